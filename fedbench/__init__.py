@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.bench.api.boards import leaderboard, release, report
+    from fedbench.bench.api.boards import leaderboard, report
     from fedbench.bench.api.data import partition, prepare_data, split_data
+    from fedbench.bench.board.release import release
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
@@ -60,8 +61,9 @@ if not Path(__file__).with_name("bench").is_dir():
     )
 
 _HOMES = {
-    "api.boards": "leaderboard release report",
+    "api.boards": "leaderboard report",
     "api.data": "partition prepare_data split_data",
+    "board.release": "release",
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from fedbench.bench.config.yaml_files import installed, load_named
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.listing import short_ids
-from fedbench.bench.results.report.page import Report
+from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from fedbench.bench.board.release import Released
     from fedbench.bench.board.reproductions import Reproduced
 
 
@@ -126,47 +125,27 @@ def report(
     Raises:
         ConfigError: for a file of another ending, or one that cannot be written.
         UnknownNameError: for an unknown grid.
-        StoreError: for a store that is not there or cannot be read.
+        StoreError: for a store that is not there or cannot be read, or one without runs on the
+            data set.
     """
-    from fedbench.bench.results.leaderboard.studies import spent
-    from fedbench.bench.results.report.page import write_report
+    from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
+    from fedbench.bench.results.leaderboard.leaderboard import why_empty
+    from fedbench.bench.results.report.content import content
 
-    store = open_store(store).require()
-    return write_report(
-        Path(file).expanduser(),
-        store,
-        grid=grid,
-        row_ids=None if grid is None else _cells_of(store.rows(), grid),
-        dataset=dataset,
-        spent=spent(store, store.frame().study_id.dropna().unique()),
-        data_dir=None if data_dir is None else Path(data_dir),
-    )
-
-
-def release(
-    folder: Path | str,
-    store: Store | Path | str | None = None,
-    *,
-    version: str,
-    against: Store | Path | str | None = None,
-) -> Released:
-    """Write a release of all rows of a store with their curves.
-
-    Equal stores give equal bytes.
-
-    Args:
-        folder: new or empty folder.
-        store: see `open_store`.
-        version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
-        against: an earlier release or a store; ranks that differ are listed with their causes.
-
-    Raises:
-        ConfigError: for a bad version, a folder that is not empty, or a store without rows.
-        StoreError: for a store with files that cannot be read, or a folder that cannot be written.
-    """
-    from fedbench.bench.board.release import release as write_release
-
-    return write_release(folder, store, version=version, against=against)
+    file, store = Path(file).expanduser(), open_store(store).require()
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
+    frame = store.frame()
+    if grid is not None:
+        frame = frame[frame.row_id.isin(_cells_of(store.rows(), grid))]
+    if dataset is not None:
+        frame = on_dataset(frame, dataset)
+        if frame.empty:
+            raise StoreError(why_empty(store.frame(), dataset=dataset, grid=None))
+    title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
+    data_dir = None if data_dir is None else Path(data_dir)
+    shown = content(store, named_by_content(frame), data_dir=data_dir, title=title)
+    return write_page(file, shown, len(frame))
 
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:

@@ -81,8 +81,7 @@ def prepare_data(
         on_progress: called while images are decoded.
 
     Raises:
-        UnknownNameError: no such data set.
-        ConfigError: for values that it cannot be read with.
+        ConfigError: for an unknown name, or values that it cannot be read with.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
     return prepare(name, as_path(data_dir), reading=_reading_of(name, set), progress=on_progress)
@@ -104,8 +103,7 @@ def split_data(
         images have the order in which `data.partition_file` names clients.
 
     Raises:
-        UnknownNameError: no such data set.
-        ConfigError: for values that it cannot be read with.
+        ConfigError: for an unknown name, or values that it cannot be read with.
         DataError: the source is missing or torn.
     """
     from pandas import DataFrame
@@ -117,11 +115,8 @@ def split_data(
 
 def _reading_of(name: str, set: Mapping[str, Any] | None) -> Reading:
     values = flatten(set or {})
-    allowed = [f"data.{key}" for key in ("partition", *READ_BY_SOURCE)]
-    for key in values:
-        if key not in allowed:
-            raise ConfigError(
-                f"{key} does not change what is prepared; allowed: {', '.join(sorted(allowed))}"
-            )
+    allowed = sorted(f"data.{key}" for key in ("partition", *READ_BY_SOURCE))
+    for key in values.keys() - {*allowed}:
+        raise ConfigError(f"{key} does not change what is prepared; allowed: {', '.join(allowed)}")
     spec = str(RunConfig.model_fields["spec"].default)
     return Reading.of(build_config(spec, {"data.name": name, **values}).data)

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from fedbench.bench.board.changes import Change, changes, changes_text
 from fedbench.bench.board.description import Description
-from fedbench.bench.results.store.checked import SUMS
-from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, pack
+from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, SUMS, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA
 from fedbench.bench.results.store.store import Store, open_store
@@ -72,7 +71,20 @@ def release(
     version: str,
     against: Store | Path | str | None = None,
 ) -> Released:
-    """Write a release; see `fedbench.release`."""
+    """Write a release of all rows of a store with their curves.
+
+    Equal stores give equal bytes.
+
+    Args:
+        folder: new or empty folder.
+        store: see `open_store`.
+        version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
+        against: an earlier release or a store; ranks that differ are listed with their causes.
+
+    Raises:
+        ConfigError: for a bad version, a folder that is not empty, or a store without rows.
+        StoreError: for a store with files that cannot be read, or a folder that cannot be written.
+    """
     folder = Path(folder).expanduser()
     if not version.replace(".", "").replace("-", "").isalnum():
         raise ConfigError(

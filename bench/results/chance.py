@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -65,18 +64,13 @@ def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tu
     for term, value in stated.items():
         total, *others = term.split(" - ")
         names = [total if total == "loss" else f"parts.{total}", *(f"parts.{n}" for n in others)]
-        ends = [_end(curve, name) for name in names]
-        if not isinstance(value, str) and None not in ends:
-            end, *taken_out = (end or 0.0 for end in ends)
+        # Means over the last rounds that have the terms.
+        ends = [[p[n] for p in curve[-LAST_ROUNDS:] if p.get(n) is not None] for n in names]
+        if not isinstance(value, str) and all(ends):
+            end, *taken_out = (sum(values) / len(values) for values in ends)
             if end - sum(taken_out) >= value - NEAR * abs(value):
                 found.append(term)
     return tuple(term for term in found if term != "loss" or len(found) == 1)
-
-
-def _end(curve: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of a column over the last rounds that have it."""
-    values = [point[name] for point in curve[-LAST_ROUNDS:] if point.get(name) is not None]
-    return sum(values) / len(values) if values else None
 
 
 def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
@@ -88,20 +82,23 @@ def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
         store: that has the rows.
         rows: any rows of it, or of its frame.
     """
-    path = store.root / MARKS
-    known, found = _read(path), dict[str, Marks]()
+    path, found = store.root / MARKS, dict[str, Marks]()
+    known: dict[str, list[Any]] = {}
+    with suppress(OSError, ValueError):  # not there, or damaged: it is made again
+        content = parse_json(path.read_bytes(), required=True)
+        known = content["rows"] if content["version"] == _VERSION else {}
     new = False
     for row in sorted(rows, key=lambda row: row.finished_at):
         if row.status != "ok" or row.row_id in found:
             continue
-        stamp = row.finished_at.isoformat()
-        entry = known.get(row.row_id)
-        if entry is None or entry[0] != stamp:
-            with suppress(FedbenchError):  # of a plugin that is gone, or a curve that is torn
-                known[row.row_id] = entry = [stamp, *_derive(store, store.find(row.row_id))]
-                new = True
-        if entry is not None and entry[0] == stamp:
-            found[row.row_id] = Marks(tuple(entry[1]), entry[2])
+        finished = row.finished_at.isoformat()
+        if known.get(row.row_id, [None])[0] != finished:
+            try:
+                known[row.row_id], new = [finished, *_derive(store, store.find(row.row_id))], True
+            except FedbenchError:  # of a plugin that is gone, or a curve that is torn
+                continue
+        _, terms, minimises = known[row.row_id]
+        found[row.row_id] = Marks(tuple(terms), minimises)
     if new:
         with suppress(StoreError):  # a store that may not be written to
             atomic_write_text(path, json_with_checksum({"version": _VERSION, "rows": known}) + "\n")
@@ -114,11 +111,3 @@ def _derive(store: Store, row: Row) -> tuple[list[str], bool]:
     terms = terms_at_chance(row.config, store.curve(store.key(row)))
     method = registry.parse_spec(row.method)[0]
     return [*terms], method.cls.minimises_objective
-
-
-def _read(path: Path) -> dict[str, list[Any]]:
-    with suppress(OSError, ValueError):  # not there, or damaged: it is made again
-        content = parse_json(path.read_bytes(), required=True)
-        if content["version"] == _VERSION:
-            return dict(content["rows"])
-    return {}

@@ -93,17 +93,15 @@ def runs(
     """
     store = open_store(store).require()
     rows = store.rows()
-    if not rows:
-        return Listing((), (), (), 0, tuple(store.problems()))
     found = sorted(rows, key=lambda row: row.finished_at, reverse=True)
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
-    for column, value in given.items():
+    for column, value in given.items() if rows else ():
         if value is not None:
             there = {getattr(row, column) for row in rows}
             if value not in there:
                 raise UnknownNameError(f"{column} of a stored run", value, there)
             found = [row for row in found if getattr(row, column) == value]
-    if where:
+    if where and rows:
         found = [row for row in found if where.items() <= _values(row).items()]
         known = {name for row in rows for name in _values(row)} if not found else {*where}
         for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
@@ -113,9 +111,8 @@ def runs(
                 f"--where {name}: no run has such a key or column{hint} (`fedbench show RUN_ID`"
                 " lists the keys of a run)"
             )
-    shown = found if limit is None else found[:limit]
-    short = short_ids([row.row_id for row in rows])
-    marked = marks(store, shown)
+    shown = found[:limit]
+    short, marked = short_ids([row.row_id for row in rows]), marks(store, shown)
     return Listing(
         tuple(shown),
         tuple(short[row.row_id] for row in shown),
@@ -133,17 +130,12 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
     >>> short_ids(["0123456789", "012345678a", "abcdef0123"])["abcdef0123"]
     'abcdef01'
     """
-    ordered = sorted(set(ids))
-    short = {}
-    for index, name in enumerate(ordered):
-        beside = [*ordered[max(0, index - 1) : index], *ordered[index + 1 : index + 2]]
-        shared = max((_common(name, other) for other in beside), default=0)
-        short[name] = name[: max(_LEAST, shared + 1)]
+    ordered, short = sorted({*ids}), {}
+    for before, name, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
+        beginnings = (name[:length] for length in range(_LEAST, len(name)))
+        alone = (b for b in beginnings if not (before.startswith(b) or after.startswith(b)))
+        short[name] = next(alone, name)
     return short
-
-
-def _common(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
 
 
 def _values(row: Row) -> dict[str, Any]:

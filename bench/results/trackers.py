@@ -26,8 +26,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, UnknownNameError
 from fedbench.bench.system.packages import install_extra
 
-Scalars = Mapping[str, float]
-
 
 @dataclass(frozen=True)
 class Begun:
@@ -49,6 +47,11 @@ class Begun:
     dataset: str
     study: str | None = None
 
+    @classmethod
+    def of(cls, row: Row) -> Begun:
+        """Return what a row says of the run while it went on."""
+        return cls(row.row_id, row.config_id, row.config, row.preset, row.dataset, row.study_id)
+
     @property
     def name(self) -> str:
         """Name for lists of runs: method, alpha, seed, and the start of the row id."""
@@ -59,23 +62,14 @@ class Begun:
     @property
     def settings(self) -> dict[str, Any]:
         """Configuration by dotted name, lists as text; and what it is of."""
-        config = settings_of(self.config.model_dump_json())
         of = {"dataset": self.dataset, "preset": self.preset, "config_id": self.config_id}
-        return {
-            **{
-                k: v if isinstance(v, int | float | str) else json.dumps(v)
-                for k, v in config.items()
-            },
-            **of,
-            **({} if self.study is None else {"study": self.study}),
-        }
+        of |= {} if self.study is None else {"study": self.study}
+        config = settings_of(self.config.model_dump_json())
+        plain = int | float | str
+        return {k: v if isinstance(v, plain) else json.dumps(v) for k, v in config.items()} | of
 
 
-def _begun(row: Row) -> Begun:
-    return Begun(row.row_id, row.config_id, row.config, row.preset, row.dataset, row.study_id)
-
-
-def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, Scalars]]:
+def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Rounds done, seconds since the first began, and every number of each round.
 
     `gigabytes` adds up both directions from the first round on.
@@ -117,10 +111,9 @@ class TensorBoard:
 
     def begin(self, run: Begun) -> None:
         """Write events from now on, in place of earlier ones of this run."""
-        self._began = time.time()
-        self._live = self._writer(run, flush_secs=5)
+        self._open(run, time.time())
 
-    def round(self, done: int, seconds: float, values: Scalars) -> None:
+    def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
         """Write a round's numbers; TensorBoard reads them at its next look."""
         self._add(done, seconds, values)
         self._live.flush()
@@ -136,32 +129,33 @@ class TensorBoard:
         from tensorboardX.summary import hparams
 
         self.close()
-        run = _begun(row)
-        self._began = row.started_at.timestamp()
-        self._live = writer = self._writer(run)
+        run = Begun.of(row)
+        self._open(run, row.started_at.timestamp())
         for each in rounds(points):
             self._add(*each)
         place, ended, found = row.rounds_done or 0, row.finished_at.timestamp(), _outcome(row)
         names = [*main_metrics(found), FINAL_LOSS.name]
         results = {f"final/{name}": found[name] for name in names if name in found}
         for name, value in results.items():
-            writer.add_scalar(name, value, place, ended)
+            self._live.add_scalar(name, value, place, ended)
         for part in hparams(run.settings, results):
-            writer.file_writer.add_summary(part)
+            self._live.file_writer.add_summary(part)
         table = "\n".join(f"| {k} | {v} |" for k, v in run.settings.items())
-        writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{table}", place, ended)
+        self._live.add_text(
+            "settings", f"| setting | value |\n| --- | --- |\n{table}", place, ended
+        )
         self.close()
 
-    def _add(self, done: int, seconds: float, values: Scalars) -> None:
+    def _add(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
 
-    def _writer(self, run: Begun, **options: Any) -> Any:
+    def _open(self, run: Begun, began: float) -> None:
         from tensorboardX import SummaryWriter
 
         place = self._folder / run.name
         shutil.rmtree(place, ignore_errors=True)
-        return SummaryWriter(str(place), **options)
+        self._live, self._began = SummaryWriter(str(place), flush_secs=5), began
 
 
 class WeightsAndBiases:
@@ -192,7 +186,7 @@ class WeightsAndBiases:
             settings=wandb.Settings(silent=True),
         )
 
-    def round(self, done: int, seconds: float, values: Scalars) -> None:
+    def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
         """Log a round that W&B does not have yet."""
         if done >= self._live.step:
             self._live.log(dict(values), step=done)
@@ -212,7 +206,7 @@ class WeightsAndBiases:
         """
         live = self._live is not None
         if not live:
-            self.begin(_begun(row))
+            self.begin(Begun.of(row))
         for done, seconds, values in rounds(points):
             if done > self._live.step or not live:  # of a live run the last step is there
                 self.round(done, seconds, values)
@@ -227,12 +221,12 @@ TRACKERS: Mapping[str, Callable[[Path], TensorBoard | WeightsAndBiases]] = {
 
 
 class Tracking:
-    """The trackers that were asked for.
+    """The trackers that were asked for; one that fails warns, and a run goes on without it.
 
     Args:
         names: any of `tensorboard`, `wandb`.
         store: rows and rounds are read from it; event files go to folders of it.
-        on_failure: called with a text for each tracker that fails; None = it is a warning.
+        on_failure: called with a text for each tracker that fails; default: a warning.
 
     Raises:
         UnknownNameError: for another name.
@@ -243,7 +237,7 @@ class Tracking:
         self,
         names: Collection[str],
         store: Store,
-        on_failure: Callable[[str], None] | None = None,
+        on_failure: Callable[[str], object] = warnings.warn,
     ) -> None:
         for name in names:
             if name not in TRACKERS:
@@ -256,8 +250,7 @@ class Tracking:
 
     def begin(self, run: Begun, points: Sequence[Mapping[str, Any]] = ()) -> None:
         """Open a run in every tracker, with the records of rounds that an earlier attempt made."""
-        self._points = []
-        self._live = [*self._trackers]
+        self._points, self._live = [], [*self._trackers]
         self._each("begin", run)
         for point in points:
             self.round(point)
@@ -272,15 +265,6 @@ class Tracking:
         """Let go of a run that ended with an error, or pauses."""
         self._each("close", failed=failed)
 
-    def _each(self, hook: str, *given: Any, **options: Any) -> None:
-        """Call every tracker that takes rounds; one that fails takes no more of this run."""
-        for name in [*self._live]:
-            try:
-                getattr(self._trackers[name], hook)(*given, **options)
-            except Exception as error:  # any service may fail in its own way
-                self._live.remove(name)
-                self._failed(f"{name} takes no rounds of a run any more", error)
-
     def __call__(self, row_id: str) -> None:
         """Pass a row of the store to every tracker, with its curve."""
         row = self._store.row(row_id)
@@ -289,15 +273,19 @@ class Tracking:
 
     def end(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Pass a row to every tracker, with the records of all rounds, flat as in its curve."""
-        for name, tracker in self._trackers.items():
-            try:
-                tracker.finished(row, points)
-            except Exception as error:  # any service may fail in its own way; the row is safe
-                self._failed(f"{name} did not take run {row.row_id}", error)
+        for name in self._trackers:
+            self._call(name, f"did not take run {row.row_id}", "finished", row, points)
 
-    def _failed(self, what: str, error: Exception) -> None:
-        text = f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-        if self._on_failure is None:
-            warnings.warn(text, stacklevel=3)
-        else:
-            self._on_failure(text)
+    def _each(self, hook: str, *given: Any, **options: Any) -> None:
+        """Call every tracker that takes rounds; one that fails takes no more of this run."""
+        what = "takes no rounds of a run any more"
+        self._live = [n for n in self._live if self._call(n, what, hook, *given, **options)]
+
+    def _call(self, name: str, what: str, hook: str, *given: Any, **options: Any) -> bool:
+        try:
+            getattr(self._trackers[name], hook)(*given, **options)
+        except Exception as error:  # any service may fail in its own way; the row is safe
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self._on_failure(f"{name} {what}: {why}")
+            return False
+        return True

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedbench.bench.evaluation.metrics import is_accuracy
-from fedbench.bench.results.leaderboard.comparability import class_id, class_keys
+from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import entry_id
@@ -111,10 +111,10 @@ def _estimate(
     row: Row, metric: str, pair: tuple[float, float], rows: Sequence[Row], num_test: int
 ) -> tuple[float, float, str] | None:
     """Return standard deviation, degrees of freedom, and source; None if nothing tells."""
-    entry, identity = entry_id(row), class_id(class_keys(row, metric))
+    entry, identity = entry_id(row), class_of(row, metric)
     seeds: dict[int, float] = {}
     for other in sorted(rows, key=lambda other: other.finished_at):
-        alike = entry_id(other) == entry and class_id(class_keys(other, metric)) == identity
+        alike = entry_id(other) == entry and class_of(other, metric) == identity
         if alike and other.status == "ok" and (value := other.metrics.get(metric)) is not None:
             seeds.setdefault(other.seed, value)
     number = len(seeds)

@@ -15,6 +15,13 @@ _HIDDEN = re.compile(
 _MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 """The `*` of a table's best is alone in its cell."""
 
+DROPPED_FIRST = (
+    *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "area %", "local %", "ties"),
+    *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ init", "preset", "data"),
+    "formula",
+)
+"""Headings of columns that a narrow terminal and a notebook do without, in this order."""
+
 
 def utf8_text(text: str) -> str:
     r"""Return a text that UTF-8 can encode.

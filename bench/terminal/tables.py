@@ -11,15 +11,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbench.bench.system.text import number_columns, plain_table, single_line
+from fedbench.bench.system.text import (
+    DROPPED_FIRST,
+    number_columns,
+    plain_table,
+    single_line,
+)
 from fedbench.bench.terminal.console import emit, emit_wrapped, is_terminal, rich_console, write
 from fedbench.bench.terminal.units import text
 
-_DROPPED_FIRST = (
-    *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "local %", "objective"),
-    *("k-NN %", "knn_acc", "published", "notes", "gain", "Δ init", "preset", "data", "formula"),
-)
-"""Headings of columns that a narrow terminal does without, in this order."""
 _LEAST = 16
 """Characters of a column of words below which a table leaves columns out instead."""
 
@@ -151,7 +151,7 @@ def _drop(lines: list[list[str]], width: int) -> list[str]:
         width: of the terminal.
     """
     dropped = []
-    for name in _DROPPED_FIRST:
+    for name in DROPPED_FIRST:
         if _needed(lines[0], lines[1:]) <= width:
             break
         if name in lines[0]:

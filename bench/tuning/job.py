@@ -15,7 +15,6 @@ from fedbench.bench.config import RunConfig, config_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.method.blame import error_of_plugin
-from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
@@ -140,7 +139,7 @@ class Outcome:
         """Return a metric of the trained encoder; None if the run has none of this name."""
         if self.figures is not None:
             return self.figures.get(name)
-        return None if self.row is None else metric_value(self.row, name)
+        return None if self.row is None else self.row.metrics.get(name)
 
 
 class Jobs(Protocol):

@@ -24,7 +24,6 @@ from rules import judge
 from fedbench import open_store
 from fedbench.bench.config import row_id
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -193,7 +192,7 @@ def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -
         if row.status != "ok":
             return -math.inf
         if at == ROUNDS[-1]:
-            found = metric_value(row, metric)
+            found = row.metrics.get(metric)
         else:
             curve = store.curve(row.row_id)  # begins with the method's preparatory rounds
             point = curve[len(curve) - ROUNDS[-1] + at - 1]

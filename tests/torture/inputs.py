@@ -46,7 +46,7 @@ from PIL import Image
 
 from fedbench.bench.board.bundle import entries_of, files_of, pack, write_manifest
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.results.store import checked
+from fedbench.bench.results.store import released
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
@@ -144,7 +144,7 @@ class Torture:
         self.entry = entries_of(store, [self.row])[0]
         self.server = Server()
         # One address may take what a stranger's may, but the driver does not wait for it.
-        checked._LARGEST, checked._SECONDS, checked._IDLE_SECONDS = 2**22, 2.0, 1.0
+        released._LARGEST, released._SECONDS, released._IDLE_SECONDS = 2**22, 2.0, 1.0
 
     def call(self, words: list[str], env: Mapping[str, str]) -> tuple[int | None, str, str]:
         """Run a command in this process; the code is None if it took too long."""

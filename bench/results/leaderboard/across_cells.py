@@ -7,7 +7,7 @@ accuracy of one class with one of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -129,8 +129,8 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     """
     comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
-        for axis, followers in AXES.items()
-        for family in _all_families(_one_of_each(groups), axis, followers)
+        for axis in AXES
+        for family in _all_families(_one_of_each(groups), axis)
     ]
     of_data: dict[str, list[Group]] = {}
     for group in groups:
@@ -148,71 +148,55 @@ _LABELS = ("dataset", CLIENTS)
 """Keys that do not set the cells of a family apart."""
 
 
+def _alike(
+    groups: Sequence[Group], left_out: Collection[str], by_rule: bool = False
+) -> list[list[Group]]:
+    """Return groups with equal keys but for some; `by_rule`: keys as they were before a rule."""
+    alike: dict[str, list[Group]] = {}
+    for group in groups:
+        keys = {**group.keys, **(group.unscaled if by_rule else {})}
+        rest = {k: v for k, v in keys.items() if k not in _LABELS and k not in left_out}
+        alike.setdefault(canonical_json(rest), []).append(group)
+    return [*alike.values()]
+
+
 def _one_of_each(groups: Sequence[Group]) -> list[Group]:
     """Return, of groups that differ in the number of evaluated clients only, the largest."""
-    cells: dict[str, Group] = {}
-    for group in sorted(groups, key=lambda group: len(group.frame)):
-        cells[canonical_json({k: v for k, v in group.keys.items() if k not in _LABELS})] = group
-    return [group for group in groups if group in cells.values()]
+    largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
+    return [group for group in groups if group in largest]
 
 
-def _all_families(
-    groups: Sequence[Group], axis: str, followers: Sequence[str]
-) -> list[list[Group]]:
+def _all_families(groups: Sequence[Group], axis: str) -> list[list[Group]]:
     """Return groups that differ in the axis and in what follows it only.
 
     A grid's rules may scale other keys of the class with the axis; groups that such a rule holds
     together are one family, whatever part of them has equal keys by chance.
     """
-    as_run = _families(groups, axis, followers, {})
-    unscaled = {group.class_id: group.unscaled for group in groups}
-    if not any(unscaled.values()):
-        return as_run
-    by_rule = _families(groups, axis, followers, unscaled)
+    by_rule = _families(groups, axis, AXES[axis], by_rule=True)
+    as_run = _families(groups, axis, AXES[axis], by_rule=False)
     whole = [{group.class_id for group in family} for family in by_rule]
     rest = [f for f in as_run if not any({g.class_id for g in f} <= ids for ids in whole)]
     return [*by_rule, *rest]
 
 
 def _families(
-    groups: Sequence[Group],
-    axis: str,
-    followers: Sequence[str],
-    unscaled: Mapping[str, Mapping[str, Any]],
+    groups: Sequence[Group], axis: str, followers: Sequence[str], *, by_rule: bool
 ) -> list[list[Group]]:
-    """Return groups that differ in the axis (and its followers) only, at two or more values."""
-    alike: dict[str, list[Group]] = {}
-    for group in groups:
-        if group.keys[axis] is not None:
-            before = {k: v for k, v in unscaled.get(group.class_id, {}).items() if k != axis}
-            others = {
-                k: v
-                for k, v in {**group.keys, **before}.items()
-                if k not in (axis, *_LABELS, *followers)
-            }
-            alike.setdefault(canonical_json(others), []).append(group)
-    families = []
-    for family in alike.values():
-        values = [group.keys[axis] for group in family]
-        if len(set(values)) < len(values) and followers:
-            families += _families(family, axis, (), unscaled)
-        elif len(set(values)) > 1:
-            families.append(_one_per_value(family, axis, unscaled))
-    return families
-
-
-def _one_per_value(
-    family: Sequence[Group], axis: str, unscaled: Mapping[str, Mapping[str, Any]]
-) -> list[Group]:
-    """Return the groups of a family in the order of the axis, one for each value.
+    """Return groups that differ in the axis (and its followers) only, one for each value of it.
 
     Of two groups with one value that stays which a grid's rule scaled. The other was run with the
     keys that the rule starts from; it is compared with groups of just these keys elsewhere.
     """
-    chosen: dict[Any, Group] = {}
-    for group in sorted(family, key=lambda g: (bool(unscaled.get(g.class_id)), len(g.frame))):
-        chosen[group.keys[axis]] = group
-    return [chosen[value] for value in sorted(chosen)]
+    families = []
+    there = [group for group in groups if group.keys[axis] is not None]
+    for family in _alike(there, (axis, *followers), by_rule):
+        last = sorted(family, key=lambda each: (by_rule and bool(each.unscaled), len(each.frame)))
+        chosen = {group.keys[axis]: group for group in last}
+        if len(chosen) < len(family) and followers:
+            families += _families(family, axis, (), by_rule=by_rule)
+        elif len(chosen) > 1:
+            families.append([chosen[value] for value in sorted(chosen)])
+    return families
 
 
 def _compare(

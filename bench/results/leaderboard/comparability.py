@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fedbench.bench.config.presets import read_preset
+from fedbench.bench.results.store.frame import FURTHER
 from fedbench.bench.results.store.row import UNMOVED, Row
 from fedbench.bench.results.store.settings import (
     CLIENTS,
@@ -44,18 +45,15 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def metric_value(row: Row, metric: str) -> float | None:
-    """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
-    if metric in Row.model_fields:
-        value = getattr(row, metric)
-    else:
-        value = json.loads(row.metrics_json or "{}").get(metric)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def metric_values(frame: pd.DataFrame, metric: str) -> pd.Series[float]:
     """Return a metric of rows; NaN where it was not measured."""
     return frame.reindex(columns=[metric])[metric].astype("float64")
+
+
+def measured_metrics(rows: pd.DataFrame) -> list[str]:
+    """Return the metrics without a column in `Row` that some of the rows have."""
+    names = [name for name in rows.columns if name not in Row.model_fields and name not in FURTHER]
+    return [*rows[names].columns[rows[names].notna().any()]]
 
 
 def unmoved(frame: pd.DataFrame) -> pd.Series[bool]:
@@ -64,16 +62,13 @@ def unmoved(frame: pd.DataFrame) -> pd.Series[bool]:
     return asked & (metric_values(frame, "relative_movement") < UNMOVED)
 
 
-def class_keys(row: Row, metric: str) -> dict[str, Any]:
-    """Return everything that two rows must share to be ranked together by a metric, by name.
-
-    `dataset` is the exception: it is a label, and the revision says which images they are.
-    """
-    return {"dataset": row.dataset, **task_of(row), **measured_by(evaluation_of(row), metric)}
+def class_of(row: Row, metric: str) -> str:
+    """Return the identity of a row's comparability class, before classes are joined."""
+    return class_id({**task_of(row), **measured_by(evaluation_of(row), metric)})
 
 
 def class_id(keys: Mapping[str, Any]) -> str:
-    """Return the identity of a comparability class."""
+    """Return the identity of a comparability class: its keys but for `dataset`, a mere label."""
     return content_id({key: value for key, value in keys.items() if key != "dataset"})
 
 
@@ -83,14 +78,9 @@ def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str,
     Methods with one encoder are compared with those that are evaluated on some clients' encoders;
     if these were evaluated on different numbers of clients, with the larger class. Runs of which
     none measured the metric stand in the largest class where others did: how they would have
-    measured it sets nothing apart.
-
-    Args:
-        frame: rows with one name for each revision of data.
-        metric: ranked by.
+    measured it sets nothing apart. Rows have one name for each revision of data.
     """
-    measured = _texts(frame.evaluation, lambda settings: measured_by(settings, metric))
-    texts = frame.task + "\n" + measured
+    texts = frame.task + "\n" + _texts(frame.evaluation, lambda each: measured_by(each, metric))
     keys: dict[str, dict[str, Any]] = {}
     of_text: dict[str, str] = {}
     once = ~texts.duplicated()
@@ -101,41 +91,30 @@ def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str,
         keys[of_text[text]] = of_class
     ids = texts.map(of_text)
     sizes = ids.value_counts().to_dict()
-    moved: dict[str, str] = {}
 
-    def join(
-        leaving: Iterable[str], staying: Iterable[str], left_out: Callable[[str], bool]
-    ) -> None:
-        """Move rows of classes to the largest one with equal keys but for those left out."""
+    def join(staying: Collection[str], left_out: Callable[[str], bool]) -> None:
+        """Move rows of all other classes to the largest one with equal keys but for those."""
+        nonlocal ids
 
         def rest(identity: str) -> str:
             return class_id({k: v for k, v in keys[identity].items() if not left_out(k)})
 
-        ordered = sorted(staying, key=lambda i: (sizes[i], i))
-        largest = {rest(identity): identity for identity in ordered}
-        for identity in leaving:
+        largest = {rest(each): each for each in sorted(staying, key=lambda i: (sizes[i], i))}
+        moved = {}
+        for identity in sorted({*keys} - {*staying}):
             if (target := largest.get(rest(identity))) is not None:
                 moved[identity] = target
                 sizes[target] += sizes.pop(identity)
                 del keys[identity]
+        ids = ids.replace(moved) if moved else ids
 
-    with_metric = {*ids[metric_values(frame, metric).notna()]}
-    join(sorted({*keys} - with_metric), with_metric, lambda key: key.startswith("evaluation."))
-    on_clients = {i for i in keys if CLIENTS in keys[i]}
-    join(sorted({*keys} - on_clients), on_clients, lambda key: key == CLIENTS)
-    for identity in moved:  # one may have moved to a class that moved itself
-        while moved[identity] in moved:
-            moved[identity] = moved[moved[identity]]
-    return ids.replace(moved) if moved else ids, keys
+    join({*ids[metric_values(frame, metric).notna()]}, lambda key: key.startswith("evaluation."))
+    join({i for i in keys if CLIENTS in keys[i]}, lambda key: key == CLIENTS)
+    return ids, keys
 
 
 def measured_alike(frame: pd.DataFrame, metric: str) -> pd.Series[bool]:
-    """Return True for rows that measured a metric as most entries of their class did.
-
-    Args:
-        frame: rows with their `class_id` and `entry`.
-        metric: the metric.
-    """
+    """Return True for rows, with `class_id` and `entry`, that measured as most of their class."""
     read = _texts(frame.evaluation, lambda settings: measured_by(settings, metric))
     by = frame[["class_id", "entry"]].assign(
         clients=_texts(read, lambda settings: settings.get(CLIENTS)),
@@ -164,9 +143,7 @@ def _texts(column: pd.Series[str], of: Callable[[dict[str, Any]], Any]) -> pd.Se
 def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a class that a grid's rules scaled, with their values without that.
 
-    Args:
-        rows: of the class; where they disagree, the most count.
-        keys: of the class.
+    Where its rows disagree, the most count.
     """
     records = Counter(rows.scaled_json.dropna().tolist())
     most = max(sorted(records), key=records.__getitem__, default="{}")
@@ -189,10 +166,6 @@ def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
     """Return the keys of a class whose values its runs' presets do not give.
 
     Of a preset that is not installed, or that this version does not take, nothing is known.
-
-    Args:
-        rows: of the class.
-        keys: of the class.
     """
     fields = {column: name for name, column in COLUMN_OF.items()}
     unlike: set[str] = set()
@@ -229,18 +202,14 @@ def titles(
     """
     names = dict.fromkeys(n for keys in classes.values() for n in keys if n not in _ALWAYS)
     alike = {name: _alike(name, classes) for name in names}
-    differing = [name for name in names if _differs(name, alike[name].values())]
-    known = [
-        name
-        for name in differing
-        if _differs(name, [keys for keys in alike[name].values() if name in keys])
-    ]
+    differing = [name for name in names if _differs(name, alike[name])]
+    known = [n for n in differing if _differs(n, [keys for keys in alike[n] if n in keys])]
     subsets = _differs("data.train_subset", classes.values())
 
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
         alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
-        named = {name for name in (*settings, *changed) if name in keys} - _ALWAYS
+        named = {*settings, *changed} - _ALWAYS
         parts = [
             *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",
@@ -255,23 +224,19 @@ def titles(
     return {class_id: title(class_id, differing) for class_id in classes}
 
 
-def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the classes in which a difference of a key is worth naming.
+def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Collection[Mapping[str, Any]]:
+    """Return the keys of the classes in which a difference of one key is worth naming.
 
     Revisions differ between data sets and between parts of one anyway; a title names them only if
     data of the same name and sizes have several.
     """
     if name != "dataset_revision":
-        return classes
-    by_data: dict[str, list[str]] = {}
-    for class_id, keys in classes.items():
+        return classes.values()
+    by_data: dict[str, list[Mapping[str, Any]]] = {}
+    for keys in classes.values():
         data = [keys.get(key) for key in ("dataset", "data.train_subset", "data.test_subset")]
-        by_data.setdefault(json.dumps(data), []).append(class_id)
-    for ids in by_data.values():
-        chosen = {class_id: classes[class_id] for class_id in ids}
-        if _differs(name, chosen.values()):
-            return chosen
-    return {}
+        by_data.setdefault(json.dumps(data), []).append(keys)
+    return next((chosen for chosen in by_data.values() if _differs(name, chosen)), [])
 
 
 def _data_parts(keys: Mapping[str, Any], *, everything: bool) -> list[str]:
@@ -295,9 +260,8 @@ def _in_words(name: str, value: Any) -> str:
     if section == "evaluation" and not field.startswith(("knn", "linear", "objective")):
         words = f"evaluation {words}"
     if value is None:
-        return (
-            f"all {words.removesuffix(' subset')} images" if "subset" in words else f"own {words}"
-        )
+        images = f"all {words.removesuffix(' subset')} images"
+        return images if "subset" in words else f"own {words}"
     return f"{words} {str(value).lower() if isinstance(value, bool) else as_text(value)}"
 
 

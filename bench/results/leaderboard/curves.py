@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.store.row import Count, Row, first_problem
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,21 +32,6 @@ Curve = tuple[Evaluated, ...]
 """Evaluations of a run with any accuracy, from the random init (round 0) to the end."""
 
 
-class _Round(BaseModel):
-    """What is read from a record of a round."""
-
-    model_config = ConfigDict(strict=True)
-
-    round_index: Count
-    bytes_up: Count | None = None
-    bytes_down: Count | None = None
-    knn_acc: float | None = Field(None, alias="metrics.knn_acc")
-    linear_acc: float | None = Field(None, alias="metrics.linear_acc")
-
-
-_ROUNDS = TypeAdapter(list[_Round])
-
-
 def _by_round(curve: Curve) -> dict[int, Evaluated]:
     """Return the evaluations by their round; the last one is -1.
 
@@ -69,24 +52,13 @@ def longest(curve: Curve) -> tuple[int, int]:
 
 
 def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
-    """Collect the evaluations of a run.
-
-    Args:
-        row: holds the first and the last values.
-        points: a record of every round, as `Store.curve` gives them; may be empty.
-
-    Raises:
-        StoreError: for records that are no rounds.
-    """
-    try:
-        rounds = _ROUNDS.validate_python(points)
-    except ValidationError as err:
-        raise StoreError(f"the curve of run {row.row_id}: {first_problem(err)}") from err
+    """Collect the evaluations of a run from its row and its records of rounds, if there are any."""
     found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
     sent = 0
-    for each in rounds:
-        sent += (each.bytes_up or 0) + (each.bytes_down or 0)
-        found.append(Evaluated(each.round_index + 1, sent, each.knn_acc, each.linear_acc))
+    for point in points:
+        sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
+        accuracies = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
+        found.append(Evaluated(point["round_index"] + 1, sent, *accuracies))
     if row.bytes_up_down is not None:
         done = row.rounds_done or 0
         found.append(Evaluated(done, row.bytes_up_down, row.knn_acc, row.linear_acc))
@@ -102,49 +74,43 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
         except StoreError as error:
             return str(error)
 
-    first: dict[str, Row] = {}  # of replicas
+    done: dict[str, Row] = {}  # of replicas the first
     for row in sorted(rows, key=lambda row: row.finished_at):
         if row.status == "ok":
-            first.setdefault(row.row_id, row)
-    done = [*first.values()]
+            done.setdefault(row.row_id, row)
     with ThreadPoolExecutor(_THREADS) as threads:
-        loaded = list(zip((row.row_id for row in done), threads.map(load, done), strict=True))
-    curves = {row_id: curve for row_id, curve in loaded if not isinstance(curve, str)}
-    return curves, sorted(problem for _, problem in loaded if isinstance(problem, str))
+        loaded = dict(zip(done, threads.map(load, done.values()), strict=True))
+    curves = {row_id: curve for row_id, curve in loaded.items() if not isinstance(curve, str)}
+    return curves, sorted(problem for problem in loaded.values() if isinstance(problem, str))
 
 
-def over_rounds(
-    of_entries: Sequence[Sequence[Curve]], reach: float | None
-) -> list[tuple[float | None, float | None, float | None, int | None]]:
+Reached = tuple[float | None, float | None, float | None, int | None]
+
+
+def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> list[Reached]:
     """Return area, rounds and gigabytes to an accuracy, and seeds that reached it, by entry.
 
     Curves are compared at the evaluations that most entries have; entries that lack some of these
     have nothing. Entries without any evaluation between first and last count only if all are so.
-
-    Args:
-        of_entries: curves of the seeds of each entry of a class.
-        reach: k-NN accuracy to look for; None = only the areas.
     """
     shared = [_common_rounds(curves) for curves in of_entries]
     counts = Counter(rounds for rounds in shared if len(rounds) > 2) or Counter(shared)
     at = max(sorted(counts), key=lambda rounds: (counts[rounds], len(rounds)), default=())
-    found: list[tuple[float | None, float | None, float | None, int | None]] = []
-    for curves, rounds in zip(of_entries, shared, strict=True):
+
+    def summed(curves: Sequence[Curve], rounds: tuple[int, ...]) -> Reached:
         if not curves or not {*at} <= {*rounds}:
-            found.append((None, None, None, None))
-            continue
+            return None, None, None, None
         known = [[e for i, e in _by_round(curve).items() if i in at] for curve in curves]
         there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
         whole = there if len(there) == len(known) else []
-        found.append(
-            (
-                mean([size for curve in known if (size := area(curve)) is not None]),
-                mean([e.rounds for e in whole]),
-                mean([e.num_bytes / 1e9 for e in whole]),
-                None if reach is None else len(there),
-            )
+        return (
+            mean([size for curve in known if (size := area(curve)) is not None]),
+            mean([e.rounds for e in whole]),
+            mean([e.num_bytes / 1e9 for e in whole]),
+            None if reach is None else len(there),
         )
-    return found
+
+    return [*map(summed, of_entries, shared)]
 
 
 def area(curve: Sequence[Evaluated]) -> float | None:

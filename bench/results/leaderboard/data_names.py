@@ -33,12 +33,10 @@ def known_name(row: Any) -> str | None:
 
 
 def is_on(row: Any, dataset: str) -> bool:
-    """True if a row is on a data set.
+    """True if a row, perhaps one of a frame, is on a data set.
 
-    Args:
-        row: any row, or one of a frame.
-        dataset: name of a content, in any spelling; or `hub:PATH` and the like, which stands for
-            what lay in a folder of that name.
+    `dataset` is the name of a content, in any spelling; or `hub:PATH` and the like, which stands
+    for what lay in a folder of that name.
     """
     if ":" not in dataset:
         return known_name(row) == dataset_name(dataset)
@@ -47,12 +45,7 @@ def is_on(row: Any, dataset: str) -> bool:
 
 
 def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Return the rows on a data set, and those on the same images under another name.
-
-    Args:
-        frame: any rows.
-        dataset: see `is_on`.
-    """
+    """Return the rows on a data set, and those on the same images under another name."""
     named = frame[["dataset", "benchmark_version", "config_json"]].itertuples(index=False)
     there = frame.dataset_revision[[is_on(row, dataset) for row in named]]
     return frame[frame.dataset_revision.isin(there.unique())]

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import pandas as pd
 
@@ -89,21 +89,9 @@ COLUMNS = {
     "num_replicas": "further runs of these seeds that got another value, as on another machine",
     "replica_spread": "largest minus smallest value of one seed, the most of any seed",
     "label": "name in tables and charts, see `labels`",
-    "standing": "place beside the first of its class, see `power.Standing`",
+    "standing": "place beside the first of its class, see `separation.STANDINGS`",
 }
 """Columns of the machine formats, in their order, before those of the class."""
-
-_READ = frozenset(
-    {
-        *("class_id", "entry", "seed", "status", "row_id", "finished_at", "replica", "method"),
-        *("dataset", "dataset_revision", "benchmark_version", "evaluation", "selection"),
-        *("preset", "study_id", "tuned", "num_rounds", "local_epochs", "relative_movement"),
-        *("bytes_up", "bytes_down", "wall_seconds", "epsilon", "epsilon_of", "revealing_messages"),
-        *("objective", "knn_acc", "linear_acc", "collapsed"),
-        *(f"{prefix}{name}" for name in FIGURES for prefix in ("", "untrained_")),
-    }
-)
-"""Columns of rows that all entries come from: of a hundred, most of them metrics."""
 
 
 class Spent(NamedTuple):
@@ -112,6 +100,26 @@ class Spent(NamedTuple):
     runs: int
     dataset: str
     revision: str = ""
+
+
+class Beside(TypedDict, total=False):
+    """What is known of runs beside their rows.
+
+    Attributes:
+        published: look up the published numbers; the default.
+        studies: cost of each tuning study, by its id.
+        curves: accuracies over rounds by row id; without them the columns of curves are empty.
+        reach: k-NN accuracy in [0, 1] to look for in the curves.
+        marks: of rows, by row id.
+        reproduced: people who reproduced a run, by row id; None = the store has no reproductions.
+    """
+
+    published: bool
+    studies: Mapping[str, Spent]
+    curves: Mapping[str, Curve] | None
+    reach: float | None
+    marks: Mapping[str, Marks]
+    reproduced: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,38 +178,15 @@ class Group:
         ]
 
 
-def entries(
-    rows: pd.DataFrame,
-    metric: str,
-    *,
-    published: bool = True,
-    studies: Mapping[str, Spent] | None = None,
-    curves: Mapping[str, Curve] | None = None,
-    reach: float | None = None,
-    marks: Mapping[str, Marks] | None = None,
-    reproduced: Mapping[str, int] | None = None,
-) -> pd.DataFrame:
-    """Return the entries of all classes, not named and ranked yet, one row each.
-
-    Args:
-        rows: of a store, with their `class_id`.
-        metric: to sum up.
-        published: look up the published numbers.
-        studies: cost of each tuning study, by its id.
-        curves: by row id; None = leave the columns empty that come from them.
-        reach: k-NN accuracy to look for in the curves.
-        marks: of rows, by row id.
-        reproduced: people who reproduced a run, by row id; None = the store has no reproductions.
-    """
+def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.DataFrame:
+    """Return the entries of all classes of rows, by a metric; they are not named and ranked yet."""
     by, start = ["class_id", "entry"], f"untrained_{metric}"
     local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
-    texts = rows[["config_json", "hyperparameters"]]  # long: looked up where they are needed
-    read = rows.columns.intersection([*_READ, metric, start, local, f"{local}_std"])
-    rows = rows[read].assign(origin=rows.index)
     rows = rows.sort_values([*by, "seed", "finished_at", "row_id", "replica"], ignore_index=True)
     rows["at"] = rows.groupby(by).ngroup()
     rows["slot"] = rows.groupby([*by, "seed"]).ngroup()
     rows["value"] = metric_values(rows, metric)
+    marks, studies = beside.get("marks", {}), beside.get("studies", {})
     first = rows.drop_duplicates("at").set_index("at")
     ended = rows[rows.status != "error"]
     ends = ended.drop_duplicates("slot")
@@ -277,7 +262,7 @@ def entries(
     found["tuned"] = rows.tuned.groupby(rows["at"]).any()
     found["num_diverged"] = count(ends[ends.status == "diverged"])
     found["num_failed"] = count(rows.drop_duplicates("slot")) - count(ends)
-    marked = [[(marks or {}).get(i, NO_MARKS) for i in ids] for ids in lists(done, "row_id")]
+    marked = [[marks.get(i, NO_MARKS) for i in ids] for ids in lists(done, "row_id")]
     found["at_chance"] = [
         tuple(dict.fromkeys(term for mark in each for term in mark.at_chance)) for each in marked
     ]
@@ -295,48 +280,46 @@ def entries(
     found["num_replicas"] = found.num_replicas.fillna(0).astype(int)
     found["replica_spread"] = (copies["max"] - copies["min"]).groupby("at").max()
 
-    first["config_json"] = texts.config_json[first.origin].array
-    found["published"] = [*_published(rows, texts.config_json, metric)] if published else None
+    published = beside.get("published", True)
+    found["published"] = [*_published(rows, metric)] if published else None
     known = {at: p.value for at, p in found.published.items() if p is not None}
     found["difference"] = found["mean"] - found.index.to_series().map(known)
-    found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies or {}), strict=True)
-    found["hyperparameters"] = [*map(json.loads, texts.hyperparameters[first.origin])]
+    found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies), strict=True)
+    found["hyperparameters"] = [*map(json.loads, first.hyperparameters)]
     found["settings_id"] = [*map(content_id, found.hyperparameters)]
     found["reproduced"] = None
-    if reproduced is not None:
+    if (reproduced := beside.get("reproduced")) is not None:
         found["reproduced"] = [
             min((reproduced.get(i, 0) for i in ids), default=0) for ids in found.run_ids
         ]
-    chosen = [] if curves is None else [*_with_curves(rows, ok, metric, curves)]
+    curves = beside.get("curves") or {}
+    chosen = [*_with_curves(rows, ok, metric, curves)] if curves else []
     found["curve_ids"] = lists(rows.loc[chosen], "row_id")
-    reached = ("area", "rounds_to_reach", "gb_to_reach", "num_reached")
-    found[[*reached]] = None
-    if curves is not None:
-        for _, members in found.groupby("class_id"):
-            of_class = [[curves[i] for i in ids] for ids in members.curve_ids]
-            found.loc[members.index, [*reached]] = over_rounds(of_class, reach)
+    reached = ["area", "rounds_to_reach", "gb_to_reach", "num_reached"]
+    found[reached] = None
+    for _, members in found.groupby("class_id") if curves else ():
+        of_class = [[curves[i] for i in ids] for ids in members.curve_ids]
+        found.loc[members.index, reached] = over_rounds(of_class, beside.get("reach"))
     for name in ("revealing_messages", "tune_runs", "num_reached"):
         found[name] = found[name].astype("Int64")
     return found.astype(object).where(found.notna(), None)
 
 
 def _shrunk(rows: pd.DataFrame) -> list[bool]:
-    names = [*FIGURES, *(f"untrained_{name}" for name in FIGURES)]
-    figures = rows.reindex(columns=names).astype(object)
-    values = figures.where(figures.notna(), None).itertuples(index=False, name=None)
-    pairs = ((each[: len(FIGURES)], each[len(FIGURES) :]) for each in values)
-    return [bool(shrinkage(*(dict(zip(FIGURES, of, strict=True)) for of in p))) for p in pairs]
+    figures = rows.reindex(columns=[*FIGURES, *(f"untrained_{name}" for name in FIGURES)])
+    records: Any = figures.astype(object).where(figures.notna(), None).to_dict("records")
+    before = [{name: each[f"untrained_{name}"] for name in FIGURES} for each in records]
+    return [bool(shrinkage(*pair)) for pair in zip(records, before, strict=True)]
 
 
-def _published(rows: pd.DataFrame, configs: pd.Series[str], metric: str) -> Iterator[Any]:
+def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:
     """Yield the published number of each entry, or None.
 
     Runs that have not measured the metric may differ in what decides its meaning.
     """
     rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
     picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
-    picked = picked[["method", "dataset", "benchmark_version", "origin"]]
-    picked = picked.assign(config_json=configs[picked.origin].array)
+    picked = picked[["method", "dataset", "benchmark_version", "config_json"]]
     for row in picked.astype(object).itertuples(index=False):
         yield published_number(row, metric)
 
@@ -369,11 +352,7 @@ def _with_curves(
 
 
 def ranked(found: pd.DataFrame) -> pd.DataFrame:
-    """Return entries best first: with diverged runs behind others, unranked ones last.
-
-    Args:
-        found: named entries of some classes, whose order stays.
-    """
+    """Return entries best first in their class: diverged ones behind others, unranked ones last."""
     better = needed(found.metric.iloc[0]).score
     none = found["mean"].isna()
     keys = found[["class_id", "method", "variant", "config_id"]].assign(

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellComparison
-from fedbench.bench.results.leaderboard.entries import Group
+from fedbench.bench.results.leaderboard.entries import COLUMNS, Group
 from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.notebooks import html_table
-from fedbench.bench.system.text import markdown, plain_table, single_line
+from fedbench.bench.system.text import DROPPED_FIRST, markdown, plain_table, single_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,14 +45,7 @@ UNEVEN_CURVES = (
 _NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
 
 _MOST_COLUMNS = 12
-_DROPPED_FIRST = (
-    *("% / GB", "per GB", "minutes", "MB down", "area %", "local %", "MB up", "ties"),
-    *("objective", "k-NN %", "published"),
-)
-"""Columns that a notebook leaves out until twelve remain, in this order."""
-
-_EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
-"""Columns of machine formats without any entry."""
+"""Columns of a table in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +92,28 @@ def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
     return f"{round(value * 100, 9):{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
 
 
-def _filled(rows: Sequence[Mapping[str, str]], always: Sequence[str]) -> list[str]:
-    """Return the headings of rows without those of columns that are empty throughout."""
+def _table(
+    title: str,
+    rows: Sequence[Mapping[str, str]],
+    best: Sequence[bool],
+    footers: Iterable[str],
+    *,
+    always: Sequence[str],
+    stressed: str = "method",
+) -> TextTable:
+    """Return a table without the columns, but for some, that are empty throughout."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if name in always or any(row[name] for row in rows)]
+    header = [name for name in names if name in always or any(row[name] for row in rows)]
+    cells = [[row[name] for name in header] for row in rows]
+    column = header.index(stressed if stressed in header else "method")
+    return TextTable(title, header, cells, best, column, "; ".join(filter(None, footers)))
 
 
 def across_table(comparison: CellComparison, usual: Usual | None = None) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
-    Lines with a result in one cell only are counted below and not listed.
-
-    Args:
-        comparison: of the methods.
-        usual: what labels leave out; noted below for methods that the table has several lines of.
+    Lines with a result in one cell only are counted below and not listed. Below stands what labels
+    leave out, too, of methods that the table has several lines of (`usual`).
     """
     percent, axis = is_accuracy(comparison.metric), comparison.axis
     shown = [] if axis is None else [f"{value:g}" for value in comparison.values]
@@ -135,19 +136,14 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         }
 
     listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
-    notes = [_footer(comparison)]
-    if left := len(comparison.entries) - len(listed):
-        notes.append(f"not listed: {left} line{'s' * (left > 1)} of one cell only")
-    notes += _left_out(listed, usual)
-    rows = [cells(entry) for entry in listed]
-    header = _filled(rows, ("method", *shown))
-    return TextTable(
-        title=f"{comparison.title} · {heading(comparison.metric)} · {len(comparison.values)} cells",
-        header=header,
-        rows=[[row[name] for name in header] for row in rows],
-        best=[bool(entry.best) for entry in listed],
-        column=0,
-        footer="; ".join(filter(None, notes)),
+    left = len(comparison.entries) - len(listed)
+    few = [f"not listed: {left} line{'s' * (left > 1)} of one cell only"] * bool(left)
+    return _table(
+        f"{comparison.title} · {heading(comparison.metric)} · {len(comparison.values)} cells",
+        [*map(cells, listed)],
+        [bool(entry.best) for entry in listed],
+        [_footer(comparison), *few, *_left_out(listed, usual)],
+        always=("method", *shown),
     )
 
 
@@ -168,9 +164,6 @@ def plain_cells(entry: Any) -> dict[str, str]:
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
     gives its value.
-
-    Args:
-        entry: of a group.
     """
     percent = is_accuracy(entry.metric)
     local = published = minutes = ""
@@ -277,16 +270,11 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
         cell = record.pop("published") or {}
         more = {"published" if k == "value" else f"published_{k}": cell.get(k) for k in PUBLISHED}
         records.append(record | more)
-    return pd.DataFrame.from_records(records, columns=None if records else _EMPTY)
+    return pd.DataFrame.from_records(records, columns=None if records else [*COLUMNS])
 
 
 def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
-    """Return a heading and a table per group, then those over several groups; the best in bold.
-
-    Args:
-        board: the ranking.
-        ids: see `tables`.
-    """
+    """Return a heading and a table per group, then those over several groups; the best in bold."""
     parts = []
     for table in tables(board, ids):
         body = table.stressed(lambda cell: f"**{cell}**", markdown)
@@ -315,9 +303,7 @@ def to_latex(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
 def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[TextTable]:
     """Return the tables of the groups, and those over several groups.
 
-    Args:
-        board: the ranking.
-        ids: short ids by run id; adds a column of the runs of each line, in the order of seeds.
+    Short ids by run id add a column of the runs of each line, in the order of seeds.
     """
     groups = [group_table(group, ids, board.usual) for group in board.groups]
     return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
@@ -326,34 +312,30 @@ def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[Tex
 def group_table(
     group: Group, ids: Mapping[str, str] | None = None, usual: Usual | None = None
 ) -> TextTable:
-    """Return a group as text, without the columns that are empty throughout.
-
-    Args:
-        group: of lines.
-        ids: see `tables`.
-        usual: see `across_table`.
-    """
-    entries = group.entries
-    rows = [*map(plain_cells, entries)]
-    header = _filled(rows, ("rank", "method", "seeds"))
+    """Return a group as text; see `tables` for `ids`, and `across_table` for `usual`."""
+    entries, rows = group.entries, [*map(plain_cells, group.entries)]
     if ids is not None:
-        header.insert(header.index("method") + 1, "run ids")
-        for row, entry in zip(rows, entries, strict=True):
-            row["run ids"] = ", ".join(ids[identity] for identity in entry.run_ids)
-    metric = heading(entries[0].metric)
+        of = [", ".join(ids[identity] for identity in entry.run_ids) for entry in entries]
+        first = ("rank", "method")
+        rows = [
+            {**{k: row[k] for k in first}, "run ids": text, **row}
+            for row, text in zip(rows, of, strict=True)
+        ]
     untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
-    return TextTable(
-        title=group.title,
-        header=header,
-        rows=[[row[name] for name in header] for row in rows],
-        best=[MARKS[standing] == "*" for standing in group.frame.standing],
-        column=header.index(metric if metric in header else "method"),
-        footer="; ".join(
-            [UNEQUAL_BUDGETS] * group.unequal_budgets
-            + [UNEVEN_CURVES] * group.uneven_curves
-            + [_NO_TEST] * untested
-            + _left_out(entries, usual)
-        ),
+    return _table(
+        group.title,
+        rows,
+        [MARKS[standing] == "*" for standing in group.frame.standing],
+        [
+            *[UNEQUAL_BUDGETS] * group.unequal_budgets,
+            *[UNEVEN_CURVES] * group.uneven_curves,
+            *[_NO_TEST] * untested,
+            *_left_out(entries, usual),
+        ],
+        always=("rank", "method", "seeds")
+        if ids is None
+        else ("rank", "method", "run ids", "seeds"),
+        stressed=heading(entries[0].metric),
     )
 
 
@@ -442,13 +424,13 @@ class Ranking:
         """Tables for a notebook, without their least columns beyond twelve."""
         parts = []
         for table in self._tables():
-            names = list(table.header)
-            for name in _DROPPED_FIRST:
+            names = [*table.header]
+            for name in DROPPED_FIRST:
                 if len(names) > _MOST_COLUMNS and name in names:
                     names.remove(name)
             places = [table.header.index(name) for name in names[:_MOST_COLUMNS]]
-            lines = [[row[place] for place in places] for row in table.rows]
-            parts.append(html_table(table.title, [table.header[place] for place in places], lines))
+            header, *rows = ([row[i] for i in places] for row in (table.header, *table.rows))
+            parts.append(html_table(table.title, header, rows))
         return "".join(parts) or html_table(self.nothing, (), ())
 
     def _tables(self) -> list[TextTable]:

@@ -7,30 +7,28 @@ same encoder, same probe. The differences between classes become the titles of t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import (
     classes,
+    measured_metrics,
     order,
     titles,
     unlike_preset,
     unscaled_keys,
 )
-from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.data_names import (
     dataset_name,
     named_by_content,
     on_dataset,
 )
-from fedbench.bench.results.leaderboard.entries import Group, Spent, entries, ranked
+from fedbench.bench.results.leaderboard.entries import Beside, Group, entries, ranked
 from fedbench.bench.results.leaderboard.labels import Usual, labelled
-from fedbench.bench.results.leaderboard.power import tested
-from fedbench.bench.results.store.frame import FURTHER
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.leaderboard.separation import tested
+from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.system.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -74,13 +72,8 @@ def leaderboard(
     row_ids: Collection[str] | None = None,
     dataset: str | None = None,
     metric: str = "linear_acc",
-    published: bool = True,
-    studies: Mapping[str, Spent] | None = None,
-    curves: Mapping[str, Curve] | None = None,
-    reach: float | None = None,
     min_seeds: int = 1,
-    marks: Mapping[str, Marks] | None = None,
-    reproduced: Mapping[str, int] | None = None,
+    **beside: Unpack[Beside],
 ) -> Leaderboard:
     """Rank configurations within their comparability class.
 
@@ -89,14 +82,9 @@ def leaderboard(
         row_ids: keep these rows, such as the cells of a grid.
         dataset: keep rows of this data set.
         metric: column to rank by, a key of `metrics_json`, or a short name such as `knn`.
-        published: look up the published numbers.
-        studies: cost of each tuning study, by its id.
-        curves: accuracies over rounds by row id, for the columns that need them.
-        reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
         min_seeds: leave out entries with fewer seeds that measured the metric or diverged; 1 =
             none.
-        marks: of rows, by row id; None = no entry is marked.
-        reproduced: people who reproduced a run, by row id; None = not known of any.
+        beside: what is known of runs beside their rows.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -104,7 +92,7 @@ def leaderboard(
     rows = named_by_content(frame if dataset is None else on_dataset(frame, dataset))
     if row_ids is not None:
         rows = rows[rows.row_id.isin(row_ids)]
-    metric = _checked_metric(metric, rows)
+    metric, reach = _checked_metric(metric, rows), beside.get("reach")
     if rows.empty:
         return Leaderboard(metric, (), reach)
     ids, keys = classes(rows, metric)
@@ -112,33 +100,18 @@ def leaderboard(
     of_class = dict(iter(rows.groupby("class_id")))
     presets = {i: of_class[i].preset.unique().tolist() for i in keys}
     title_of = titles(keys, presets, {i: unlike_preset(of_class[i], keys[i]) for i in keys})
-    found, usual = labelled(
-        entries(
-            rows,
-            metric,
-            published=published,
-            studies=studies,
-            curves=curves,
-            reach=reach,
-            marks=marks,
-            reproduced=reproduced,
-        )
-    )
+    found, usual = labelled(entries(rows, metric, **beside))
     found = found[found.n_seeds + found.num_diverged >= (min_seeds if min_seeds > 1 else 0)]
     groups = []
-    for of_class_id, members in ranked(found).groupby("class_id") if len(found) else ():
-        identity = str(of_class_id)
-        of = keys[identity]
-        table, note = tested(members)
-        unscaled = unscaled_keys(of_class[identity], of)
-        groups.append(Group(title_of[identity], of, table, note, unscaled))
+    for key, members in ranked(found).groupby("class_id") if len(found) else ():
+        i, (table, note) = str(key), tested(members)
+        unscaled = unscaled_keys(of_class[i], keys[i])
+        groups.append(Group(title_of[i], keys[i], table, note, unscaled))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach, usual)
 
 
 def _checked_metric(metric: str, rows: pd.DataFrame) -> str:
-    if metric in FINAL_METRICS:
-        return metric
     known = {*FINAL_METRICS, *measured_metrics(rows)}
     for name in (metric, f"{metric.replace('-', '_')}_acc"):
         if name in known:
@@ -146,19 +119,8 @@ def _checked_metric(metric: str, rows: pd.DataFrame) -> str:
     raise UnknownNameError("metric", metric, known)
 
 
-def measured_metrics(rows: pd.DataFrame) -> list[str]:
-    """Return the metrics without a column in `Row` that some of the rows have."""
-    names = [name for name in rows.columns if name not in Row.model_fields and name not in FURTHER]
-    return [*rows[names].columns[rows[names].notna().any()]]
-
-
 def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> str:
-    """Explain a ranking without entries in one line, with a command that would give it some.
-
-    Args:
-        frame: rows of the store, without the filters.
-        dataset: the filter by data set.
-        grid: the filter by grid, which exists.
+    """Explain why filters leave no row of a frame, with a command that would make some.
 
     Raises:
         UnknownNameError: for a data set that is neither in the store nor known.

@@ -41,10 +41,8 @@ def paper_cells() -> tuple[PaperCell, ...]:
     from fedbench.bench.results.store.schema import decode
 
     folder = resources.files("fedbench.leaderboards").joinpath("papers")
-    files = sorted(
-        (f for f in folder.iterdir() if f.name.endswith(".parquet")), key=lambda f: f.name
-    )
-    return tuple(cell for file in files for cell in decode(file.read_bytes(), PaperCell))
+    files = {f.name: f for f in folder.iterdir() if f.name.endswith(".parquet")}
+    return tuple(c for name in sorted(files) for c in decode(files[name].read_bytes(), PaperCell))
 
 
 def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
@@ -52,14 +50,13 @@ def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
 
     None for numbers that are no accuracies.
     """
-    groups: dict[tuple[str, str], list[float]] = {}
-    for cell in cells:
-        groups.setdefault((cell.source, class_id(cell)), []).append(rounded(cell.value))
+    keys = [(cell.source, class_id(cell)) for cell in cells]
+    values: dict[tuple[str, str], list[float]] = {key: [] for key in keys}
+    for key, cell in zip(keys, cells, strict=True):
+        values[key].append(rounded(cell.value))
     return [
-        1 + sum(other > rounded(cell.value) for other in groups[cell.source, class_id(cell)])
-        if cell.unit == "fraction"
-        else None
-        for cell in cells
+        1 + sum(v > rounded(cell.value) for v in values[key]) if cell.unit == "fraction" else None
+        for key, cell in zip(keys, cells, strict=True)
     ]
 
 
@@ -103,14 +100,9 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     """Find the printed number for the method of a row in exactly the setting of that row.
 
     Every field of the configuration that the paper fixes has the paper's value; fields that it
-    leaves open may have any. A row of an older version that lacks a fixed field has no number.
-
-    Args:
-        row: any row, or one of a frame; one on a data set whose content is not known has no number.
-        metric: column or key of `metrics_json`, for example `linear_acc`.
-
-    Returns:
-        The number, with what to know before comparing in its note; None without one.
+    leaves open may have any. A row of an older version that lacks a fixed field has no number, and
+    neither has one on a data set whose content is not known. What to know before comparing is in
+    the note.
     """
     dataset = DATASETS.get(known_name(row) or "")
     cells = _cells_of().get((dataset, row.method), ())

@@ -4,24 +4,45 @@ Two entries are compared unpaired, since seeds have no effect that two methods s
 is pooled over the entries of the class, or, where Brown and Forsythe's test finds variances
 unequal, each entry has its own (Welch). The tests against one entry are adjusted for their number
 by Holm.
+
+A test that rejects nothing may lack the seeds to reject anything. An entry that it does not tell
+from the first counts as unclear, and not as alike, if no entry of the class is told from the first,
+or if it or a better placed entry differs but for the adjustment to the number of tests.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     MIN_FOR_INTERVAL,
     brown_forsythe_p,
     holm,
+    mean,
     negligible,
     sample_std,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 POWER = 0.8
 """Probability with which a detectable difference is found."""
+
+STANDINGS = {
+    "first": "and the test tells some other entry from it",
+    "alike": "no sign of a difference from the first, here or better placed",
+    "unclear": "not told from the first, for want of seeds",
+    "worse": "told from the first, or diverged",
+    "untested": "fewer than three seeds",
+}
+"""Places of an entry beside the first of its class."""
+_BEST = {"first": True, "alike": True, "unclear": True, "worse": False, "untested": None}
 
 
 class Separation:
@@ -36,16 +57,13 @@ class Separation:
 
     def __init__(self, samples: Mapping[int, Sequence[float]]) -> None:
         self._samples = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
-        self._means = {i: math.fsum(v) / len(v) for i, v in self._samples.items()}
-        self._largest = {i: max(map(abs, v)) for i, v in self._samples.items()}
-        self._variance: dict[int, float] = {}
+        self._means = {i: mean(v) or 0.0 for i, v in self._samples.items()}
+        stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
+        self._variance = {i: std**2 for i, std in stds.items()}
+        self._degrees = sum(len(v) - 1 for v in self._samples.values())
         self.welch = False
         if len(self._samples) > 1:
-            stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
-            self._variance = {i: std**2 for i, std in stds.items()}
-            degrees = {i: len(v) - 1 for i, v in self._samples.items()}
-            self._degrees = sum(degrees.values())
-            sums = (self._variance[i] * degrees[i] for i in degrees)
+            sums = (self._variance[i] * (len(v) - 1) for i, v in self._samples.items())
             self._pooled = math.fsum(sums) / self._degrees
             if not all(negligible(stds[i], v) for i, v in self._samples.items()):
                 self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
@@ -61,9 +79,9 @@ class Separation:
 
         difference = self._means[first] - self._means[other]
         error, df = self._error(first, other)
-        scale = (self._largest[first], self._largest[other])
-        if negligible(error, scale):
-            return float(negligible(difference, scale))
+        values = (*self._samples[first], *self._samples[other])
+        if negligible(error, values):
+            return float(negligible(difference, values))
         return float(2 * stdtr(df, -abs(difference) / error))
 
     def adjusted(self, first: int, others: Sequence[int]) -> dict[int, float]:
@@ -73,10 +91,7 @@ class Separation:
     def detectable(self, first: int, other: int, tests: int) -> float:
         """Return the smallest difference of means that a test finds with probability 0.8.
 
-        Args:
-            first: place of an entry.
-            other: place of another.
-            tests: number of tests that share the level, as in the first step of Holm's rule.
+        `tests` share the level, as in the first step of Holm's rule.
         """
         from scipy.special import nctdtrinc, stdtrit
 
@@ -116,3 +131,70 @@ def _letter(number: int) -> str:
     """Return a to z, then aa, ab and so on."""
     number, last = divmod(number, 26)
     return (_letter(number - 1) if number else "") + chr(ord("a") + last)
+
+
+def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the ranked entries of a class with the tests between them, and what these can show.
+
+    Columns `ties`, `best`, `p_best`, `detectable` and `standing` are added.
+    """
+    import pandas as pd
+
+    counted = frame["rank"].notna() & (frame.num_diverged == 0)
+    tests = Separation({i: frame["values"].iloc[i] for i in range(len(frame)) if counted.iloc[i]})
+    letters, others = tests.groups(), tests.places[1:]
+    p = tests.adjusted(0, others) if 0 in letters and others else {}
+    detectable = {i: tests.detectable(0, i, len(others)) for i in p}
+    # Places before the first entry that differs but for the adjustment; none if no entry is told.
+    told = any(value <= LEVEL for value in p.values())
+    alike = range(min(i for i in p if tests.p(0, i) <= LEVEL)) if told else range(0)
+
+    def standing(place: int, diverged: int) -> str:
+        if diverged or p.get(place, 1.0) <= LEVEL:
+            return "worse"
+        if not p or place not in letters:
+            return "untested"
+        if place not in alike:
+            return "unclear"
+        return "alike" if place else "first"
+
+    standings = [standing(i, diverged) for i, diverged in enumerate(frame.num_diverged)]
+    columns: dict[str, list[Any]] = {
+        "ties": [letters.get(i) for i in range(len(frame))],
+        "best": [_BEST[each] if p else None for each in standings],
+        "p_best": [p.get(i) for i in range(len(frame))],
+        "detectable": [detectable.get(i) for i in range(len(frame))],
+        "standing": standings,
+    }
+    frame = frame.astype(object).assign(
+        **{k: pd.Series(v, index=frame.index, dtype=object) for k, v in columns.items()}
+    )
+    if not p:
+        few = "Not tested: fewer than 3 seeds of the first or the others."
+        return frame, "" if len(frame) < 2 else few
+    counts = [frame.n_seeds.iloc[i] for i in (0, *p)]
+    number = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+    test = f"{'Welch' if tests.welch else 't'} test over {number} seeds"
+    return frame, _note(frame.iloc[0], Counter(standings), p, test, detectable.values())
+
+
+def _note(
+    first: Any, times: Counter[str], p: Mapping[int, float], test: str, detectable: Any
+) -> str:
+    percent = is_accuracy(first.metric)
+    ends = (min(detectable), max(detectable))
+    sizes = dict.fromkeys(f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in ends)
+    size = f"{' to '.join(sizes)}{' points' * percent}"
+    finest = f"it finds a difference of {size} with probability 0.8"
+    num_told = sum(value <= LEVEL for value in p.values())
+    if not num_told:
+        others = "the other method" if len(p) == 1 else f"any of the other {len(p)}"
+        return f"No best is marked: a {test} does not tell {others} from the first; {finest}."
+    note = f"Best: {first.method}"
+    if alike := times["alike"]:
+        note += f", and {alike} that a {test} does not tell from it"
+    else:
+        note += f", told from {num_told} by a {test}"
+    if unclear := times["unclear"]:
+        note += f"; {unclear} unclear for want of seeds"
+    return f"{note}; {finest}."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 MIN_FOR_INTERVAL = 3
 """With fewer values a spread is only described: no interval, no test, no correlation."""
@@ -34,8 +34,7 @@ def rounded(value: float) -> float:
     return math.ldexp(round(math.ldexp(mantissa, _BITS)), exponent - _BITS)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """Mean, sample standard deviation and 95 % t-interval of `n` values; null where undefined."""
 
     n: int
@@ -77,11 +76,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Linear correlation in [-1, 1]; None below three pairs or when one side is constant.
-
-    Raises:
-        ValueError: when the two are of different length.
-    """
+    """Linear correlation in [-1, 1]; None below three pairs or when one side is constant."""
     if _no_correlation(x, y):
         return None
     from scipy.stats import pearsonr
@@ -90,11 +85,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Rank correlation in [-1, 1] of `rounded` values, ties averaged; None as for `pearson`.
-
-    Raises:
-        ValueError: when the two are of different length.
-    """
+    """Rank correlation in [-1, 1] of `rounded` values, ties averaged; None as for `pearson`."""
     x, y = list(map(rounded, x)), list(map(rounded, y))
     if _no_correlation(x, y):
         return None
@@ -104,8 +95,6 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def _no_correlation(x: Sequence[float], y: Sequence[float]) -> bool:
-    if len(x) != len(y):
-        raise ValueError(f"correlation needs pairs, got {len(x)} and {len(y)} values")
     return len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1
 
 
@@ -132,11 +121,7 @@ def negligible(value: float, values: Sequence[float]) -> bool:
 
 
 def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Two-sided p-value of Student's paired test; None below three pairs.
-
-    Raises:
-        ValueError: when the two are of different length.
-    """
+    """Two-sided p-value of Student's paired test; None below three pairs."""
     differences = [a - b for a, b in zip(x, y, strict=True)]
     if len(differences) < MIN_FOR_INTERVAL:
         return None
@@ -240,13 +225,14 @@ def pareto_front(costs: Sequence[float | None], scores: Sequence[float | None]) 
     >>> pareto_front([1, 2, 2, 3], [0.5, 0.4, 0.7, 0.7])
     [True, False, True, False]
     """
-    points = [
-        None if cost is None or score is None else (rounded(cost), rounded(score))
-        for cost, score in zip(costs, scores, strict=True)
-    ]
-    known = [point for point in points if point is not None]
-    return [
-        point is not None
-        and not any(c <= point[0] and s >= point[1] and (c, s) != point for c, s in known)
-        for point in points
-    ]
+    known = {
+        i: (rounded(cost), rounded(score))
+        for i, (cost, score) in enumerate(zip(costs, scores, strict=True))
+        if cost is not None and score is not None
+    }
+    beaten = {
+        i
+        for i, point in known.items()
+        if any(c <= point[0] and s >= point[1] and (c, s) != point for c, s in known.values())
+    }
+    return [i in known and i not in beaten for i in range(len(costs))]

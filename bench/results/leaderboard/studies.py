@@ -84,12 +84,7 @@ class StudyView:
 
 
 class Studies(list[StudyView]):
-    """The studies of a store that can be read.
-
-    Args:
-        views: the studies.
-        problems: one line for every file of the store that cannot be read.
-    """
+    """The studies that can be read, and one line for every file of the store that cannot."""
 
     def __init__(self, views: Iterable[StudyView], problems: Iterable[str]) -> None:
         super().__init__(views)
@@ -99,12 +94,8 @@ class Studies(list[StudyView]):
 def with_ranks(trials: Sequence[Mapping[str, Any]], objective: str | None) -> list[dict[str, Any]]:
     """Return the trials of a study, with their objectives where these are ranks among them.
 
-    The objective of a trial is then the mean over the terms of the share of other trials that it
-    is better than, ties counted by half.
-
-    Args:
-        trials: as `Store.trials` gives them; those of status `ok` are ranked.
-        objective: of the study; None = the default.
+    The objective of a trial of status `ok` is then the mean over the terms of the share of other
+    trials that it is better than, ties counted by half.
     """
     found = OF_CLIENTS.get((objective or DEFAULT).removesuffix(GATE))
     if found is None or not found.ranked:
@@ -116,13 +107,9 @@ def with_ranks(trials: Sequence[Mapping[str, Any]], objective: str | None) -> li
 def mean_ranks(
     objective: ClientObjective, scores: Mapping[int, Mapping[str, float | None]]
 ) -> dict[int, float]:
-    """Return for each trial the mean over its terms of the share of others that it is better than.
+    """Return for each trial, by number, the mean over its terms of the share of others it beats.
 
     A trial of which a term is undefined has none, and counts for no other.
-
-    Args:
-        objective: the terms.
-        scores: number of a trial -> its metrics.
     """
     terms = {number: objective.terms(each) for number, each in scores.items()}
     told = {number: [*map(rounded, each)] for number, each in terms.items() if each is not None}
@@ -144,25 +131,25 @@ def scored_trials(store: Store, study_id: str) -> list[dict[str, Any]]:
 
 def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The trial of the highest objective among those that were run to the end; ties: the first."""
-    return max(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
+    return max(filter(is_usable, trials), key=_place, default=None)
 
 
 def worst_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The trial of the lowest objective among those that were run to the end; ties: the last."""
-    return min(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
+    return min(filter(is_usable, trials), key=_place, default=None)
 
 
-def _usable(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
+def is_usable(trial: Mapping[str, Any]) -> bool:
+    """Return whether a trial was run to its end and has an objective."""
+    return trial["status"] == "ok" and trial["objective"] is not None
+
+
+def _place(trial: Mapping[str, Any]) -> tuple[float, int]:
+    return trial["objective"], -trial["number"]
 
 
 def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
-    """Correlate the objective with a metric.
-
-    Args:
-        metric: name of the metric.
-        pairs: (objective, metric).
-    """
+    """Correlate the objective with a metric, whose values are second in the pairs."""
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     r, rho = pearson(x, y), spearman(x, y)
     low, high = pearson_interval(r, len(x)) or (None, None)
@@ -181,7 +168,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
     watched: dict[str, list[tuple[float, float]]] = {
         name: [] for trial in trials for name in trial["watched"]
     }
-    for trial in _usable(trials):
+    for trial in filter(is_usable, trials):
         for name, value in trial["watched"].items():
             if value is not None:
                 watched[name].append((trial["objective"], value))
@@ -192,6 +179,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         sampler=str(meta.get("sampler", "")),
         finished_at=meta.get("finished_at"),
         objective=meta.get("objective"),
+        fidelity=meta.get("fidelity"),
         best=None if best is None else best["number"],
         best_objective=None if best is None else best["objective"],
         untrained=tuple(meta.get("untrained") or ()),
@@ -200,7 +188,6 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         correlations=tuple(correlate(name, pairs) for name, pairs in watched.items()),
         seconds=sum(trial["seconds"] or 0.0 for trial in trials),
         num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
-        fidelity=meta.get("fidelity"),
     )
 
 

@@ -1,48 +1,45 @@
-"""Content of the page as plain JSON: tables by column, curves, studies, published numbers."""
+"""Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
-
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
-from fedbench.bench.results.leaderboard.comparability import metric_values, unmoved
-from fedbench.bench.results.leaderboard.curves import load_curves
-from fedbench.bench.results.leaderboard.entries import Group, Spent
-from fedbench.bench.results.leaderboard.formats import across_table, group_table
-from fedbench.bench.results.leaderboard.importance import importances
-from fedbench.bench.results.leaderboard.labels import Usual
-from fedbench.bench.results.leaderboard.leaderboard import (
-    Leaderboard,
-    leaderboard,
+from fedbench.bench.results.leaderboard.comparability import (
+    classes,
+    measured_alike,
     measured_metrics,
+    metric_values,
+    unmoved,
 )
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, load_curves
+from fedbench.bench.results.leaderboard.entries import Beside, Group
+from fedbench.bench.results.leaderboard.formats import across_table, group_table
+from fedbench.bench.results.leaderboard.labels import Usual
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
-from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.leaderboard.studies import StudyView, studies
-from fedbench.bench.results.report.partitions import partitions
-from fedbench.bench.results.report.series import (
-    cell_ids,
-    columns,
-    curves_of,
-    points_of,
-    scatter,
-    short_titles,
-    styles,
-    sweeps,
+from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
+from fedbench.bench.results.leaderboard.studies import (
+    StudyView,
+    correlate,
+    is_usable,
+    spent,
+    studies,
 )
+from fedbench.bench.results.report.partitions import partitions
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import parse_json
+from fedbench.bench.system.identity import content_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,29 +73,23 @@ _SORTED_BY = {
 }
 """Text column of an entry to the unrounded number that it shows."""
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
-
-
-class _Histogram(_Part):
-    median: float | None
-    edges: list[float]
-    counts: list[int]
-
-
-class _Map(_Part):
-    points: list[tuple[float, float]]
-    labels: list[int]
-    class_names: list[str]
-
-
-class _Geometry(_Part):
-    run_id: str
-    title: str
-    setting: str
-    angles: dict[str, _Histogram]
-    map: _Map | None
+NUM_COLOURS, NUM_SYMBOLS = 8, 7
+"""Colours and symbols of the page; 56 names have a pair of their own."""
+_POINT = {
+    "label": "name",
+    "rank": "rank",
+    "mean": "mean",
+    "ci95_low": "low",
+    "ci95_high": "high",
+    "values": "values",
+    "untrained_mean": "untrained",
+    "gain": "gain",
+    "mb_up_down": "mb",
+    "minutes": "minutes",
+    "num_diverged": "diverged",
+    "standing": "standing",
+}
+"""Columns of entries to the names that charts have for them."""
 
 
 def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -108,32 +99,30 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
     for row in rows:
         path = store.cell_dir(store.key(row)) / "geometry.json"
         try:
-            record = _Geometry.model_validate_json(json.dumps(parse_json(path.read_bytes())))
+            record = parse_json(path.read_bytes())
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
             continue
-        if len(records) >= _MAX_MAPS:
-            record = record.model_copy(update={"map": None})
-        records.append(record.model_dump())
+        shown = {name: record[name] for name in ("run_id", "title", "setting")}
+        shown["angles"] = {
+            kind: {name: of[name] for name in ("median", "edges", "counts")}
+            for kind, of in record["angles"].items()
+        }
+        shown["map"] = record["map"] if len(records) < _MAX_MAPS else None
+        records.append(shown)
     return records, problems
 
 
 def content(
-    store: Store,
-    frame: pd.DataFrame,
-    *,
-    spent: Mapping[str, Spent],
-    data_dir: Path | None,
-    title: str,
+    store: Store, frame: pd.DataFrame, *, data_dir: Path | None, title: str
 ) -> dict[str, Any]:
     """Collect everything on the page.
 
     Args:
         store: of the rows; its studies are on the page, and a line for every unreadable file.
         frame: rows to show, with one name for each revision of data.
-        spent: cost of each tuning study, by its id.
         data_dir: data caches that labels of clients are read from; None = the usual folder.
         title: of the page.
     """
@@ -149,10 +138,9 @@ def content(
     views = studies(store)
     by_client, not_known = partitions(runs, data_dir)
     metrics = _metrics(frame)
-    boards = {
-        metric: leaderboard(frame, metric=metric, curves=curves, studies=spent, marks=marked)
-        for metric in metrics
-    }
+    studied = spent(store, frame.study_id.dropna().unique())
+    beside: Beside = {"curves": curves, "marks": marked, "studies": studied}
+    boards = {metric: leaderboard(frame, metric=metric, **beside) for metric in metrics}
     groups = boards[metrics[0]].groups if metrics else ()
     specs = {*frame.method} | {view.spec for view in views}
     labels = {entry.label: entry.method for b in boards.values() for entry in b.entries}
@@ -247,11 +235,8 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
 
 
 def _cell(entry: Any, name: str, text: str) -> str | list[Any]:
-    if name == heading(entry.metric):
-        return [text, entry.mean]
-    if name in _SORTED_BY:
-        return [text, getattr(entry, _SORTED_BY[name])]
-    return text
+    column = {**_SORTED_BY, heading(entry.metric): "mean"}.get(name)
+    return text if column is None else [text, getattr(entry, column)]
 
 
 def _machines(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
@@ -283,19 +268,16 @@ def _versions(env_json: str) -> str:
 
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("number", "status", "objective", "seconds", "error")
-    done = [t["status"] == "ok" and t["objective"] is not None for t in study.trials]
-    scores = (t["objective"] if ok else -inf for t, ok in zip(study.trials, done, strict=True))
+    keys = ("number", "status", "objective", "seconds", "error", "watched", "params")
+    scores = (t["objective"] if is_usable(t) else -inf for t in study.trials)
     return {
         **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
         "correlations": [asdict(c) for c in study.correlations],
         "space": dict(space),
-        "importances": importances(space, study.trials),
         "before": mean([u["objective"] for u in study.untrained if "objective" in u]),
         "trials": [
             {key: trial[key] for key in keys}
-            | {"watched": trial["watched"], "params": trial["params"], "seeds": len(trial["seeds"])}
-            | {"best": best if best > -inf else None}
+            | {"seeds": len(trial["seeds"]), "best": best if best > -inf else None}
             for trial, best in zip(study.trials, accumulate(scores, max), strict=True)
         ],
     }
@@ -322,3 +304,123 @@ def _papers() -> dict[str, Any]:
         for cell, rank in zip(cells, paper_ranks(cells), strict=True)
     ]
     return columns(records, records[0])
+
+
+# Charts
+
+
+def columns(records: Sequence[Mapping[Any, Any]], names: Iterable[str]) -> dict[str, Any]:
+    """Return records by column; texts that repeat are stored once: `{"d": texts, "i": places}`."""
+    by_name: dict[str, Any] = {}
+    for name in names:
+        values = [record[name] for record in records]
+        distinct = dict.fromkeys(values) if all(isinstance(v, str | None) for v in values) else {}
+        if values and len(distinct) <= len(values) // 2 and distinct:
+            place = {value: index for index, value in enumerate(distinct)}
+            by_name[name] = {"d": list(distinct), "i": [place[value] for value in values]}
+        else:
+            by_name[name] = values
+    return by_name
+
+
+def styles(methods: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """Return colour and symbol by name; names of one method, by which they are given, share one."""
+    colours = {method: i % NUM_COLOURS for i, method in enumerate(sorted({*methods.values()}))}
+    taken: set[tuple[int, int]] = set()
+    chosen = {}
+    for position, name in enumerate(sorted(methods)):
+        colour = colours[methods[name]]
+        order = [(colour, (position + step) % NUM_SYMBOLS) for step in range(NUM_SYMBOLS)]
+        chosen[name] = next((pair for pair in order if pair not in taken), order[0])
+        taken.add(chosen[name])
+    return chosen
+
+
+def cell_ids(groups: Sequence[Group]) -> list[str]:
+    """Return an identity of each group that is the same for every metric."""
+    ids: list[str] = []
+    for group in groups:
+        keys = {
+            key: value
+            for key, value in group.keys.items()
+            if key != "dataset" and not key.startswith("evaluation.")
+        }
+        identity = content_id(keys)[:8]
+        again = sum(known.partition("-")[0] == identity for known in ids)
+        ids.append(f"{identity}-{again + 1}" if again else identity)
+    return ids
+
+
+def short_titles(groups: Sequence[Group]) -> list[str]:
+    """Return the titles without the parts that all groups have."""
+    parts = [group.title.split(" · ") for group in groups]
+    shared = {part for part in (parts[0] if parts else ()) if all(part in each for each in parts)}
+    return [" · ".join(p for p in each if p not in shared) or each[0] for each in parts]
+
+
+def points_of(group: Group) -> dict[str, Any]:
+    """Return the entries of a group for charts, with the Pareto fronts over bytes and minutes."""
+    score = needed(group.entries[0].metric).score
+    scores = [None if mean is None else score(mean) for mean in group.frame["mean"]]
+    points = group.frame.rename(columns=_POINT)
+    for name in ("mb", "minutes"):
+        points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
+    points["values"] = points["values"].map(list)
+    names = [*_POINT.values(), "front_mb", "front_minutes"]
+    return columns(points[names].to_dict("records"), names)
+
+
+def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
+    """Return the means with their intervals along each axis, where a method has two of them."""
+    groups = {group.class_id: group for group in board.groups}
+    names = {"mean": "mean", "low": "ci95_low", "high": "ci95_high", "n": "n_seeds"}
+    charts = []
+    for comparison in board.across():
+        points = [
+            {"name": entry.label, "x": value, **{k: getattr(entry, of) for k, of in names.items()}}
+            for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
+            for entry in groups[class_id].entries
+            if entry.mean is not None
+        ]
+        if comparison.axis is not None and len({p["name"] for p in points}) < len(points):
+            chart = {"title": comparison.title, "axis": comparison.axis, "points": points}
+            charts.append(chart)
+    return charts
+
+
+def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
+    """Return the mean of each entry over its seeds at every evaluation, with the interval."""
+    points: list[dict[str, Any]] = []
+    for entry in group.entries:
+        evaluations = [e for row_id in entry.curve_ids for e in curves[row_id]]
+        for metric in CURVE_METRICS:
+            there = [e for e in evaluations if getattr(e, metric) is not None]
+            for done in sorted({e.rounds for e in there}):
+                at = [e for e in there if e.rounds == done]
+                n, centre, _, low, high = summarize([getattr(e, metric) for e in at])
+                of = {"name": entry.label, "metric": metric, "round": done}
+                gb = sum(e.num_bytes for e in at) / n / 1e9
+                points.append(of | {"gb": gb, "mean": centre, "low": low, "high": high, "n": n})
+    return columns(points, points[0] if points else ())
+
+
+def scatter(rows: pd.DataFrame, board: Leaderboard) -> dict[str, Any]:
+    """Return objective against a board's metric by cell, with correlations by method.
+
+    Only rows that measured the objective as most of their class did are shown, and of rows with the
+    same training and the same two values one.
+    """
+    ids, _ = classes(rows, board.metric)
+    scored = rows.assign(class_id=ids, value=metric_values(rows, board.metric))
+    # Each row counts by itself here, whatever its configuration.
+    alike = measured_alike(scored.assign(entry=range(len(scored))), "objective")
+    scored = scored[alike & scored.objective.notna() & scored.value.notna()]
+    scored = scored.drop_duplicates(["class_id", "entry", "seed", "objective", "value"])
+    return {
+        cell: [
+            {"name": method, "points": pairs, **asdict(correlate(board.metric, pairs))}
+            for method, points in scored[scored.class_id == group.class_id].groupby("method")
+            if (pairs := [*points[["objective", "value"]].itertuples(index=False, name=None)])
+        ]
+        for group, cell in zip(board.groups, cell_ids(board.groups), strict=True)
+    }

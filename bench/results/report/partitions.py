@@ -32,44 +32,37 @@ def partitions(
     """
     by_settings: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.seed):
-        settings = json.loads(row.config_json).get("data", {})
+        settings = json.loads(row.config_json)["data"]
         fields = {k: v for k, v in settings.items() if k not in ("name", "label_fraction")}
         by_settings.setdefault(canonical_json([row.dataset_revision, fields]), row)
     records, missing = [], []
     for row in [*by_settings.values()][:MAX_PARTITIONS]:
+        not_shown = f"Clients of {row.dataset} are not shown"
         try:
             dataset = cached_dataset(row.dataset_revision, data_dir)
             if dataset is None:
                 missing.append(
-                    f"Clients of {row.dataset} are not shown: its labels are not in the data cache,"
-                    " or of another revision; fedbench data prepare fills the cache."
+                    f"{not_shown}: its labels are not in the data cache, or of another revision;"
+                    " fedbench data prepare fills the cache."
                 )
                 continue
-            labels, config = dataset.train_labels, row.config
-            record = summary(
-                make_partition(
-                    labels,
-                    dataset.num_classes,
-                    config.data,
-                    config.seed,
-                    dataset.train_clients,
-                ),
-                labels,
+            labels, (data, seed) = dataset.train_labels, (row.config.data, row.config.seed)
+            clients = dataset.train_clients
+            found = summary(
+                make_partition(labels, dataset.num_classes, data, seed, clients), labels
             )
         except FedbenchError as error:
-            missing.append(
-                f"Clients of {row.dataset} are not shown, {row.partition} partition: {error}"
-            )
+            missing.append(f"{not_shown}, {row.partition} partition: {error}")
             continue
         alpha = "" if row.alpha is None else f" · alpha {row.alpha:g}"
         title = f"{row.dataset} · {len(labels):,} images · {row.partition} partition{alpha}"
         records.append(
             {
-                "title": f"{title} · {record['num_clients']:,} clients · seed {row.seed}",
-                "num_clients": record["num_clients"],
+                "title": f"{title} · {found['num_clients']:,} clients · seed {row.seed}",
+                "num_clients": found["num_clients"],
                 "class_names": list(dataset.class_names),
-                "counts": record["class_counts"][:MAX_CLIENTS],
-                "classes_per_client": record["classes_per_client"]["ge_1pct_mean"],
+                "counts": found["class_counts"][:MAX_CLIENTS],
+                "classes_per_client": found["classes_per_client"]["ge_1pct_mean"],
             }
         )
     return records, list(dict.fromkeys(missing))

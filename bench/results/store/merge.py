@@ -122,65 +122,62 @@ def _new_rows(
     for source in sources:
         for row in source.rows():
             known = rows.setdefault(row.row_id, [])
-            match _outcome(row, known):
-                case "conflict":
-                    conflicts.append(_conflict(row, source, known))
-                case "same":
-                    done.rows_same += 1
-                case "replica":
-                    done.replicas_added += 1
-                    known.append((row, source))
-                case "first":
-                    done.rows_added += not known
-                    done.rows_replaced += any(at is target for _, at in known)
-                    known[:] = [(row, source)]
+            try:
+                outcome = _outcome(row, source, known)
+            except StoreError as error:
+                conflicts.append(str(error))
+                continue
+            done.rows_same += outcome == "same"
+            done.replicas_added += outcome == "replica"
+            if outcome == "first":
+                done.rows_added += not known
+                done.rows_replaced += any(at is target for _, at in known)
+                known.clear()
+            if outcome != "same":
+                known.append((row, source))
     copied = {i: [each for each in known if each[1] is not target] for i, known in rows.items()}
     return {row_id: known for row_id, known in copied.items() if known}, conflicts
 
 
-def _outcome(row: Row, known: Sequence[_Known]) -> Literal["first", "replica", "same", "conflict"]:
+def _outcome(
+    row: Row, source: Store, known: Sequence[_Known]
+) -> Literal["first", "replica", "same"]:
     """Return what a row is beside the known ones of its run.
 
-    It is the first (failed ones give way to it), a replica of them, the same as one of them, or a
-    contradiction.
+    It is the first (failed ones give way to it), a replica of them, or the same as one of them.
+
+    Raises:
+        StoreError: a contradiction: one platform, and results that differ.
     """
-    finished = [other for other, _ in known if other.status != "error"]
+    finished = [each for each in known if each[0].status != "error"]
     if row.status == "error":
         return "same" if known else "first"
     if not finished:
         return "first"
-    if any(not differences(other, row) for other in finished):
+    if any(not differences(other, row) for other, _ in finished):
         return "same"
-    return "replica" if all(known_apart(other, row) for other in finished) else "conflict"
-
-
-def _conflict(row: Row, source: Store, known: Sequence[_Known]) -> str:
-    """Describe a contradiction: the first difference, where, and the platform that both have."""
-    other, store = next(
-        (entry, at)
-        for entry, at in known
-        if entry.status != "error" and not known_apart(entry, row)
-    )
-    versions = [
-        f"{entry.package_version} ({entry.git_sha})" if entry.git_sha else entry.package_version
-        for entry in (other, row)
-    ]
-    code = "fedbench " + " and ".join(dict.fromkeys(versions))
-    platforms = " and ".join(dict.fromkeys((platform_of(other), platform_of(row))))
-    return (
-        f"row {row.row_id} has {differences(other, row)[0]} in {store.root} and {source.root}, both"
-        f" from {platforms}, {code}"
-    )
+    for other, store in finished:
+        if not known_apart(other, row):
+            first = differences(other, row)[0]
+            versions = [
+                f"{each.package_version} ({each.git_sha})" if each.git_sha else each.package_version
+                for each in (other, row)
+            ]
+            platforms = dict.fromkeys((platform_of(other), platform_of(row)))
+            raise StoreError(
+                f"row {row.row_id} has {first} in {store.root} and {source.root}, both from"
+                f" {' and '.join(platforms)}, fedbench {' and '.join(dict.fromkeys(versions))}"
+            )
+    return "replica"
 
 
 def _copy(row: Row, source: Store, target: Store) -> None:
     """Copy a row and its cell, as a replica if the target has finished the run in another way."""
     known = [(other, target) for other in target.replicas(row.row_id)]
-    outcome = _outcome(row, known)  # the run may have been finished meanwhile
-    if outcome == "conflict":
-        raise StoreError(
-            f"{_conflict(row, source, known)}, just written; delete the one that you do not trust"
-        )
+    try:
+        outcome = _outcome(row, source, known)  # the run may have been finished meanwhile
+    except StoreError as error:
+        raise StoreError(f"{error}, just written; delete the one that you do not trust") from error
     if outcome != "same":
         key = replica_key(row) if outcome == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
@@ -227,24 +224,26 @@ def _new_files(
         if other and meta and any(other.get(key) != meta.get(key) for key in _SETTINGS):
             conflicts.append(f"study {study_id} has other settings in {source.root}")
             continue
-        trials, chosen = known.setdefault(study_id, {}), files.setdefault(study_id, {})
-        folder, before = Path("trials") / study_id, len(trials)
+        trials, chosen = known.setdefault(study_id, {}), list[Path]()
+        folder, before = source.root / "trials" / study_id, len(trials)
         for trial in source.trials(study_id):
             number = trial["number"]
-            there, name = trials.get(number), folder / f"{number}.parquet"
+            there = trials.get(number)
             if there is None or (there["status"] == "error" and trial["status"] != "error"):
                 done.trials_added += 1
-                trials[number], chosen[name] = trial, source.root / name
+                trials[number] = trial
+                chosen.append(folder / f"{number}.parquet")
             elif trial["status"] == "error" or all(there[key] == trial[key] for key in _TRIAL):
                 done.trials_same += 1
             else:
                 conflicts.append(f"trial {number} of {study_id} differs in {source.root}")
         if len(trials) > before:  # the description and the best values of the longer study
-            of_study = source.root / folder
-            more = [of_study / "study.json", of_study / "best.yaml"]
-            more += of_study.glob("bracket-*/rung-*.json")
-            chosen |= {path.relative_to(source.root): path for path in more if path.exists()}
-    return {study_id: chosen for study_id, chosen in files.items() if chosen}, conflicts
+            more = [folder / "study.json", folder / "best.yaml", *folder.glob("bracket-*/*.json")]
+            chosen += filter(Path.exists, more)
+        if chosen:
+            of_study = files.setdefault(study_id, {})
+            of_study |= {path.relative_to(source.root): path for path in chosen}
+    return files, conflicts
 
 
 def _copy_cell(source: Path, target: Path, row: Row) -> None:

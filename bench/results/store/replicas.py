@@ -55,20 +55,16 @@ def differences(first: Row, second: Row) -> list[Difference]:
     older schema may not have had it. Nor are the metrics of `measured_once`.
     """
     one, other = results_of(first), results_of(second)
-    if once := measured_once(first, second):
-        # What clients send for scores follows from which scores there are.
-        for name in (*once, "objective_bytes", "untrained_objective_bytes"):
-            one.pop(name, None)
-            other.pop(name, None)
+    left_out = {*measured_once(first, second)}
+    if left_out:  # what clients send for scores follows from which scores there are
+        left_out |= {"objective_bytes", "untrained_objective_bytes"}
     if first.schema_version != second.schema_version:
         older = min(first, second, key=lambda row: row.schema_version)
-        for name in [name for name in Row.model_fields if getattr(older, name) is None]:
-            one.pop(name, None)
-            other.pop(name, None)
+        left_out |= {name for name, value in dict(older).items() if value is None}
     return [
         Difference(name, one.get(name), other.get(name))
         for name in dict.fromkeys([*one, *other])
-        if one.get(name) != other.get(name)
+        if name not in left_out and one.get(name) != other.get(name)
     ]
 
 

@@ -62,11 +62,7 @@ def training_of(config_json: str) -> dict[str, Any]:
 
 
 def entry_id(row: Row) -> str:
-    """Return the identity of a row's training configuration, without its seed.
-
-    It is `config_id` as this version makes it, so that rows of older ones are told apart by their
-    training, too.
-    """
+    """Return `config_id` as this version makes it: rows of older ones differ by training, too."""
     training = training_settings(json.loads(row.config_json))
     return identity(training, row.dataset_revision, row.benchmark_version)
 
@@ -117,10 +113,7 @@ def measured_by(evaluation: Mapping[str, Any], metric: str | None = None) -> dic
 
 
 def hyperparameters(row: Row) -> dict[str, Any]:
-    """Return the settings that are in no class, by dotted name.
-
-    A value that a grid's rule scaled is as it was before.
-    """
+    """Return the settings that are in no class; what a grid's rule scaled is as it was before."""
     training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
     return {
         key: value

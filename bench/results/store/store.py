@@ -15,6 +15,7 @@ at-chance.json                     terms of rows' losses that ended at chance; d
 
 Files appear whole or not at all (`bench.system.files`), so any number of processes may write at
 once. Nothing is created before the first write; reading an absent store gives an empty result.
+Whatever writes raises a StoreError if the store cannot be written.
 """
 
 from __future__ import annotations
@@ -68,11 +69,7 @@ _MIN_PREFIX = 4
 
 
 class Store:
-    """Results below one folder.
-
-    Args:
-        root: the folder; need not exist. Spaces and any letters are fine.
-    """
+    """Results below one folder, which need not exist."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser()
@@ -84,7 +81,7 @@ class Store:
         """Return the store itself.
 
         Raises:
-            StoreError: if its folder is not there, or its name is none that the system takes.
+            StoreError: if its folder is not there.
         """
         try:
             there = self.root.exists()
@@ -100,9 +97,6 @@ class Store:
         """Write the row of a finished run; return False if it was there already.
 
         A row that failed or is unreadable is replaced.
-
-        Raises:
-            StoreError: when the store cannot be written.
         """
         path = self._row_path(row.row_id)
         if self.finished(row.row_id) is not None:
@@ -115,19 +109,11 @@ class Store:
         return True
 
     def write_replica(self, row: Row) -> None:
-        """Write a row beside the rows of the same run that the store has.
-
-        Raises:
-            StoreError: when the store cannot be written.
-        """
+        """Write a row beside the rows of the same run that the store has."""
         self._write(self._row_path(replica_key(row)), encode([row], Row))
 
     def drop(self, row_id: str) -> None:
-        """Delete a run: its row, its replicas, and their curves and checkpoints.
-
-        Raises:
-            StoreError: when the store cannot be written.
-        """
+        """Delete a run: its row, its replicas, and their curves and checkpoints."""
         self.check_writable()
         for path in self._paths_of(row_id):
             _delete(path)
@@ -182,8 +168,7 @@ class Store:
                 of its results name another.
 
         Raises:
-            StoreError: for a store that is not there, a run that is not in it, or an unreadable
-                row.
+            StoreError: for a store, a run or a replica that is not there, or an unreadable row.
             ConfigError: where several row ids begin so.
         """
         run_id, at, chosen = run_id.partition("@")
@@ -247,7 +232,7 @@ class Store:
                 hold is kept as well.
 
         Raises:
-            StoreError: a record that does not fit, or a store that cannot be written.
+            StoreError: a record that does not fit.
         """
         path = self._study_dir(study_id) / f"{number}.parquet"
         trial = to_trial(study_id, number, record)
@@ -258,10 +243,10 @@ class Store:
         return True
 
     def trials(self, study_id: str) -> list[dict[str, Any]]:
-        """The readable trials of a study by number, as they were given to `write_trial`.
+        """The readable trials of a study by number.
 
         Each has the columns of `Trial`, the further keys of its record, and `params` and `watched`
-        both as dicts and as JSON.
+        as dicts, too.
         """
         loaded = self._reader.load_all(self._trial_paths(study_id), Trial).values()
         trials = sorted((t for t in loaded if isinstance(t, Trial)), key=lambda t: t.number)
@@ -280,7 +265,7 @@ class Store:
         """The description of a study, or None.
 
         Raises:
-            StoreError: when the file is there but unreadable.
+            StoreError: for a file that is there but unreadable.
         """
         path = self._study_dir(study_id) / "study.json"
         try:
@@ -296,11 +281,7 @@ class Store:
             ) from cause
 
     def drop_study(self, study_id: str) -> None:
-        """Delete a study with its trials.
-
-        Raises:
-            StoreError: when the store cannot be written.
-        """
+        """Delete a study with its trials."""
         self.check_writable()
         _delete(self._study_dir(study_id))
         _delete(self.cell_dir(study_id))
@@ -362,10 +343,7 @@ class Store:
         return file_lock(self.cell_dir(name) / "lock")
 
     def check_writable(self) -> None:
-        """Raise a one-line StoreError now rather than after hours, if nothing can be written.
-
-        Leftovers of killed writers are removed at the same time.
-        """
+        """Raise a StoreError now rather than after hours; remove leftovers of killed writers."""
         check_writable(self.root)
         self._sweep()
 

@@ -306,21 +306,6 @@ function tuning() {
       };
     },
   });
-  const importance = figure({
-    id: "importance", title: "Importance of hyperparameters",
-    draw() {
-      const found = Object.entries(study()?.importances || {}).map(([param, value]) => ({ param, value }));
-      if (!found.length) return null;
-      return {
-        options: {
-          height: 34 * found.length + 60, marginLeft: leftOf(found.map((p) => p.param)), marginRight: 40, x: { label: "share of the objective's variation, %", percent: true, domain: [0, 100], grid: true }, y: { label: null, domain: found.map((p) => p.param), tickSize: 0 },
-          marks: [Plot.barX(found, { x: "value", y: "param", fill: ink(name()), insetTop: 3, insetBottom: 3 }), Plot.text(found, { x: "value", y: "param", text: (p) => percent(p.value), dx: 4, textAnchor: "start" })],
-        },
-        caption: `PED-ANOVA over ${known(study().trials, "objective").length} trials: how far the good tenth of the trials is told from all others by each value. Few trials make it rough.`,
-        header: ["hyperparameter", "importance %"], rows: found.map((p) => [p.param, exact(p.value, percent)]),
-      };
-    },
-  });
   const parallel = figure({
     id: "parallel", title: "Parallel coordinates of trials",
     draw(width) {
@@ -367,7 +352,7 @@ function tuning() {
       };
     },
   });
-  return { which, study, figures: [history, importance, parallel, watched] };
+  return { which, study, figures: [history, parallel, watched] };
 }
 
 function angles() {

@@ -19,7 +19,7 @@ from fedbench.bench.config import (
 from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
-from fedbench.bench.results.report.series import sweeps
+from fedbench.bench.results.report.content import sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
 from tests.bench.results.conftest import rank

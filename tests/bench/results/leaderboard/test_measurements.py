@@ -17,7 +17,7 @@ from fedbench.bench.results.leaderboard.formats import (
     plain_cells,
     to_csv,
 )
-from fedbench.bench.results.report.series import scatter
+from fedbench.bench.results.report.content import scatter
 from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of

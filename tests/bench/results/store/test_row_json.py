@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
@@ -80,24 +78,3 @@ def test_a_trial_with_other_json(store: Store, column: str) -> None:
     assert [trial["number"] for trial in view.trials] == [0]
     (problem,) = found.problems
     assert "1.parquet" in problem
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        {"round_index": "0"},
-        {"round_index": -1},
-        {"round_index": 0, "bytes_up": -5},
-        {"round_index": 0, "bytes_down": 0.5},
-        {"round_index": 0, "metrics.knn_acc": "high"},
-        {"loss": 0.5},
-    ],
-)
-def test_a_curve_with_odd_columns(store: Store, make_row: MakeRow, point: dict[str, Any]) -> None:
-    row = make_row(linear_acc=0.5)
-    store.write_row(row)
-    store.write_curve(row.row_id, [point])
-    curves, problems = load_curves(store, [row])
-    assert curves == {}
-    (problem,) = problems
-    assert row.row_id in problem

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from fedbench.bench.results.store import checked
-from fedbench.bench.results.store.checked import read_checked
+from fedbench.bench.results.store import released
+from fedbench.bench.results.store.released import read_checked
 from fedbench.bench.system.errors import StoreError
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -89,8 +89,8 @@ def test_an_answer_is_bounded_in_bytes_and_time(
     serve: Callable[[Answer], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checked, "_LARGEST", 10**6)
-    monkeypatch.setattr(checked, "_SECONDS", 0.3 if answer is drip else 60.0)
+    monkeypatch.setattr(released, "_LARGEST", 10**6)
+    monkeypatch.setattr(released, "_SECONDS", 0.3 if answer is drip else 60.0)
     with pytest.raises(StoreError, match=why) as raised:
         read_checked(serve(answer))
     assert "\n" not in str(raised.value)
