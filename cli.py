@@ -335,7 +335,7 @@ def reproduce(
     output: opt.Output,
 ) -> Code:
     """Repeat a stored run and compare every bit of its result."""
-    from fedbench.bench.board.people import person
+    from fedbench.bench.board.bundle import person
 
     who = person(by, orcid)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:

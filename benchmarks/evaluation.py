@@ -16,9 +16,8 @@ from benchmarks.plain import Style, make_net
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.features import extract
-from fedbench.bench.evaluation.knn import knn_accuracy
-from fedbench.bench.evaluation.linear import linear_probe
 from fedbench.bench.evaluation.objective import client_statistics
+from fedbench.bench.evaluation.probes import fit_logistic, knn_accuracy
 from fedbench.bench.nn.clustering import cluster_locally
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
@@ -72,7 +71,7 @@ def probes(context: Context) -> Result:
             result,
             {
                 "k-NN": lambda: knn_accuracy(x, y, queries, truth, num_classes=10),
-                "linear probe": lambda: linear_probe(x, y, queries, truth, num_classes=10),
+                "linear probe": lambda: fit_logistic(x, y, num_classes=10).predict(queries),
             },
             1,
         )

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.config.kinds import default_text, kind_text
+from fedbench.bench.config.kinds import kind_text
 from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import show
 
 PAGE = Path(__file__).with_name("configuration.md")
 _INTRODUCTION = """# Configuration
@@ -63,7 +64,8 @@ def _section(
 ) -> str:
     rows = [
         f"| `{f'{prefix}.{name}' if prefix else name}` | {kind_text(info, '`')} |"
-        f" {default_text(info)} | {_escaped(info.description or '')} |"
+        f" {show(info.get_default(call_default_factory=True))} |"
+        f" {_escaped(info.description or '')} |"
         for name, info in fields
     ]
     head = f"{'#' * level} {title}\n\n{_escaped(summary)}\n"

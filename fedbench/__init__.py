@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fedbench.bench.api.boards import leaderboard, report
     from fedbench.bench.api.data import partition, prepare_data, split_data
     from fedbench.bench.board.release import release
-    from fedbench.bench.board.submit import submit
-    from fedbench.bench.board.verify import verify_bundle, verify_claims
+    from fedbench.bench.board.verify import submit, verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
     from fedbench.bench.data.partition import PartitionSummary
     from fedbench.bench.results.leaderboard.formats import Ranking
@@ -34,10 +33,9 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.describe import Description, describe
     from fedbench.bench.runs.export import export_encoder, load_encoder
     from fedbench.bench.runs.figures import figures
-    from fedbench.bench.runs.reproduce import reproduce
     from fedbench.bench.runs.resolve import resolve
     from fedbench.bench.runs.result import RunPlan, RunResult
-    from fedbench.bench.runs.run import plan_run, run
+    from fedbench.bench.runs.run import plan_run, reproduce, run
     from fedbench.bench.runs.verify import Verification, verify
     from fedbench.bench.system.errors import (
         ConfigError,
@@ -64,8 +62,7 @@ _HOMES = {
     "api.boards": "leaderboard report",
     "api.data": "partition prepare_data split_data",
     "board.release": "release",
-    "board.submit": "submit",
-    "board.verify": "verify_bundle verify_claims",
+    "board.verify": "submit verify_bundle verify_claims",
     "config": "RunConfig",
     "data.partition": "PartitionSummary",
     "results.leaderboard.formats": "Ranking",
@@ -78,10 +75,9 @@ _HOMES = {
     "runs.describe": "Description describe",
     "runs.export": "export_encoder load_encoder",
     "runs.figures": "figures",
-    "runs.reproduce": "reproduce",
     "runs.resolve": "resolve",
     "runs.result": "RunPlan RunResult",
-    "runs.run": "plan_run run",
+    "runs.run": "plan_run reproduce run",
     "runs.verify": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedbench import open_store
-from fedbench.bench.board.description import Description
+from fedbench.bench.board.release import Description
 from fedbench.bench.results.store.schema import ROW_SCHEMA
 
 FOLDER = Path(__file__).with_name("results")

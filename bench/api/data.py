@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.schema import READ_BY_SOURCE
-from fedbench.bench.data.datasets import Contents, prepare, split_of_images
+from fedbench.bench.data.datasets import content_names, prepare, split_of_images
 from fedbench.bench.data.partition import (
     PartitionSummary,
     balanced_labels,
@@ -53,8 +53,7 @@ def partition(
         FedbenchError: for configuration or data problems.
     """
     default = str(RunConfig.model_fields["spec"].default)
-    # Labels of their own need no images, so none are prepared for them.
-    content = Contents(as_path(data_dir), build=labels is None)
+    content = content_names(as_path(data_dir))
     config = resolve(spec or default, content=content, **vars(settings)).config
     if labels is None:
         dataset = open_dataset(config, data_dir)

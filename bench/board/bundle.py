@@ -23,18 +23,64 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedbench.bench.board.people import Person
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.reader import parse_record
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, read_regular
 from fedbench.bench.system.scratch import temporary_folder
+
+
+def _one_line(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("a name must be printable characters on one line")
+    return text
+
+
+Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
+
+
+@checked_dataclass(frozen=True)
+class Person:
+    """A name as its bearer writes it, and an ORCID iD or None."""
+
+    name: Line
+    orcid: Line | None = None
+
+    @property
+    def identity(self) -> str:
+        """Text that is equal for one person: the ORCID iD, else the name without case."""
+        return self.orcid or " ".join(self.name.casefold().split())
+
+    def __str__(self) -> str:
+        return self.name if self.orcid is None else f"{self.name} ({self.orcid})"
+
+
+def person(name: str | None, orcid: str | None = None) -> Person | None:
+    """Return who is named; None without a name.
+
+    Raises:
+        ConfigError: for an ORCID iD without a name, or a text that is not 1 to 200 printable
+            characters.
+    """
+    if name is None:
+        if orcid is not None:
+            raise ConfigError("--orcid needs --by NAME")
+        return None
+    try:
+        return Person(name, orcid)
+    except ValidationError as err:
+        option = "--orcid" if err.errors()[0]["loc"][0] == "orcid" else "--by"
+        raise ConfigError(
+            f"{option} must be 1 to 200 printable characters (got {(name, orcid)})"
+        ) from err
+
 
 LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
@@ -42,11 +88,8 @@ _MOST_ROUNDS = 1_000_000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of every entry of a .zip: the first that it can hold."""
 _ID = r"[0-9a-f]{20}"
-_STUDY = (
-    r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet|bracket-\d+/rung-\d+\.json)"
-)
-_FURTHER = rf"{_STUDY}|cards/{_ID}\.json"  # earlier versions wrote cards
-_FILE = rf"rows/{_ID}\.parquet|cells/{_ID}/curve\.parquet|{_FURTHER}"
+_STUDY = r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet)"
+_FILE = rf"rows/{_ID}\.parquet|cells/{_ID}/curve\.parquet|{_STUDY}"
 _LARGEST, _MOST = 64 * 2**20, 4 * 2**30
 """Bytes of a file, and of a whole .zip when unpacked; a curve of 50,000 rounds has some 10 MB."""
 
@@ -227,14 +270,14 @@ def read_manifest(data: bytes) -> Manifest:
     Raises:
         ValueError: for any other content, on one line.
     """
-    content = parse_json(data, required=True)
+    content = parse_json(data)
     try:
         manifest = Manifest.model_validate(content)
     except ValidationError as err:
         first = err.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from err
     expected = {name for row_id in manifest.rows for name in files_of(row_id)}
-    listed = {name for name in manifest.files if not re.fullmatch(_FURTHER, name)}
+    listed = {name for name in manifest.files if not re.fullmatch(_STUDY, name)}
     if listed != expected:
         raise ValueError(f"{min(listed ^ expected)} is of no row that it lists, or missing")
     return manifest

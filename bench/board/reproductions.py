@@ -16,9 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from fedbench.bench.board.bundle import read_manifest
-from fedbench.bench.board.expected import data_of
-from fedbench.bench.board.people import Person
+from fedbench.bench.board.bundle import Person, read_manifest
+from fedbench.bench.board.checks import data_of
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row
@@ -46,7 +45,6 @@ class Record:
     """One reproduction by somebody.
 
     Attributes:
-        file: of the record.
         by: who did it; None if nobody is named.
         platform: numeric platform of the repetition; empty if the record cannot be read.
         verdict: of the comparison, made again; None if it could not be made.
@@ -73,11 +71,7 @@ class Reproduced:
 
 
 def record_reproduction(store: Store, result: Reproduction, who: Person) -> Path:
-    """Store a reproduction of a row that the store has, and return its file.
-
-    Raises:
-        StoreError: for a row that was not reproduced, or a store that cannot be written.
-    """
+    """Store a reproduction of a row that the store has, and return its file."""
     if result.verdict not in REPRODUCED:
         raise StoreError(f"run {result.run_id} was not reproduced; there is nothing to record")
     content = _Content(
@@ -124,7 +118,7 @@ def _record(
     """Read a record and compare its row again."""
     record = Record(str(file))
     try:
-        plain = parse_json(read_regular(file, _LARGEST), required=True)
+        plain = parse_json(read_regular(file, _LARGEST))
         content = _Content.model_validate_json(json.dumps(plain))
     except ValidationError as err:
         first = err.errors()[0]

@@ -19,26 +19,9 @@ _NAMES: Mapping[Any, str] = {
 
 
 def kind_text(info: FieldInfo, quote: str = "") -> str:
-    """Return type and range of a field: `number in [0, 1)`, or the words that it takes.
-
-    Args:
-        info: the field.
-        quote: stands around each word that the field takes.
-    """
+    """Return type and range of a field: `number in [0, 1)`, or its words, each in `quote`s."""
     kind: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
     return _text(TypeAdapter(kind).json_schema(), quote)
-
-
-def default_text(info: FieldInfo) -> str:
-    """Return a field's default as YAML writes it."""
-    value = info.get_default(call_default_factory=True)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
 
 
 def _text(schema: Mapping[str, Any], quote: str) -> str:

@@ -72,13 +72,9 @@ class Preset(Strict):
     """A preset file.
 
     Attributes:
-        preset: its name.
-        description: one line for listings.
-        source: paper or code of the setting.
         extends: another preset; its values hold where this one has none, its rules come first.
         equal: what all methods have alike; None = the papers' settings, which differ by method.
         values: dotted name -> value.
-        rules: values under conditions.
     """
 
     preset: str
@@ -97,9 +93,7 @@ class Preset(Strict):
     def settings(self, spec: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plain values of a configuration with nothing set, by dotted name.
 
-        Args:
-            spec: method spec.
-            given: a configuration that came of the preset, which the rules' conditions see.
+        The rules' conditions see `given`, a configuration that came of the preset.
         """
         values = self.values_for(spec, given)
         return {**_defaults(), **{key: entry.value for key, entry in values.items()}}
@@ -109,14 +103,10 @@ class Preset(Strict):
     ) -> dict[str, Value]:
         """Return the preset's values for a spec.
 
-        Rules are tried in order. Their conditions see the user's values, else what the preset
-        and earlier rules give, else defaults.
-
-        Args:
-            spec: method spec.
-            user: values by dotted name.
-            content: gives the name of the content of a data set at a path; called only for a rule
-                that depends on it and whose other conditions hold.
+        Rules are tried in order. Their conditions see the user's values by dotted name, else what
+        the preset and earlier rules give, else defaults. `content` gives the name of the content of
+        a data set at a path; it is called only for a rule that depends on it and whose other
+        conditions hold.
         """
         values = dict(self.values)
         for rule in self.rules:
@@ -151,13 +141,16 @@ def _holds(
     return value in allowed
 
 
+def with_base(preset: Preset) -> Preset:
+    """Return a preset with the values of the one that it extends."""
+    return preset if preset.extends is None else preset.over(read_preset(preset.extends))
+
+
 @cache
 def read_preset(name: str) -> Preset:
     """Return an installed preset, with the values of the one that it extends.
 
     Raises:
         UnknownNameError: for an unknown name.
-        ValidationError: for a file of another form.
     """
-    preset = Preset.model_validate(load_named(FOLDER, name))
-    return preset if preset.extends is None else preset.over(read_preset(preset.extends))
+    return with_base(Preset.model_validate(load_named(FOLDER, name)))

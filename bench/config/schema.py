@@ -6,27 +6,26 @@ in the columns of the leaderboard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
-    ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_serializer,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from fedbench.bench.config.partitioners import PARTITIONERS, fields_not_read
+from fedbench.bench.system.errors import did_you_mean
 from fedbench.bench.system.identity import content_id
 
 LARGEST = 1e37
@@ -40,11 +39,7 @@ Size = Annotated[int, Field(ge=1, le=16_384)]
 
 
 def fitting(value: Any) -> Any:
-    """Return the value; a validator for pydantic models.
-
-    Raises:
-        ValueError: for a number that float32 cannot hold, or a whole one that int32 cannot.
-    """
+    """Return the value; a validator for pydantic models."""
     if isinstance(value, int) and abs(value) > LARGEST_INT:
         raise ValueError(f"must be at most {LARGEST_INT:,} in size")
     if isinstance(value, float) and abs(value) > LARGEST:
@@ -72,37 +67,21 @@ else:
     PartitionerName = Literal[tuple(PARTITIONERS)]
 
 
-@dataclass(frozen=True)
-class OrPlugin:
-    """Annotation of a choice that takes the names of a group of entry points, too."""
-
-    group: str
-
-    def names(self) -> set[str]:
-        """Return the names that the packages installed here add."""
-        return entry_points(group=self.group).names
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        def check(name: Any, known: Callable[[Any], Any]) -> Any:
-            try:
-                return known(name)  # first: looking for entry points takes milliseconds
-            except ValidationError:
-                if isinstance(name, str) and name in self.names():
-                    return name
-                raise
-
-        return core_schema.no_info_wrap_validator_function(check, handler(source))
-
-
-PROBE_PLUGINS = OrPlugin("fedbench.probes")
+PROBES = "fedbench.probes"
+"""Group of entry points whose names are further `evaluation.protocols`."""
 PROTOCOLS = ("knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune")
 """Probes that ship."""
-if TYPE_CHECKING:
-    Protocol = str
-else:
-    Protocol = Annotated[Literal[PROTOCOLS], PROBE_PLUGINS]
+
+
+def _known_protocol(name: str) -> str:
+    if name not in PROTOCOLS and name not in (added := entry_points(group=PROBES).names):
+        raise ValueError(f"is no protocol{did_you_mean(name, {*PROTOCOLS, *added})}")
+    return name
+
+
+Protocol = Annotated[
+    str, AfterValidator(_known_protocol), WithJsonSchema({"enum": list(PROTOCOLS)})
+]
 
 READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""
@@ -407,10 +386,8 @@ class RunConfig(Strict):
     def evaluates_after(self, done: int, total: int) -> bool:
         """Return True if the run is evaluated after a round that is not its last.
 
-        Args:
-            done: rounds so far, the method's preparatory ones included, as `evaluation.every`
-                counts; `evaluation.rounds` leaves them out.
-            total: rounds of the run, counted likewise.
+        `done` and `total` count the method's preparatory rounds, as `evaluation.every` does;
+        `evaluation.rounds` leaves them out.
         """
         every, configured = self.evaluation.every, done - (total - self.federation.num_rounds)
         at_interval = every > 0 and done % every == 0
@@ -455,11 +432,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the evaluation, the name of the data set and how it is read, since its revision
     says which images, labels and given clients they are, fields that the partitioner does not read,
-    and privacy and precision where they are off.
-
-    Args:
-        config: nested plain values, as `RunConfig.model_dump(mode="json")` or the `config_json` of
-            a row has them; one of an older version may lack fields.
+    and privacy and precision where they are off. The nested plain values may be those of a row of
+    an older version, which lack fields.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")

@@ -40,11 +40,7 @@ def _yaml() -> YAML:
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """Parse a YAML text that holds a mapping; an empty text is an empty mapping.
-
-    Args:
-        text: the document.
-        name: of the file, for error messages.
+    """Parse the YAML text of a file that holds a mapping; an empty text is an empty mapping.
 
     Raises:
         ConfigError: as `name:line: reason`, for anything but a mapping, for a key that is not text
@@ -130,12 +126,9 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
 
 
 def dump_yaml(value: Any, *, sort: bool = True, flow: bool = False) -> str:
-    """Format a value as YAML that `parse_yaml` reads back, in ASCII.
+    """Format a value of JSON's types as YAML that `parse_yaml` reads back, in ASCII.
 
-    Args:
-        value: of the types of JSON; a tuple becomes a list.
-        sort: sort the keys of mappings.
-        flow: on one line, as JSON.
+    Keys of mappings are sorted unless `sort` is false; `flow` gives one line, as JSON.
     """
     yaml, text = _yaml(), io.StringIO()
     yaml.representer.sort_base_mapping_type_on_output = sort

@@ -77,14 +77,9 @@ class ClientData:
     ) -> Iterator[Batch]:
         """Yield the shuffled batches of some epochs; each epoch draws new views.
 
-        Args:
-            views: names of the views, in the order in which a batch holds them.
-            epochs: passes over the data.
-            batch_size: examples per batch.
-            keep_last: whether an incomplete last batch is used.
-            min_batch: batches smaller than this are always left out.
-            order: shuffles.
-            augment: draws the views.
+        A batch has the views in the order of their names. An incomplete last batch is used with
+        `keep_last` only, and none smaller than `min_batch`. `order` shuffles, `augment` draws
+        views.
         """
         per_chunk = batch_size * max(1, _CHUNK // batch_size)
         for _ in range(epochs):
@@ -104,13 +99,7 @@ class ClientData:
 
 
 class SecondBatches:
-    """Random batches of a client's images: reshuffled when all have been drawn.
-
-    Args:
-        images: uint8 (N, C, H, W), N >= 1.
-        views: names of the views of each batch.
-        rng: shuffles and draws the views.
-    """
+    """Random batches of a client's images (N, C, H, W): reshuffled when all have been drawn."""
 
     def __init__(self, images: Tensor, views: Sequence[str], rng: torch.Generator) -> None:
         self._images, self._views, self._rng = images, views, rng

@@ -11,12 +11,11 @@ was last verified: an array is hashed again only where its stamp differs.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +54,6 @@ class Cache:
     """An opened cache folder.
 
     Attributes:
-        path: the folder.
         meta: content of `meta.json`: `name` of the data set, with an absolute path where it has
             one; `source`, identity of the data from which it was made; `revision`, SHA-256 over the
             arrays and the number of classes; `whole`, revision of the set that it is a subset of,
@@ -96,15 +94,9 @@ class CacheWriter:
     def put_blocks(
         self, name: str, shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
     ) -> None:
-        """Write an array whose rows come in blocks.
+        """Write an array whose rows come in blocks, each written before the next is taken.
 
-        Args:
-            name: key of `ARRAYS`, which also gives the dtype, or `CLIENTS`.
-            shape: shape of the whole array.
-            blocks: `shape[0]` rows in all; each block is written before the next one is taken.
-
-        Raises:
-            DataError: a block of another shape, or not `shape[0]` rows in all.
+        The name is a key of `ARRAYS`, which also gives the dtype, or `CLIENTS`.
         """
         dtype, rows = _dtype(name), 0
         with (self.folder / f"{name}.npy").open("wb") as out:
@@ -153,21 +145,14 @@ def ensure(
     """Open the cache at `path`; build it when it is absent, torn, altered or of another source.
 
     Any number of processes may call this at once: one builds, the others wait and then read.
-
-    Args:
-        path: cache folder.
-        name: data set name, recorded for readers.
-        source: identity of the data from which the cache is made; None when they are gone, in
-            which case an intact cache is used as it is.
-        write: writes the arrays.
-        require: raises `DataError` when building cannot succeed; called before anything is written.
-        verify: "stamps" hashes files whose stamp changed, "content" hashes all.
-        whole: revision of the set that a subset is taken from; None = not a subset.
+    `source` is the identity of the data from which the cache is made; None when they are gone, in
+    which case an intact cache is used as it is. `require` raises a `DataError` when building cannot
+    succeed, before anything is written. `verify` "stamps" hashes files whose stamp changed,
+    "content" all. `whole` is the revision of the set that a subset is taken from.
 
     Raises:
         DataError: the source cannot be read, or the cache cannot be written.
     """
-    reason = ""
     try:
         cache, reason = _usable(path, source, verify)
         if cache is not None:
@@ -187,10 +172,6 @@ def ensure(
             return cache or _build(path, name, source or "", write, whole)
         finally:
             release_lock(held)
-    except DataError as err:
-        if reason:
-            raise DataError(f"{err}; and its cache cannot be used: {reason}") from err
-        raise
     except OSError as err:
         raise exhausted(err) or DataError(
             f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
@@ -285,10 +266,8 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
             "arrays": entries,
         }
         write_meta(fresh, meta)
-        if path.is_dir():  # stays in the temporary folder until the new one is in place
+        if path.exists():  # stays in the temporary folder until the new one is in place
             path.rename(folder / "old")
-        elif path.exists():
-            path.unlink()
         fresh.rename(path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -303,37 +282,18 @@ def _write_in_order(given: Path, fresh: Path) -> None:
     """
     writer = CacheWriter(fresh)
     for split in SPLITS:
-        images, labels = _given(given, split)
-        clients = _given_clients(given) if split == "train" else None
-        ties = itertools.repeat(0) if clients is None else clients.tolist()
-        keys = [
-            (_image_sha256(image, label), tie)
-            for image, label, tie in zip(images, labels, ties, strict=False)
-        ]
+        images = np.load(given / f"{split}_images.npy", mmap_mode="r")
+        files = {name: given / f"{name}.npy" for name in (f"{split}_labels", f"{split}_clients")}
+        columns = {name: np.load(file) for name, file in files.items() if file.exists()}
+        labels = columns[f"{split}_labels"]
+        ties = columns.get(f"{split}_clients", np.zeros_like(labels)).tolist()
+        hashes = map(_image_sha256, images, labels)
+        keys = list(zip(hashes, ties, strict=True))
         order = np.array(sorted(range(len(labels)), key=keys.__getitem__))
-
-        def blocks(
-            images: npt.NDArray[Any] = images, order: npt.NDArray[Any] = order
-        ) -> Iterator[npt.NDArray[Any]]:
-            for start in range(0, len(order), _BLOCK):
-                yield images[order[start : start + _BLOCK]]
-
-        writer.put_blocks(f"{split}_images", images.shape, blocks())
-        writer.put(f"{split}_labels", labels[order])
-        if clients is not None:
-            writer.put(CLIENTS, clients[order])
-
-
-def _given(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Map the images and read the labels of a split as the source wrote them."""
-    images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
-    return images, np.load(folder / f"{split}_labels.npy", allow_pickle=False)
-
-
-def _given_clients(folder: Path) -> npt.NDArray[np.int64] | None:
-    """Read the clients of the training images; None if the source gave none."""
-    file = folder / f"{CLIENTS}.npy"
-    return np.load(file, allow_pickle=False) if file.exists() else None
+        parts = (order[start : start + _BLOCK] for start in range(0, len(order), _BLOCK))
+        writer.put_blocks(f"{split}_images", images.shape, (images[part] for part in parts))
+        for name, values in columns.items():
+            writer.put(name, values[order])
 
 
 def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
@@ -351,7 +311,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     """
     file = path / "meta.json"
     try:
-        meta = parse_json(file.read_bytes(), required=True)
+        meta = parse_json(file.read_bytes())
     except (OSError, ValueError) as err:
         raise exhausted(err) or DataError(f"{file} cannot be read ({first_line(err)})") from err
     if meta.get("format") != FORMAT_VERSION:

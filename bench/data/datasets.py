@@ -12,6 +12,7 @@ A data set is what it contains: its revision identifies it. A set whose content 
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
@@ -61,7 +62,7 @@ def known_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one data set; a pickle holds the cache folder instead of the arrays."""
+    """Images and labels of one data set."""
 
     name: str
     """Name of the whole set's content, such as `cifar10`; `hub:FOLDER` if it is not known."""
@@ -89,10 +90,6 @@ class Dataset:
         """(C, H, W)."""
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
-
-    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Path, str, str]]:
-        """Have workers map the same files instead of sending copies."""
-        return reopen, (self.path, self.revision, self.name)
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def load_dataset(
         DataError: the data set is missing or torn; the message says what to do.
     """
     whole = _load(name, data_dir, reading, progress=progress)
-    content = _name_of(whole.meta, cache_root(data_dir))
+    content = _name_of(whole.meta)
     dataset = _dataset(content, whole)
     train, test = len(dataset.train_labels), len(dataset.test_labels)
     for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
@@ -173,21 +170,15 @@ def prepare(
 ) -> PreparedDataset:
     """Build the cache of a data set if need be, and verify every byte of it.
 
-    torchvision sets are downloaded into `data_dir`/raw, unless their files are there already.
-
-    Args:
-        name: see `load_dataset`.
-        data_dir: see `load_dataset`.
-        download: whether the network may be used.
-        reading: see `load_dataset`.
-        progress: called while images are decoded.
+    torchvision sets are downloaded into `data_dir`/raw if the network may be used (`download`),
+    unless their files are there already.
 
     Raises:
         UnknownNameError: no such data set.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
     cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
-    name = _name_of(cache.meta, cache_root(data_dir))
+    name = _name_of(cache.meta)
     sizes = (len(cache.arrays[labels]) for labels in ("train_labels", "test_labels"))
     return PreparedDataset(cache.path, cache.revision, name, *sizes)
 
@@ -198,11 +189,6 @@ def split_of_images(
     """Yield what each image of a source is for, in the order of the source.
 
     The training images come in the order in which a partition file names their clients.
-
-    Args:
-        name: see `load_dataset`.
-        data_dir: see `load_dataset`.
-        reading: see `load_dataset`.
 
     Yields:
         `train` or `test`; the file or the set that has the image; its row there from 0, or None
@@ -227,28 +213,17 @@ def _images(splits: Splits) -> Iterator[tuple[str, str, int | None]]:
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
     """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing.
 
-    Args:
-        path: `Dataset.path`.
-        revision: the expected `Dataset.revision`; a cache that was rebuilt from a changed source
-            in the meantime is refused.
-        name: `Dataset.name`; None = look it up.
-
     Raises:
         DataError: the folder is gone, torn or of another revision.
     """
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:
         raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
-    return _dataset(name or _name_of(cache.meta, path.parent), cache)
+    return _dataset(name or _name_of(cache.meta), cache)
 
 
 def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | None:
-    """Return the data set of a revision from whichever cache holds it; None if none does.
-
-    Args:
-        revision: `Dataset.revision`.
-        data_dir: see `load_dataset`.
-    """
+    """Return the data set of a revision from whichever cache holds it; None if none does."""
     for file in sorted(cache_root(data_dir).glob("*/meta.json")):
         with suppress(DataError):
             if read_meta(file.parent)["revision"] == revision:
@@ -281,91 +256,37 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     return records
 
 
-class Contents:
-    """Names of data sets by their content; each is looked up once.
+def content_names(data_dir: Path | None = None) -> Callable[..., str]:
+    """Return a look-up of names of data sets by content; each is looked up once.
 
-    Args:
-        data_dir: see `load_dataset`.
-        build: build the caches of data sets that have none. Without it a look-up reads a small file
-            and refuses data sets that are not prepared.
+    It takes `data.name` and a `Reading`, and builds the cache if need be. A name without a path is
+    returned as it is, and `hub:FOLDER` where the content is not known.
     """
 
-    def __init__(self, data_dir: Path | None = None, *, build: bool = False) -> None:
-        self._data_dir, self._build = data_dir, build
-        self._names: dict[tuple[str, Reading], str] = {}
+    @functools.cache
+    def look_up(name: str, reading: Reading = PLAIN) -> str:
+        return _name_of(_load(name, data_dir, reading).meta) if ":" in name else name
 
-    def __call__(self, name: str, reading: Reading = PLAIN) -> str:
-        """Return the name of a data set's content; `hub:FOLDER` if the content is not known.
-
-        A name without a path is returned as it is.
-
-        Args:
-            name: `data.name` of a configuration.
-            reading: the rest of how it is read.
-
-        Raises:
-            DataError: the data set is missing, torn or, without `build`, not prepared.
-        """
-        if ":" not in name:
-            return name
-        if (name, reading) not in self._names:
-            self._names[name, reading] = self._look_up(name, reading)
-        return self._names[name, reading]
-
-    def _look_up(self, name: str, reading: Reading) -> str:
-        root = cache_root(self._data_dir)
-        if self._build:
-            return _name_of(_load(name, self._data_dir, reading).meta, root)
-        return _name_of(self._prepared(name, reading, root), root)
-
-    def _prepared(self, name: str, reading: Reading, root: Path) -> dict[str, Any]:
-        """Return the description of a cache that is there and up to date."""
-        source, _ = _source(name, root, self._data_dir, reading, download=False)
-        identity = _identity(name, source, reading)
-        with suppress(DataError):
-            meta = read_meta(root / (source.key + reading.suffix()))
-            if identity is None or meta["source"] == identity:
-                return meta
-        source.require()
-        raise DataError(
-            f"{name} is not in the data cache, so that its content is not known yet; run:"
-            f" {prepare_command(name, self._data_dir, reading)}"
-        )
+    return look_up
 
 
-def _name_of(meta: Mapping[str, Any], root: Path) -> str:
+def _name_of(meta: Mapping[str, Any]) -> str:
     """Return the name of a whole data set by its content, else one that has its folder."""
     full_name, revision = meta["name"], meta["whole"]
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:
         return REVISIONS[revision]
-    if _is_reference(meta) or full_name in entries().keys() - SOURCES.keys():
+    if _is_official(meta) or full_name in entries().keys() - SOURCES.keys():
         return str(kind)
-    references = _references(root)
-    if revision in references:
-        return references[revision]
     return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"
 
 
-def _is_reference(meta: Mapping[str, Any]) -> bool:
+def _is_official(meta: Mapping[str, Any]) -> bool:
     """True for a set that is known by its source: its official files, all of them."""
     kind = meta["name"].partition(":")[0]
     train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in ("train", "test"))
     size = len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
     return kind in SOURCES and SOURCES[kind].size == size and kind not in REVISIONS.values()
-
-
-def _references(root: Path) -> dict[str, str]:
-    """Map revisions to names for the sets in a data folder that are known by their source."""
-    references = {}
-    for name, entry in SOURCES.items():
-        if entry.size is not None:
-            key = entry.make(Request(name, root, PLAIN, "", False)).key
-            with suppress(DataError):
-                meta = read_meta(root / key)
-                if _is_reference(meta):
-                    references[meta["revision"]] = meta["name"].partition(":")[0]
-    return references
 
 
 def _load(
@@ -420,11 +341,7 @@ def _identity(name: str, source: Source, reading: Reading) -> str | None:
 def _source(
     name: str, root: Path, data_dir: Path | None, reading: Reading, *, download: bool
 ) -> tuple[Source, str]:
-    """Return the source of a data set, and its name with an absolute path.
-
-    Raises:
-        ConfigError: a column of a set without columns.
-    """
+    """Return the source of a data set, and its name with an absolute path."""
     entry = entry_of(name)
     for key, column in (
         ("data.label_column", reading.label_column),
@@ -443,11 +360,7 @@ def _source(
 
 
 def cache_root(data_dir: Path | None) -> Path:
-    """Return the absolute folder of all caches.
-
-    Raises:
-        DataError: if the system takes no such name.
-    """
+    """Return the absolute folder of all caches."""
     if data_dir is None:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         data_dir = Path(os.environ.get(DATA_DIR_VARIABLE) or Path(cache) / "fedbench")

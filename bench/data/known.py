@@ -10,8 +10,7 @@ whole set, and the name under which the set is known. The entries were made so:
   `test_batch`; channel means 0.4914 0.4822 0.4465 and deviations 0.2470 0.2435 0.2616.
 
 The other sets of torchvision are known by their source and size, and TinyImageNet by its layout and
-its size. Once such a set is in a data folder, its copies in other
-folders are known there as well: they have the same revision.
+its size.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import numpy_generator
 
 HIDDEN = -1
 
@@ -20,23 +20,13 @@ def visible_labels(
     fraction: float,
     seed: int,
 ) -> npt.NDArray[np.int64]:
-    """Return the labels of a seeded random share of each client's examples; hide the others.
+    """Return the labels (N,) of a seeded random share of each client's examples; hide the others.
 
     The choice depends on the seed, the client's number and its set of examples, so it stays the
-    same for the whole run and does not change when other clients do.
-
-    Args:
-        labels: (N,) classes of the training examples, `HIDDEN` where there is none.
-        client_indices: per client the (n_k,) positions of its examples in `labels`; disjoint.
-        fraction: share in [0, 1] of each client's labelled examples; rounded half up, and at least
-            one example when it is above 0 and the client has any.
-        seed: seed of the run.
-
-    Returns:
-        A new (N,) array; `HIDDEN` (-1) where no client shows the label.
+    same for the whole run and does not change when other clients do. Each client has disjoint
+    positions (n_k,) of its examples. The fraction in [0, 1] is of its labelled ones, rounded half
+    up, and at least one when it is above 0 and the client has any.
     """
-    from fedbench.bench.system.seeding import numpy_generator
-
     seen = hide_all(labels)
     for client, indices in enumerate(client_indices):
         held = np.sort(np.asarray(indices, dtype=np.int64))
@@ -67,10 +57,7 @@ def hide_all(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def held_out(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.NDArray[np.int64]:
     """Draw the examples that no client gets, each class in proportion; sorted positions.
 
-    Args:
-        labels: (N,) classes.
-        fraction: share in [0, 1) of all examples; at least one when it is above 0.
-        seed: seed of the run.
+    `fraction` is a share in [0, 1) of all examples; at least one is drawn when it is above 0.
     """
     if fraction == 0:
         return np.zeros(0, dtype=np.int64)
@@ -82,17 +69,10 @@ def few_per_class(
 ) -> npt.NDArray[np.int64]:
     """Draw equally many examples of each class, for fine-tuning; sorted positions.
 
-    Each class has ceil(fraction * N / C), or all of its examples if these are fewer. A larger
-    fraction includes the examples of a smaller one.
-
-    Args:
-        labels: (N,) classes, `HIDDEN` for examples that cannot be taken.
-        fraction: share in (0, 1] of all N examples.
-        num_classes: C.
-        seed: seed of the run.
+    Each class has ceil(fraction * N / C), or all of its examples if these are fewer; a larger
+    fraction in (0, 1] includes the examples of a smaller one. Of the labels (N,), `HIDDEN` ones
+    cannot be drawn.
     """
-    from fedbench.bench.system.seeding import numpy_generator
-
     count = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
     chosen = [order[labels[order] == c][:count] for c in range(num_classes)]
@@ -102,28 +82,13 @@ def few_per_class(
 def balanced_subset(
     labels: npt.NDArray[np.int64], size: int, purpose: str, seed: int = 0
 ) -> npt.NDArray[np.int64]:
-    """Draw `size` examples, each class with its share of the whole; sorted positions.
+    """Draw `size` examples of 1..N, each class with its share of the whole; sorted positions.
 
     Sizes per class come from the largest remainder, ties going to the lower class. By default the
     draw is fixed: subsets of a data set do not vary between runs, and a class's examples in a
-    smaller subset are among its examples in a larger one whenever the larger has as many of it.
-
-    Args:
-        labels: (N,) classes; examples that are `HIDDEN` count as one class more.
-        size: number of examples, 1..N.
-        purpose: name of the draw, such as "train-subset".
-        seed: of the draw.
-
-    Raises:
-        ConfigError: the size is out of range.
+    smaller subset are among its examples in a larger one whenever the larger has as many of it. Of
+    the labels (N,), those that are `HIDDEN` count as one class more. `purpose` names the draw.
     """
-    from fedbench.bench.system.seeding import numpy_generator
-
-    if not 1 <= size <= len(labels):
-        raise ConfigError(
-            f"a subset of {size} examples was asked for, but the set has {len(labels)}; "
-            f"allowed: 1..{len(labels)}"
-        )
     labels = labels - min(0, int(labels.min()))
     counts = np.bincount(labels)
     # Whole numbers throughout, so that equal remainders are equal.

@@ -26,6 +26,7 @@ IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 _FORMAT = 1
+_RECIPE = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,7 @@ class Partition:
     """Disjoint shares of a data set, one per client, in read-only arrays.
 
     Attributes:
-        partitioner: Name of the algorithm.
         alpha: `data.alpha` as configured; iid and pathological do not use it.
-        seed: Seed of the draw.
         num_examples: N, of the data set, unused ones included.
         num_classes: C.
         indices: (num_used,) examples of client 0, then of client 1, …, ascending in each.
@@ -94,8 +93,6 @@ class Partition:
 
     def client(self, client_id: int) -> IndexArray:
         """Return the examples of one client, ascending, as a view."""
-        if not 0 <= client_id < self.num_clients:
-            raise IndexError(f"client {client_id} is not in 0 … {self.num_clients - 1}")
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
@@ -119,7 +116,7 @@ class Partition:
 
         from fedbench.bench.system import tensor_files
 
-        meta = {"format": _FORMAT, **self._recipe()}
+        meta = {"format": _FORMAT} | {name: getattr(self, name) for name in _RECIPE}
         tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
         atomic_write_bytes(path, tensor_files.encode(meta, tensors))
 
@@ -154,10 +151,6 @@ class Partition:
             rotation_bins=bins,
             **meta,
         )
-
-    def _recipe(self) -> dict[str, Any]:
-        names = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
-        return {name: getattr(self, name) for name in names}
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {"indices": self.indices, "offsets": self.offsets}
@@ -199,8 +192,8 @@ def make_partition(
     Args:
         labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.
         num_classes: C; classes without examples are allowed.
-        config: Partitioner and its settings.
-        seed: The run's.
+        config: partitioner and its settings.
+        seed: the run's.
         clients: (N,) that the data set was read with, for `natural` and `file`.
 
     Raises:
@@ -226,11 +219,6 @@ def make_partition(
         raise ConfigError(
             f"data.num_clients={num_clients} is more than the {count} training images, and "
             f"{name!r} leaves no client empty; lower it, or use data.partition=iid or dirichlet"
-        )
-    if config.min_client_size * num_clients > count:
-        raise ConfigError(
-            f"data.min_client_size={config.min_client_size} for {num_clients} clients needs "
-            f"{config.min_client_size * num_clients} images, there are {count}; lower one"
         )
 
     def settings(function: Any) -> dict[str, Any]:
@@ -260,22 +248,15 @@ def _listed(*sources: str) -> str:
 
 
 def make_test_partition(
-    test_labels: npt.NDArray[Any],
-    partition: Partition,
-    train_labels: npt.NDArray[Any],
-    seed: int,
+    test_labels: npt.NDArray[Any], partition: Partition, train_labels: npt.NDArray[Any], seed: int
 ) -> Partition:
     """Give each client its own share of the test set, with the class proportions it trains on.
 
-    Each class of the test set is split over its holders in proportion to their training images
-    of it, by largest remainders. Test images stay upright. Clients with few images can get none;
-    test images of a class that no client trains on stay unused.
+    Each class of the test set is split over its holders in proportion to their training images of
+    it, by largest remainders. Test images stay upright. Clients with few images can get none; test
+    images of a class that no client trains on stay unused.
 
-    Args:
-        test_labels: (M,) in [0, C).
-        partition: Of the training set.
-        train_labels: (N,) that it was made from.
-        seed: The run's.
+    `test_labels` are (M,) in [0, C), `train_labels` the (N,) that the partition was made from.
     """
     held = partition.class_counts(train_labels)  # (K, C)
     rng = numpy_generator(seed, "partition/test")
@@ -300,17 +281,10 @@ def make_test_partition(
 def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
     """Return the record of `fedbench partition --json` without the name of the data set.
 
-    `classes_per_client` has means over all clients, empty ones included: `ge_1_mean` of the
-    classes that a client holds at least one image of, `ge_1pct_mean` of those that make up at
-    least 1 % of its images.
-
-    Args:
-        partition: What to describe.
-        labels: (N,) that it was made from.
-
-    Returns:
-        JSON values; `rotation_bins` only for rotation shifts, `num_unlabelled` only if there are
-        such examples.
+    `classes_per_client` has means over all clients, empty ones included: `ge_1_mean` of the classes
+    that a client holds at least one image of, `ge_1pct_mean` of those that make up at least 1 % of
+    its images. `rotation_bins` is there for rotation shifts only, `num_unlabelled` if there are
+    such examples. `labels` are the (N,) that the partition was made from.
     """
     counts = partition.class_counts(labels)  # (K, C)
     held = counts > 0
@@ -338,19 +312,14 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """Result of `fedbench partition`.
-
-    Attributes:
-        dataset: name of the data set.
-        labels: `balanced:N:C` if that replaced its labels, else None.
-        partition: examples of each client.
-        record: sizes and class counts, as `fedbench partition --json` prints them.
-    """
+    """Result of `fedbench partition`."""
 
     dataset: str
     labels: str | None
+    """`balanced:N:C` if that replaced the labels of the data set."""
     partition: Partition = field(repr=False)
     record: Mapping[str, Any] = field(repr=False)
+    """Sizes and class counts, as `fedbench partition --json` prints them."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values that `fedbench partition --json` prints."""

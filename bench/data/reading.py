@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,11 +68,7 @@ class Reading:
         return {key: value for key, value in values.items() if value is not None}
 
     def identity(self) -> str:
-        """Return the options and the file's hash as text; empty where nothing is asked for.
-
-        Raises:
-            DataError: the file cannot be read.
-        """
+        """Return the options and the file's hash as text; empty where nothing is asked for."""
         digest = None
         if self.client_file is not None:
             try:
@@ -96,21 +91,15 @@ PLAIN = Reading()
 
 
 def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.NDArray[np.int64]:
-    """Return the client of each training image, in the order of the source, from a file.
+    """Return the client 0..K-1 of each of N training images, in the order of the source, (N,).
 
     JSON has a list of clients, one per image, or an object with a list of images per client; CSV
     and Parquet have a column `client`. Columns `split`, `file` and `row`, which `fedbench data
     split` prints, say which image a row is of, in any order. Without them there is one row per
     training image, and rows whose column `split` is `test` are left out.
 
-    Args:
-        file: `.json`, `.csv` or `.parquet`.
-        num_images: N.
-        images: `split`, `file` and `row` of each image in the order of the source, test images too;
-            read only where the file has these columns.
-
-    Returns:
-        (N,) clients 0..K-1, each with an image.
+    `images` are all images of the source in its order, test images too; they are read only where
+    the file has these columns.
 
     Raises:
         DataError: the file cannot be read, has not one client per image, or leaves a client out.
@@ -125,7 +114,7 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
         else:
             raise ValueError("its name must end in .json, .csv or .parquet")
         _check_clients(clients, num_images)
-    except (OSError, ValueError, RecursionError, pa.ArrowException) as err:
+    except (OSError, ValueError, OverflowError, RecursionError, pa.ArrowException) as err:
         why = str(err).splitlines()[0][:200]
         raise DataError(f"data.partition_file: {file} cannot be read ({why})") from err
     return clients
@@ -209,14 +198,8 @@ def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     if (wrong := np.flatnonzero(times != 1)).size:
         raise ValueError(f"image {wrong[0]} has {times[wrong[0]]} clients; needed: one")
     clients = np.empty(num_images, np.int64)
-    clients[images] = np.repeat([_number(name) for name in content], [*map(len, content.values())])
+    clients[images] = np.repeat([int(name) for name in content], [*map(len, content.values())])
     return clients
-
-
-def _number(name: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", name):
-        raise ValueError(f"client {name!r} is no number; allowed: 0, 1, 2, …")
-    return int(name)
 
 
 def _integers(values: list[Any]) -> npt.NDArray[np.int64]:

@@ -24,15 +24,12 @@ def class_angles(
     """Angle between the mean features of every two classes, in degrees.
 
     Features of a network that ends in ReLU and averaging are not negative, so plain angles do not
-    exceed 90 degrees and shrink with all that the classes have in common; centred ones do not.
+    exceed 90 degrees and shrink with all that the classes have in common; centred ones, after the
+    mean of the class means was subtracted, do not.
 
     Source: Arora 2023, pFedAE, equations 4.1 and 4.2 (plain).
 
-    Args:
-        features: (N, D), finite; of test images.
-        labels: (N,), each in [0, num_classes).
-        num_classes: classes without examples are left out.
-        centred: subtract the mean of the class means first.
+    Features (N, D) of test images are finite; classes without examples are left out.
 
     Returns:
         float64 (C (C - 1) / 2,) in [0, 180] on the CPU; pairs with a mean of length 0 are left out.
@@ -64,13 +61,9 @@ def both_angles(features: Tensor, labels: Labels, num_classes: int) -> dict[str,
 
 
 def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Mean and median over pairs of classes, of all encoders together.
+    """Mean and median over pairs of classes, of all encoders together, each given as `both_angles`.
 
-    Args:
-        encoders: `both_angles` of every encoder.
-
-    Returns:
-        `angle_mean`, `angle_median` and the centred ones; without those that have no pair.
+    Gives `angle_mean`, `angle_median` and the centred ones; without those that have no pair.
     """
     metrics = {}
     for name in dict.fromkeys(name for angles in encoders for name in angles):

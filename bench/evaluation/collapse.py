@@ -34,13 +34,9 @@ _NUM_IMAGES = 256
 
 
 class Collapse(NamedTuple):
-    """Spread of features and projections; `FeatureSpread` defines the figures.
+    """Spread of features and projections, which collapse first where a loss allows it.
 
-    Attributes:
-        std_ratio: of the features; 1 = even, 0 = constant.
-        effective_rank: of the features.
-        projection_std_ratio: of the projections, which collapse first where a loss allows it.
-        collapsed: whether either of the two has collapsed.
+    `FeatureSpread` defines the figures; `collapsed` is whether either of the two has collapsed.
     """
 
     std_ratio: float
@@ -50,12 +46,7 @@ class Collapse(NamedTuple):
 
 
 class CollapseMonitor:
-    """Measures the spread of features and projections on the same training images each time.
-
-    Args:
-        setup: the run; its seed draws the images.
-        device: where the encoder runs.
-    """
+    """Measures the spread of features and projections on the same training images each time."""
 
     def __init__(self, setup: Setup, device: torch.device) -> None:
         rng = numpy_generator(setup.config.seed, "probe")
@@ -105,13 +96,9 @@ class FeatureSpread(NamedTuple):
 
 
 def feature_spread(features: Tensor) -> FeatureSpread | None:
-    """Measure the spread of features; None if one of them is NaN or infinite.
+    """Measure the spread of features (N, D), N >= 2; None if one of them is NaN or infinite.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, section 4.1 (standard deviation).
-
-    Args:
-        features: (N, D) with N >= 2 and D >= 1; some thousand rows are enough, copies of them are
-            held in double precision.
     """
     if not all_finite(features):
         return None
@@ -163,14 +150,10 @@ def movement(trainer: Trainer) -> float:
 
 
 def relative_movement(before: Tensor, after: Tensor) -> float:
-    """Distance between two states of flat weights over their length: |after - before| / |before|.
+    """Distance between two states (P,) of flat weights over the length of the first.
 
     Exactly 0 if and only if no weight changed, the sign of a run that never trained; infinite for
     movement away from all zeros; NaN or infinite if the weights are.
-
-    Args:
-        before: (P,) weights at the start.
-        after: (P,) weights at the end.
     """
     moved = float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
     length = float(torch.linalg.vector_norm(before, dtype=torch.float64))

@@ -37,23 +37,11 @@ def extract(
     batch_size: int = 500,
     view: str = "plain",
 ) -> Tensor:
-    """Features of clean images, in the order of the images.
+    """Features of clean images in their order, float32 (N, D) on `device`, finite or not.
 
     The batches depend on `batch_size` alone, never on the number of workers, so an encoder in eval
-    mode gives the same bits in every process of one machine.
-
-    Args:
-        encode: the encoder; the caller puts it into eval mode and on `device`.
-        images: (N, C, H, W), N >= 1; only one batch of them is held as floats.
-        device: where the batches are encoded.
-        batch_size: examples per forward pass, at least 1.
-        view: how images become floats; `unit` for encoders trained on [0, 1], else `plain`.
-
-    Returns:
-        float32 (N, D) on `device`, finite or not (see `all_finite`).
-
-    Raises:
-        PluginError: if `encode` does not return one row per image.
+    mode gives the same bits in every process of one machine. The caller puts it into eval mode and
+    on `device`. Only one batch of the images (N, C, H, W), N >= 1, is held as floats.
     """
     features: Tensor | None = None
     for start in range(0, len(images), batch_size):
@@ -68,25 +56,12 @@ def extract(
 
 
 def clean(images: Tensor, view: str = "plain") -> Tensor:
-    """Convert images to floats without any augmentation.
-
-    Args:
-        images: uint8 (B, C, H, W).
-        view: `plain` for [-1, 1] or `unit` for [0, 1].
-    """
+    """Convert uint8 images (B, C, H, W) to floats: `plain` in [-1, 1], `unit` in [0, 1]."""
     return make_view(view, images, seeding.generator(0, "clean-view"))
 
 
 def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> Tensor:
-    """One forward pass without gradients.
-
-    Args:
-        encode: the encoder, in eval mode and on `device`.
-        batch: (B, C, H, W) normalised floats.
-        device: where to encode.
-
-    Returns:
-        float32 (B, D) on `device`.
+    """One forward pass without gradients: normalised floats (B, C, H, W) to float32 (B, D).
 
     Raises:
         PluginError: if `encode` does not return one row of features per image.
@@ -115,11 +90,7 @@ def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Ten
 
 
 def check_finite(what: str, features: Tensor) -> None:
-    """Refuse NaN and infinity, which only a diverged encoder gives.
-
-    Raises:
-        NonFiniteFeaturesError: naming `what` and how many rows are affected.
-    """
+    """Refuse NaN and infinity, which only a diverged encoder gives."""
     if not all_finite(features):
         num_bad = int((~torch.isfinite(features)).any(dim=1).sum())
         raise NonFiniteFeaturesError(

@@ -64,11 +64,7 @@ _KNOWN: dict[str, Metric] = {}
 
 
 def register(metric: Metric) -> Metric:
-    """Make a metric known by its name, and return it.
-
-    Raises:
-        PluginError: if another metric has the name.
-    """
+    """Make a metric known by its name, and return it."""
     if _KNOWN.setdefault(metric.name, metric) != metric:
         raise PluginError(f"the name of metric {metric.name!r} is taken")
     return metric

@@ -63,26 +63,6 @@ class ClientObjective(NamedTuple):
     rho: float
 
 
-class Objective(NamedTuple):
-    """Means over clients, and `value` = align + weight * unif."""
-
-    align: float
-    unif: float
-    unif_without_self: float | None  # None: no client has two images
-    rho: float
-    value: float
-
-    @property
-    def delta(self) -> float:
-        """Mean cosine distance between an image and its view, in [0, 2]."""
-        return 1 - self.align
-
-    @property
-    def sep(self) -> float | None:
-        """See `separation`."""
-        return separation(self.rho, self.delta)
-
-
 _COINCIDE = 1e-12
 """Mean cosine distances up to here are rounding of projections in single precision."""
 
@@ -95,17 +75,11 @@ def separation(rho: float, delta: float) -> float | None:
 def client_align_unif(
     anchors: Tensor, views: Tensor, *, temperature: float = 0.2, chunk: int = 256
 ) -> ClientObjective:
-    """Alignment and uniformity on one client.
+    """Alignment and uniformity of a client, from projections (N, d) of images and of a view each.
 
     A collapsed encoder has align 1 and unif -1 / temperature. With a single image only the pair of
-    the image with itself is left: unif is -1 / temperature and `unif_without_self` is None.
-
-    Args:
-        anchors: (N, d) projections of the clean images, N >= 1.
-        views: (N, d) projections of one augmented view of each.
-        temperature: positive.
-        chunk: anchors per block of similarities; a block takes 8 * chunk * N bytes. Results depend
-            on it in the last bits at most.
+    the image with itself is left: unif is -1 / temperature and `unif_without_self` is None. A block
+    of similarities takes 8 * chunk * N bytes; results depend on `chunk` in the last bits at most.
 
     Returns:
         align in [-1, 1]; unif in [-1 / temperature, 1 / temperature], with and without the pairs
@@ -138,21 +112,26 @@ def client_align_unif(
     return ClientObjective(values[0], unif, without_self, values[1])
 
 
-def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Objective:
-    """Unweighted means over clients, and align + weight * unif.
+def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> dict[str, float]:
+    """Unweighted means over clients, at least one, by metric; without those that are undefined."""
 
-    Args:
-        per_client: one entry per client with at least one image; at least one.
-        weight: of uniformity, at least 0.
-    """
-    align = math.fsum(client.align for client in per_client) / len(per_client)
-    unif = math.fsum(client.unif for client in per_client) / len(per_client)
-    defined = [
-        client.unif_without_self for client in per_client if client.unif_without_self is not None
-    ]
-    without_self = math.fsum(defined) / len(defined) if defined else None
-    rho = math.fsum(client.rho for client in per_client) / len(per_client)
-    return Objective(align, unif, without_self, rho, align + weight * unif)
+    def mean(values: list[float]) -> float:
+        return math.fsum(values) / len(values)
+
+    align = mean([client.align for client in per_client])
+    unif = mean([client.unif for client in per_client])
+    rho = mean([client.rho for client in per_client])
+    without_self = [c.unif_without_self for c in per_client if c.unif_without_self is not None]
+    found = {
+        "objective": align + weight * unif,
+        "align": align,
+        "unif": unif,
+        "unif_without_self": mean(without_self) if without_self else None,
+        "rho": rho,
+        "delta_views": 1 - align,
+        "sep": separation(rho, 1 - align),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def client_statistics(
@@ -170,18 +149,12 @@ def client_statistics(
 ) -> list[ClientObjective]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
-    Args:
-        embed: normalised images to projections; in eval mode and on `device`.
-        clients: (client id, indices of its training images); clients without images are left out.
-        images: all training images, uint8 (N, C, H, W).
-        view: the augmentation, a key of `VIEWS`.
-        seed: the run's. Draws depend on (seed, client) and not on the round, so that rounds and
-            trials with one seed are compared on the same images and views.
-        device: where images are embedded.
-        temperature: positive.
-        max_examples: images per client, at most; drawn without replacement where there are more.
-        batch_size: images per forward pass; several small clients share one.
-        accumulator: is given the projections of every client.
+    `embed` maps normalised images to projections, in eval mode and on `device`. Clients are pairs
+    of an id and the indices of its training images, uint8 (N, C, H, W); those without images are
+    left out, and of more than `max_examples` some are drawn. Draws depend on (seed, client) and not
+    on the round, so that rounds and trials with one seed are compared on the same images and views.
+    Several small clients share a forward pass. The accumulator is given the projections of every
+    client.
 
     Raises:
         NonFiniteFeaturesError: if a projection is NaN or infinite.

@@ -1,83 +1,317 @@
-"""Classifiers on frozen features, scored on all test images and on each client's share of them."""
+"""Probes of frozen features: nearest neighbours, logistic regression and a perceptron."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.partition import make_test_partition
-from fedbench.bench.evaluation.features import Labels, class_tensor
-from fedbench.bench.evaluation.linear import linear_probe, standardisation
+from fedbench.bench.evaluation.angles import both_angles
+from fedbench.bench.evaluation.features import (
+    Encode,
+    Images,
+    Labels,
+    check_finite,
+    class_tensor,
+    extract,
+)
 from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.sgd import run_sgd
+from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
+from fedbench.bench.system.compute import resident
 from fedbench.bench.training.setup import Setup
+
+
+class Splits:
+    """Images that probes learn from and are scored on; a GPU gets them once."""
+
+    def __init__(self, setup: Setup, device: torch.device) -> None:
+        self._setup, self._device = setup, device
+
+    @cached_property
+    def train(self) -> Images:
+        """uint8 (N, C, H, W), the images of `Setup.probed`."""
+        return resident(self._setup.images[self._setup.probed], self._device)
+
+    @cached_property
+    def test(self) -> Images:
+        """uint8 (M, C, H, W), all test images."""
+        return resident(self._setup.dataset.test_images, self._device)
+
+
+class Encoded:
+    """One encoder of a run, as probes see it.
+
+    Attributes:
+        net: the net that the encoder is part of, in eval mode.
+        encode: normalised images (B, C, H, W) to features (B, D).
+        client_id: the client whose encoder it is; None for an encoder of all clients.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        net: Net,
+        encode: Encode,
+        splits: Splits,
+        device: torch.device,
+        client_id: int | None = None,
+        view: str = "plain",
+    ) -> None:
+        self.setup, self.net, self.encode, self.splits = setup, net, encode, splits
+        self.device, self.client_id, self._view = device, client_id, view
+
+    @cached_property
+    def train(self) -> Tensor:
+        """Features (N, D) of `splits.train`, on `device`."""
+        return self._features("training images", self.splits.train)
+
+    @cached_property
+    def test(self) -> Tensor:
+        """Features (M, D) of `splits.test`, on `device`."""
+        return self._features("test images", self.splits.test)
+
+    @property
+    def train_labels(self) -> NDArray[np.int64]:
+        """Classes (N,) of `splits.train`."""
+        labels: NDArray[np.int64] = self.setup.dataset.train_labels[self.setup.probed]
+        return labels
+
+    @cached_property
+    def angles(self) -> dict[str, Tensor]:
+        """Angles between the classes of test images; see `both_angles`."""
+        dataset = self.setup.dataset
+        return both_angles(self.test, dataset.test_labels, dataset.num_classes)
+
+    def _features(self, what: str, images: Images) -> Tensor:
+        features = extract(self.encode, images, device=self.device, view=self._view)
+        check_finite(what, features)
+        return features
+
+
+def knn_accuracy(
+    bank: Tensor,
+    bank_labels: Labels,
+    queries: Tensor,
+    query_labels: Labels,
+    *,
+    num_classes: int,
+    neighbours: int = 200,
+    temperature: float = 0.1,
+    chunk: int = 256,
+) -> float:
+    """Share of the queries whose nearest bank examples vote for the right class.
+
+    Each of the `neighbours` nearest bank examples by cosine similarity s adds exp(s / temperature)
+    to the votes of its class. Equal votes go to the lowest class index. A vector of zeros has
+    similarity 0 to everything.
+
+    Source: Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4 (weighted k-NN, k = 200);
+    the temperature is the one of Orchestra's released code. Deviations: k is capped at the size of
+    the bank, and the largest similarity is subtracted before the exponential, which scales all
+    votes of a query alike and keeps small temperatures from overflowing.
+
+    Features of bank (N, D) and queries (M, D) are finite and on one device, which computes; labels
+    are in [0, num_classes). A chunk of queries takes about 4 * chunk * N bytes.
+    """
+    classes, truth = (class_tensor(labels, bank.device) for labels in (bank_labels, query_labels))
+    neighbours = min(neighbours, len(bank))
+    columns = F.normalize(bank.float(), dim=1).T  # (D, N)
+    num_correct = torch.zeros((), dtype=torch.int64, device=bank.device)
+    for rows, expected in zip(queries.split(chunk), truth.split(chunk), strict=True):
+        similarity = F.normalize(rows.float(), dim=1) @ columns  # (m, N)
+        near, index = similarity.topk(neighbours, dim=1)  # (m, k)
+        # Sums in double precision: near-equal votes must not hinge on the order of addition.
+        weight = ((near - near[:, :1]).double() / temperature).exp()  # (m, k)
+        votes = weight.new_zeros(len(rows), num_classes)  # (m, C)
+        votes.scatter_add_(1, classes[index], weight)
+        num_correct += (votes.argmax(dim=1) == expected).sum()
+    return num_correct.item() / len(queries)
+
+
+CHUNK = 4096
+"""Rows per matrix product: fixed, so that sums are always added in the same order."""
+
+TOLERANCE = 1e-9
+"""Relative decrease of the loss in one iteration below which the fit has converged."""
+
+
+class LogisticFit(NamedTuple):
+    """A fitted classifier: logits = ((x - mean) * scale) @ weight + bias, all float64."""
+
+    mean: Tensor  # (D,)
+    scale: Tensor  # (D,): 1 / standard deviation, 0 for constant dimensions
+    weight: Tensor  # (D, C)
+    bias: Tensor  # (C,)
+    iterations: int
+    converged: bool
+
+    def predict(self, features: Tensor) -> Tensor:
+        """Most probable class of each row of (N, D), ties to the lowest index; int64 (N,)."""
+        logits = [
+            (rows.double() - self.mean) * self.scale @ self.weight + self.bias
+            for rows in features.split(CHUNK)
+        ]
+        return torch.cat(logits).argmax(dim=1)
+
+
+def fit_logistic(
+    features: Tensor,
+    labels: Labels,
+    *,
+    num_classes: int,
+    l2: float = 1e-4,
+    max_iterations: int = 200,
+) -> LogisticFit:
+    """Multinomial logistic regression on standardised features by L-BFGS, from zero weights.
+
+    Minimises sum_i CE_i + l2 * N * |W|^2 / 2, that is mean CE + l2 * |W|^2 / 2; the bias is not
+    penalised. (In scikit-learn's terms C = 1 / (l2 * N).) Nothing is random, and everything is in
+    double precision, so the optimum is found to more digits than float32 features carry. The device
+    of the features computes the loss and its gradient; SciPy's L-BFGS runs on the CPU.
+
+    L-BFGS runs in rotated and rescaled coordinates: W = Q diag(1 / s) V with the eigenvectors Q of
+    the feature correlations and s^2 about the curvature along each. The optimum is the same and is
+    reached in far fewer iterations, because encoder features are strongly correlated.
+
+    Features (N, D) are finite, labels (N,) in [0, num_classes). When the iterations run out,
+    `converged` is False.
+    """
+    classes = class_tensor(labels, features.device)
+    mean, scale = standardisation(features)
+    basis, curvature = _eigenbasis(features, mean, scale, l2, num_classes)  # (D, r), (r,)
+    transform = scale[:, None] * basis / curvature.sqrt()  # (D, r)
+    device, size = features.device, (len(features), basis.shape[1])
+    inputs = torch.empty(size, dtype=torch.float64, device=device)  # (N, r)
+    for rows, out in zip(features.split(CHUNK), inputs.split(CHUNK), strict=True):
+        torch.mm(rows.double() - mean, transform, out=out)
+    penalty = (l2 / curvature)[:, None]  # (r, 1)
+    shape = (basis.shape[1] + 1, num_classes)
+
+    from scipy.optimize import minimize  # imported here: it takes half a second
+
+    def loss_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        parameters = torch.from_numpy(flat).view(shape).to(device)
+        weight, bias = parameters[:-1], parameters[-1]  # (r, C), (C,)
+        gradient = torch.zeros_like(parameters)
+        loss = torch.zeros((), dtype=torch.float64, device=device)  # read once, at the end
+        for rows, expected in zip(inputs.split(CHUNK), classes.split(CHUNK), strict=True):
+            log_probability = F.log_softmax(rows @ weight + bias, dim=1)  # (n, C)
+            loss += F.nll_loss(log_probability, expected, reduction="sum")
+            error = log_probability.exp_()
+            error[torch.arange(len(rows), device=device), expected] -= 1.0
+            gradient[:-1] += rows.T @ error
+            gradient[-1] += error.sum(dim=0)
+        gradient /= len(inputs)
+        gradient[:-1] += penalty * weight
+        loss = loss / len(inputs) + 0.5 * (penalty * weight.square()).sum()
+        return loss.item(), gradient.view(-1).cpu().numpy()
+
+    result = minimize(
+        loss_and_gradient,
+        np.zeros(shape[0] * shape[1]),
+        jac=True,
+        method="L-BFGS-B",
+        options={
+            "maxiter": max_iterations,
+            "maxfun": 4 * max_iterations,
+            "gtol": 1e-6,
+            "ftol": TOLERANCE,
+        },
+    )
+    best = torch.from_numpy(result.x).view(shape).to(device)
+    return LogisticFit(
+        mean=mean,
+        scale=scale,
+        weight=basis / curvature.sqrt() @ best[:-1],
+        bias=best[-1],
+        iterations=int(result.nit),
+        converged=bool(result.success),
+    )
+
+
+def standardisation(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / standard deviation per dimension, both float64 (D,); 0 where constant."""
+    chunks = features.split(CHUNK)
+    mean = torch.stack([rows.double().sum(dim=0) for rows in chunks]).sum(dim=0) / len(features)
+    squares = torch.stack([(rows.double() - mean).square().sum(dim=0) for rows in chunks])
+    std = (squares.sum(dim=0) / len(features)).sqrt()
+    # A spread below float32's resolution of the values is rounding, not signal.
+    constant = std <= 4 * torch.finfo(torch.float32).eps * mean.abs()
+    return mean, torch.where(constant, 0.0, 1.0 / std)
+
+
+def _eigenbasis(
+    features: Tensor, mean: Tensor, scale: Tensor, l2: float, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Eigenvectors (D, r) of the feature correlations and the loss's curvature (r,) along each.
+
+    Directions without variance are dropped: the loss is flat along them, so their weight stays 0.
+    """
+    correlation = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=mean.device)
+    for rows in features.split(CHUNK):
+        standard = (rows.double() - mean) * scale
+        correlation.addmm_(standard.T, standard, alpha=1.0 / len(features))
+    variance, basis = torch.linalg.eigh(correlation)  # ascending (D,), (D, D)
+    varying = variance > variance[-1] * len(mean) * torch.finfo(torch.float64).eps
+    # p (1 - p) is 1/C (1 - 1/C) before training and a fraction of it after: only a scale.
+    return basis[:, varying], 2 * variance[varying] / num_classes + l2
+
 
 MLP = accuracy("mlp_acc", "MLP %", ("mlp_hidden_dim", "mlp_epochs", "mlp_lr"))
 
 
-def probe_accuracies(
-    setup: Setup,
-    train: Tensor,
-    train_labels: NDArray[np.int64],
-    test: Tensor,
-    protocols: Collection[str],
-    device: torch.device,
-    client_id: int | None = None,
-) -> dict[str, float]:
+def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     """Accuracies of the linear probe, and with `mlp` also of a perceptron.
 
     Both are trained on the pooled labels, or on a class-balanced share of them: `linear_acc`,
     `linear_10pct_acc`, `mlp_acc`, … With `local` both are also scored on the clients' shares of the
     test set, in the clients' class proportions: `linear_local_acc` and so on. That is the
     client's accuracy where the encoder is one client's, else the mean over clients, with
-    `linear_local_acc_std`.
+    `linear_local_acc_std`. The linear probe (`fit_logistic`) sees each image once, without
+    augmentation; expect about one point of difference from Orchestra's (`linear_probe_paper`).
 
     Source: Arora 2023, pFedAE, tables 4.1 and 4.2 (global and local accuracy; 1 % and 10 % of the
     labels with the encoder frozen).
-
-    Args:
-        setup: the run.
-        train: (N, D) features of training images, on `device`.
-        train_labels: (N,) their classes.
-        test: (M, D) features of all test images, on `device`.
-        protocols: what the run measures; only `mlp` and `local` matter here.
-        device: where classifiers are trained.
-        client_id: the client whose encoder it is; None for an encoder of all clients.
     """
-    dataset, config, seed = setup.dataset, setup.config.evaluation, setup.config.seed
-    truth = torch.from_numpy(np.array(dataset.test_labels, np.int64))
-    shares = _test_shares(setup, client_id) if "local" in protocols else {}
+    setup, train, test = encoded.setup, encoded.train, encoded.test
+    config, seed = setup.config.evaluation, setup.config.seed
+    labels, num_classes = encoded.train_labels, setup.dataset.num_classes
+    truth = class_tensor(setup.dataset.test_labels, "cpu")
+    shares = _test_shares(setup, encoded.client_id) if "local" in protocols else {}
     accuracies: dict[str, float] = {}
-    for suffix, rows in _subsets(train_labels, config.probe_fractions, dataset.num_classes, seed):
-        x, y = train[rows.to(train.device)], train_labels[rows]
-        linear = linear_probe(
-            x, y, test, truth, num_classes=dataset.num_classes, l2=config.linear_l2
-        )
-        accuracies[f"linear{suffix}_train_acc"] = linear.train_accuracy
-        predictions = {"linear": linear.predicted}
+    for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):
+        x, y = train[rows.to(train.device)], labels[rows]
+        linear = fit_logistic(x, y, num_classes=num_classes, l2=config.linear_l2)
+        right = linear.predict(x) == class_tensor(y, train.device)
+        accuracies[f"linear{suffix}_train_acc"] = right.double().mean().item()
+        predictions = {"linear": linear.predict(test).cpu()}
         if "mlp" in protocols:
             predictions["mlp"] = mlp_predictions(
                 x,
                 y,
                 test,
-                num_classes=dataset.num_classes,
+                num_classes=num_classes,
                 seed=seed,
-                device=device,
+                device=encoded.device,
                 hidden_dim=config.mlp_hidden_dim,
                 epochs=config.mlp_epochs,
                 lr=config.mlp_lr,
             )
         for name, predicted in predictions.items():
             correct = (predicted == truth).double()
-            accuracies |= _scores(f"{name}{suffix}", correct, shares, client_id)
+            accuracies |= _scores(f"{name}{suffix}", correct, shares, encoded.client_id)
     return accuracies
 
 
@@ -134,25 +368,15 @@ def mlp_predictions(
     """Train a perceptron with one hidden layer on features and predict the class of others.
 
     Plain SGD with a constant rate, as in the source. Choices of ours, where the source is silent:
-    512 hidden units, batches of 256, no momentum, no weight decay, and features standardised by the
-    training set's mean and deviation, so that an encoder's scale does not act as a learning rate.
+    512 hidden units, batches of 256 (an incomplete last one is used too), no momentum, no weight
+    decay, and features standardised by the training set's mean and deviation, so that an encoder's
+    scale does not act as a learning rate. The seed names the draws of weights and order.
 
     Source: Arora 2023, pFedAE, experiments (two layers, SGD with 0.1, 100 epochs).
 
-    Args:
-        train: (N, D) features, finite.
-        train_labels: (N,), each in [0, num_classes).
-        test: (M, D) features of the same encoder, finite.
-        num_classes: at least 1.
-        seed: the run's; names the draws of the initial weights and of the order.
-        device: where to train.
-        hidden_dim: units of the hidden layer.
-        epochs: passes over the features.
-        batch_size: examples per step; an incomplete last batch is used too.
-        lr: learning rate.
-
     Returns:
-        Most probable class of each test row, int64 (M,) on the CPU.
+        For finite features (N, D) with labels (N,) and (M, D) of the same encoder: the most
+        probable class of each test row, int64 (M,) on the CPU.
     """
     classes = class_tensor(train_labels, device)
     mean, scale = standardisation(train)

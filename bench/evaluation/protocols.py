@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 
-from fedbench.bench.config.schema import PROBE_PLUGINS
+from fedbench.bench.config.schema import PROBES
 from fedbench.bench.evaluation.angles import angle_summary
-from fedbench.bench.evaluation.encoded import Encoded
-from fedbench.bench.evaluation.finetune import finetune_accuracies
-from fedbench.bench.evaluation.knn import knn_accuracy
-from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.metrics import Metric, register
-from fedbench.bench.evaluation.probes import probe_accuracies
+from fedbench.bench.evaluation.probes import Encoded, knn_accuracy, probe_accuracies
+from fedbench.bench.evaluation.sgd import finetune_accuracies, linear_probe_paper
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.system.plugins import leave_out, load, load_error, origin
+from fedbench.bench.system.plugins import load, load_all
 
 
 @dataclass(frozen=True)
@@ -49,18 +46,6 @@ def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     return {"knn_acc": value}
 
 
-def _linear(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
-    return probe_accuracies(
-        encoded.setup,
-        encoded.train,
-        encoded.train_labels,
-        encoded.test,
-        protocols,
-        encoded.device,
-        encoded.client_id,
-    )
-
-
 def _linear_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     dataset = encoded.setup.dataset
     value = linear_probe_paper(
@@ -79,7 +64,7 @@ def _linear_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, flo
 SHIPPED = (
     Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles])),
     Probe(("knn",), _knn),
-    Probe(("linear", "mlp", "local"), _linear),
+    Probe(("linear", "mlp", "local"), probe_accuracies),
     Probe(("linear-paper",), _linear_paper),
     Probe(
         ("finetune",),
@@ -95,18 +80,13 @@ def probes() -> tuple[Probe, ...]:
     A plugin that cannot be loaded, or declares a metric whose name is taken, is left out with a
     warning. The name of its entry point is the protocol that asks for it.
     """
-    found = [*SHIPPED]
-    for point in sorted(entry_points(group=PROBE_PLUGINS.group)):
-        try:
-            probe = load(point)
-            if not isinstance(probe, Probe) or probe.protocols != (point.name,):
-                raise PluginError(f"it is no Probe of the protocol {point.name!r}")
-            for metric in probe.metrics:
-                register(metric)
-        except PluginError as err:
-            leave_out(PluginError(f"plugin {origin(point)}: {err}"))
-        except Exception as err:
-            leave_out(load_error(point, err))
-        else:
-            found.append(probe)
-    return tuple(found)
+    return (*SHIPPED, *load_all(PROBES, _plugin).values())
+
+
+def _plugin(point: EntryPoint) -> Probe:
+    probe = load(point)
+    if not isinstance(probe, Probe) or probe.protocols != (point.name,):
+        raise PluginError(f"it is no Probe of the protocol {point.name!r}")
+    for metric in probe.metrics:
+        register(metric)
+    return probe

@@ -13,12 +13,7 @@ _TEXTS = {"projection_std_ratio": "spread of projections", "effective_rank": "ra
 
 
 def shrinkage(after: Mapping[str, float | None], before: Mapping[str, float | None]) -> str:
-    """Describe how an encoder has shrunk; empty if it has not.
-
-    Args:
-        after: metrics by name, of which `FIGURES` are read.
-        before: the same of encoders without training.
-    """
+    """Describe how an encoder has shrunk, by its metrics and those before training; "" if not."""
     fallen = [
         f"{_TEXTS[name]} {value:.3g}, {start:.3g} before training"
         for name, share in _SHARES.items()

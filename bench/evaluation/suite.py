@@ -1,27 +1,76 @@
-"""Metrics of a run's encoder: the label-free objective, the protocols, the collapse detector."""
+"""Metrics of a run's encoder: the label-free objective, the protocols, the collapse detector.
+
+Before training, the statistics of batch norms are filled first. Those that a net starts with (mean
+0, variance 1) describe no images: features then lie in a narrow cone, and training raises every
+score by filling them alone, without learning anything. So gains are measured from the same weights
+with filled statistics.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import ceil
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbench.bench.data.views.views import MEAN, STD, make_view
 from fedbench.bench.evaluation.angles import angle_summary
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.evaluation.encoded import Encoded, Splits
-from fedbench.bench.evaluation.features import NonFiniteFeaturesError
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
 from fedbench.bench.evaluation.objective import client_statistics, objective, separation
-from fedbench.bench.evaluation.objectives.accumulator import Accumulator
-from fedbench.bench.evaluation.objectives.noise import GaussianNoise
+from fedbench.bench.evaluation.objectives.accumulator import Accumulator, GaussianNoise
 from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.probes import Encoded, Splits
 from fedbench.bench.evaluation.protocols import probes
+from fedbench.bench.method.net import Net
+from fedbench.bench.system import seeding
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
+
+_MAX_IMAGES = 2048
+_BATCH_SIZE = 256
+
+
+def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
+    """Set the statistics of all batch norms that features and projections pass, in place.
+
+    They become the mean over batches of the statistics of one view (`evaluation.objective_view`) of
+    each image, in one pass over at most 2,048 training images. Images and views follow from the
+    seed, so that methods with the same encoder start from the same one. Weights and the net's mode
+    stay as they are; without a batch norm, and with fewer than two images, nothing changes. No
+    label is read.
+    """
+    norms = [m for m in net.modules() if isinstance(m, _BatchNorm)]
+    seed, count = setup.config.seed, min(_MAX_IMAGES, len(setup.images))
+    if not norms or count < 2:
+        return
+    rng = seeding.numpy_generator(seed, "statistics")
+    chosen = np.sort(rng.choice(len(setup.images), count, replace=False))
+    draws = seeding.generator(seed, "statistics-views")
+    unit = setup.method.needs().pixels == "unit"
+    modes = {module: module.training for module in net.modules()}
+    momenta = [norm.momentum for norm in norms]
+    with seeding.single_thread(), torch.no_grad():
+        net.train()
+        for done, batch in enumerate(np.array_split(chosen, ceil(count / _BATCH_SIZE))):
+            for norm in norms:
+                norm.momentum = 1 / (done + 1)  # the mean over batches so far
+            raw = take_images(setup.images, batch).to(device)
+            views = make_view(setup.config.evaluation.objective_view, raw, draws)
+            setup.method.embed(net, views)
+            for part in setup.method.needs().encoders.values():
+                net(views * STD + MEAN if unit else views, part)
+    for module, mode in modes.items():
+        module.training = mode
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
 
 SelectClient = Callable[[int], None]
 """Loads one client's personal tensors into the net."""
@@ -42,15 +91,15 @@ def evaluate(
     Where encoders differ between clients, each metric is the mean over at most
     `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
     over them; means and medians of angles are over the pairs of all these encoders together. An
-    encoder whose features are not finite has no metrics.
+    encoder whose features are not finite has no metrics. `mlp` includes `linear`, and `local` adds
+    the accuracies of both on each client's share of the test images; without any protocol, no label
+    is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`.
 
     Args:
         setup: the run.
         binding: the net with the server's tensors in it.
         select_client: called before a client's personal encoder is evaluated.
-        protocols: any of `evaluation.protocols`; `mlp` includes `linear`, and `local` adds the
-            accuracies of both on each client's share of the test images; without any, no label is
-            read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`.
+        protocols: any of `evaluation.protocols`.
         device: where the net is.
         one_encoder: evaluate the net as it is for all clients, as before the first round.
         rounds: that the encoder has trained, so that noise on sums differs between them.
@@ -93,18 +142,7 @@ def _objective(
         max_examples=config.objective_max_examples,
         accumulator=accumulator,
     )
-    score = objective(statistics, config.objective_weight)
-    metrics = {
-        "objective": score.value,
-        "align": score.align,
-        "unif": score.unif,
-        "unif_without_self": score.unif_without_self,
-        "rho": score.rho,
-        "delta_views": score.delta,
-        "sep": score.sep,
-        **accumulator.values(),
-    }
-    return {name: value for name, value in metrics.items() if value is not None}
+    return {**objective(statistics, config.objective_weight), **accumulator.values()}
 
 
 def _protocols(

@@ -85,7 +85,7 @@ def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
     path, found = store.root / MARKS, dict[str, Marks]()
     known: dict[str, list[Any]] = {}
     with suppress(OSError, ValueError):  # not there, or damaged: it is made again
-        content = parse_json(path.read_bytes(), required=True)
+        content = parse_json(path.read_bytes())
         known = content["rows"] if content["version"] == _VERSION else {}
     new = False
     for row in sorted(rows, key=lambda row: row.finished_at):

@@ -43,9 +43,6 @@ def audit(setup: Setup) -> None:
 
     Weights do not move in the rehearsal, so an image reaches a number of the upload only directly,
     not through training: what trained weights reveal is not measured.
-
-    Raises:
-        PluginError: naming the method and the tensor.
     """
     kind = f"{type(setup.method).__module__}.{type(setup.method).__qualname__}"
     key = canonical_json([setup.config.spec, kind, dump(setup.method), setup.spec.image_shape])

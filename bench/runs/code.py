@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.config.schema import PROBE_PLUGINS, PROTOCOLS
+from fedbench.bench.config.schema import PROBES, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.method import registry
@@ -40,7 +40,7 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     shipped = {name.partition(":")[0] for name in SOURCES}
     for group, names in (  # looking for entry points takes milliseconds
         (backbones.PLUGINS, {config.model.backbone} - {*backbones.BACKBONES}),
-        (PROBE_PLUGINS.group, {*config.evaluation.protocols} - {*PROTOCOLS}),
+        (PROBES, {*config.evaluation.protocols} - {*PROTOCOLS}),
         (PLUGINS, {config.data.name.partition(":")[0]} - shipped),
     ):
         kind = group.rpartition(".")[2]
@@ -113,11 +113,7 @@ def outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
 
 
 def drop_outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
-    """Delete the runs that `outdated` finds, and return their ids.
-
-    Raises:
-        StoreError: if the store cannot be written.
-    """
+    """Delete the runs that `outdated` finds, and return their ids."""
     names = outdated(store, current)
     for name in names:
         store.drop(name)

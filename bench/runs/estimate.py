@@ -85,7 +85,6 @@ class _Parts:
     """Measured parts of a run: seconds, and bytes that no declaration tells.
 
     Attributes:
-        step: a local step.
         client: a client's part of a round, without its steps.
         server: the server's part of a round, without the checkpoint.
         checkpoint, evaluation: one of each.
@@ -118,11 +117,7 @@ class Estimator:
         self._known: dict[str, _Parts] = {}
 
     def __call__(self, config: RunConfig) -> Estimate:
-        """Estimate the cost of one configuration.
-
-        Raises:
-            FedbenchError: for a configuration or a data set that cannot be used.
-        """
+        """Estimate the cost of one configuration."""
         check_precision(config.client.precision, self._device)
         with reproducible(self._device), temporary_folder() as folder:
             setup = self._setup(config)
@@ -251,10 +246,8 @@ class _TimedRunner(ClientRunner):
     """Trains clients for a few local steps and measures each of them.
 
     Attributes:
-        clients: number of clients.
         seconds: time of all their parts of the round.
         steps: duration of each step and of making its batch.
-        images: images in these steps.
         wire: bytes that crossed to server-only parts in these steps, up and down.
         latents: bytes of activations that went up afterwards, of `latent_images`.
         extras: bytes of all else that went up, without weights.

@@ -21,21 +21,14 @@ from typing import Any
 import psutil
 import torch
 
-from fedbench.bench.config import (
-    BENCHMARK_VERSION,
-    RunConfig,
-    config_id,
-    row_id,
-    training_id,
-)
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id, training_id
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.protocols import probes
-from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import foreign_modules, packages
@@ -120,8 +113,6 @@ class Origin:
     """Circumstances of a run; recorded, but not part of its identity.
 
     Attributes:
-        study_id: the tuning study that values come from.
-        argv: the command line.
         measured_from: row id of the run whose weights are evaluated.
         scaled: fields that a rule of the grid changed, and their values without it.
     """
@@ -406,7 +397,8 @@ def facts(
         "grid": origin.grid,
         "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
         "argv": origin.argv,
-        **_provenance(),
+        "git_sha": git_sha(),
+        "package_version": installed_version(DISTRIBUTION) or "unknown",
         "env_json": canonical_json(_environment() | packages(config.code, config.spec)),
         "hardware": _hardware(),
     }
@@ -434,14 +426,6 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
 
 
 @cache
-def _provenance() -> dict[str, str | None]:
-    """The columns `git_sha package_version`."""
-    return {
-        "git_sha": git_sha(),
-        "package_version": installed_version(DISTRIBUTION) or "unknown",
-    }
-
-
 def plugin_packages(row: Row) -> dict[str, str]:
     """Return the versions of the distributions that brought other code to a run, by name."""
     ours = {"python", "platform", "cuda", *_PACKAGES}
@@ -471,6 +455,7 @@ def _hardware() -> str:
     return "; ".join(parts)
 
 
+@cache
 def git_sha() -> str | None:
     """Return the commit of the checkout that this code runs from; None for a wheel."""
     package = find_spec("fedbench")

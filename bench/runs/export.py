@@ -1,11 +1,11 @@
-"""Encoders of finished runs as files for other programs: safetensors and a JSON card."""
+"""Finished runs with their weights, and their encoders as safetensors files with a JSON card."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,23 +14,96 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.config import ModelConfig
+from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
-from fedbench.bench.runs.load import load_run
+from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError, UnknownNameError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.training.checkpoint import load_checkpoint
+from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run with its weights, on the CPU.
+
+    Attributes:
+        binding: the net, in eval mode, with the weights of the last round.
+        select: puts a client's personal tensors into the net; the initial ones if it never trained.
+    """
+
+    row: Row
+    setup: Setup
+    binding: Binding
+    select: Callable[[int], None]
+
+
+def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
+    """Read a finished run, named by its row id or an unambiguous beginning of it, with its weights.
+
+    Raises:
+        StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
+        DataError: if the data set has changed since.
+    """
+    row = store.find(run_id)
+    run_id = row.row_id
+    if row.status == "diverged":
+        raise StoreError(
+            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
+            " left no encoder; try a lower client.lr"
+        )
+    if row.status != "ok":
+        raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
+    folder = store.cell_dir(store.key(row))
+    checkpoint = load_checkpoint(folder, row.training_id or run_id)
+    if checkpoint is None:
+        raise StoreError(
+            f"run {run_id} has no whole checkpoint in {str(folder)!r}; run it again into an empty"
+            " store"
+        )
+    config = row.config
+    dataset = open_dataset(config, data_dir)
+    if dataset.revision != row.dataset_revision:
+        older = row.benchmark_version != BENCHMARK_VERSION
+        raise DataError(
+            f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
+            f" {config.data.name} is {dataset.revision[:8]} now"
+            + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
+        )
+    partition = partition_of(dataset, config)
+    if partition.hash != row.partition_hash:
+        raise StoreError(
+            f"run {run_id} partitioned its data in another way than this fedbench does; install"
+            f" fedbench {row.package_version}"
+        )
+    setup = Setup.of(config, dataset, partition)
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    binding.server.data.copy_(checkpoint.tensors["server"])
+    net.eval()
+    personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
+    rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
+
+    def select(client_id: int) -> None:
+        binding.personal.data.copy_(personal.latest(client_id, rounds, first))
+
+    if not setup.evaluate_on_clients:
+        select(0)  # a pooled run's one client
+    return TrainedRun(row, setup, binding, select)
+
 
 FORMAT = "fedbench-encoder-1"
 _SUFFIX = ".safetensors"
 _SHIPPED = re.compile(r"[\w+-]+@[\w-]+")
-_PREPROCESSING = {
-    "normalised": "pixels / 255, then (x - 0.5) / 0.5",
-    "unit": "pixels / 255",
-}
+_PREPROCESSING = {"normalised": "pixels / 255, then (x - 0.5) / 0.5", "unit": "pixels / 255"}
 
 
 @dataclass(frozen=True)

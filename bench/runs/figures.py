@@ -21,7 +21,7 @@ from fedbench.bench.evaluation.angles import class_angles, histogram
 from fedbench.bench.evaluation.features import check_finite, extract
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.results.store.store import Store, open_store, replica_key
-from fedbench.bench.runs.load import TrainedRun, load_run
+from fedbench.bench.runs.export import TrainedRun, load_run
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PERPLEXITY = 30.0
-FORMS = ("png", "svg")
 GEOMETRY = "geometry.json"
 """File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
 
@@ -91,9 +90,9 @@ def figures(
     runs = [measure(load_run(store, name, data_dir)) for name in rows]
     files = []
     for name, draw in (("angles", draw_angles), ("tsne", draw_maps)):
-        for form in FORMS:
+        for form, data in draw(runs).items():
             files.append(folder / f"{name}.{form}")
-            atomic_write_bytes(files[-1], draw(runs, form))
+            atomic_write_bytes(files[-1], data)
     with suppress(StoreError):  # a store that cannot be written can still be drawn
         for row, run in zip(rows.values(), runs, strict=True):
             file = store.cell_dir(store.key(row)) / GEOMETRY
@@ -103,10 +102,10 @@ def figures(
     return Figures(tuple(files), tuple(runs))
 
 
-def draw_angles(runs: Sequence[Numbers], form: str) -> bytes:
-    """Draw histograms of the angles between classes, plain and centred; return a file's bytes."""
+def draw_angles(runs: Sequence[Numbers]) -> dict[str, bytes]:
+    """Draw histograms of the angles between classes, plain and centred; return files by form."""
     colours = _colours(10)
-    with _drawing(10, 4.2 + 0.44 * len(runs)) as figure:
+    with _drawing(10, 4.2 + 0.44 * len(runs)) as (figure, files):
         for axis, name in zip(figure.subplots(1, 2), ("plain", "centred"), strict=True):
             for index, run in enumerate(runs):
                 angles, colour = run["angles"][name], colours[index % 10]
@@ -118,22 +117,20 @@ def draw_angles(runs: Sequence[Numbers], form: str) -> bytes:
                     label = label.replace("\n", f", median {median:.0f}°\n")
                 axis.stairs(share, angles["edges"], color=colour, linewidth=1.6, label=label)
                 axis.stairs(share, angles["edges"], color=colour, alpha=0.12, fill=True)
-            axis.set_title(f"{name} class means")
-            axis.set_xlabel("angle between two classes, degrees")
-            axis.set_ylabel("share of pairs, %")
-            axis.set(xlim=(0, 180), xticks=range(0, 181, 30))
-            axis.set_ylim(bottom=0)
+            axis.set(title=f"{name} class means", ylabel="share of pairs, %")
+            axis.set(xlabel="angle between two classes, degrees", xticks=range(0, 181, 30))
+            axis.set(xlim=(0, 180), ylim=(0, None))
             axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-        return _bytes(figure, form)
+    return files
 
 
-def draw_maps(runs: Sequence[Numbers], form: str) -> bytes:
-    """Draw maps of test features side by side, coloured by class; return a file's bytes."""
+def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
+    """Draw maps of test features side by side, coloured by class; return files by form."""
     columns = min(len(runs), _MAPS_PER_ROW)
     rows = math.ceil(len(runs) / columns)
     most = max((run["map"]["class_names"] for run in runs), key=len)
     named = len(most) <= _LEGEND_CLASSES
-    with _drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as figure:
+    with _drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as (figure, files):
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axis in axes[len(runs) :]:
             axis.set_axis_off()
@@ -143,30 +140,27 @@ def draw_maps(runs: Sequence[Numbers], form: str) -> bytes:
             for index, colour in enumerate(_colours(len(names))):
                 of_class = points[labels == index].T
                 axis.scatter(*of_class, s=9, color=colour, linewidths=0, label=names[index])
-            axis.set_title(f"{run['title']}\n{run['setting']}")
-            axis.set(xticks=[], yticks=[])
+            axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
             if named and names == most and not figure.legends:
                 legend = {"frameon": False, "title": "class", "markerscale": 2}
                 handles = axis.get_legend_handles_labels()
                 figure.legend(*handles, loc="outside right center", **legend)
-        return _bytes(figure, form)
+    return files
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure in the style of all."""
+def _drawing(width: float, height: float) -> Iterator[tuple[Figure, dict[str, bytes]]]:
+    """Yield an empty figure in the style of all, and the files that it has after the block."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    files: dict[str, bytes] = {}
     with mpl.rc_context(_STYLE):
-        yield Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def _bytes(figure: Figure, form: str) -> bytes:
-    out = io.BytesIO()
-    metadata = {"Date": None} if form == "svg" else {"Software": None}
-    figure.savefig(out, format=form, metadata=metadata)
-    return out.getvalue()
+        yield (figure := Figure(figsize=(width, height), dpi=150, layout="constrained")), files
+        for form in ("png", "svg"):
+            metadata = {"Date": None} if form == "svg" else {"Software": None}
+            figure.savefig(out := io.BytesIO(), format=form, metadata=metadata)
+            files[form] = out.getvalue()
 
 
 def _colours(count: int) -> Sequence[Any]:
@@ -201,9 +195,7 @@ def measure(run: TrainedRun) -> Numbers:
             if clients:
                 run.select(client_id)
             of_client = extract(
-                lambda x: setup.method.encode(run.binding.net, x),
-                dataset.test_images,
-                device="cpu",
+                lambda x: setup.method.encode(run.binding.net, x), dataset.test_images, device="cpu"
             )
             check_finite(f"run {row.row_id}", of_client)
             features.append(of_client)

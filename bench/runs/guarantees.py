@@ -153,12 +153,8 @@ def client_epsilon(
     """Epsilon of a client for the models of several rounds; None if there is no bound.
 
     Each client takes part in each round by an independent draw, and the sum of changes, each of
-    norm 1 at most, gets Gaussian noise. Neighbours: with and without one client.
-
-    Args:
-        noise_multiplier: standard deviation of that noise.
-        delta: in (0, 1).
-        rounds: probability of taking part, in (0, 1], to number of rounds.
+    norm 1 at most, gets Gaussian noise of standard deviation `noise_multiplier`. Neighbours: with
+    and without one client. `rounds` maps the probability of taking part to a number of rounds.
     """
     library = accountant("")
     account = library.pld.PLDAccountant()

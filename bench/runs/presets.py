@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedbench.bench.config.presets import FOLDER, Preset, Rule, Value
-from fedbench.bench.config.yaml_files import installed, load_named, load_yaml, no_such_file
+from fedbench.bench.config.presets import FOLDER, Preset, Rule, Value, read_preset, with_base
+from fedbench.bench.config.yaml_files import installed, load_yaml, no_such_file
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -23,30 +23,20 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset and check it against the registry.
-
-    Args:
-        name: its name, or a YAML file, whose `preset` must be a name that no other one has.
+    """Read a preset by its name, or a YAML file of one's own, and check it against the registry.
 
     Raises:
         UnknownNameError: for an unknown name.
-        ConfigError: for a file that is missing, or that has unknown names or bad values.
+        ConfigError: for a file that is missing, that has unknown names or bad values, or whose
+            `preset` is the name of another one.
     """
     if not name.endswith((".yaml", ".yml")):
-        return _named(name)
+        return read_preset(name)
     path = Path(name).expanduser().resolve()
     with suppress(OSError):  # read once, unless it changes
         status = path.stat()
         return _from_file(name, path, (status.st_mtime_ns, status.st_size, status.st_ino))
     raise no_such_file(name)
-
-
-@cache
-def _named(name: str) -> Preset:
-    preset = check_preset(load_named(FOLDER, name), f"presets/{name}.yaml")
-    if preset.preset != name:
-        raise ConfigError(f"presets/{name}.yaml: preset: must be {name!r} (got {preset.preset!r})")
-    return _extended(preset)
 
 
 @cache
@@ -57,19 +47,11 @@ def _from_file(name: str, path: Path, version: tuple[int, ...]) -> Preset:
             f"{name}: preset: {preset.preset!r} is the name of another one; rows are labelled with"
             " it, so choose a name of your own"
         )
-    return _extended(preset)
-
-
-def _extended(preset: Preset) -> Preset:
-    return preset if preset.extends is None else preset.over(_named(preset.extends))
+    return with_base(preset)
 
 
 def check_preset(content: Mapping[str, Any], name: str) -> Preset:
-    """Validate the content of a preset's file.
-
-    Raises:
-        ConfigError: as `name: reason`.
-    """
+    """Validate the content of a preset's file."""
     try:
         preset = Preset.model_validate(content)
     except ValidationError as err:

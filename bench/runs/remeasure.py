@@ -64,9 +64,6 @@ def begin(
     Returns:
         The origin, and None; or the origin with the id of the run whose weights are in the folder
         now, so that no round is left, and the row of that run.
-
-    Raises:
-        StoreError: if the folder cannot be written.
     """
     dataset = place.dataset or open_dataset(config, place.data_dir)
     device = choose_devices(place.device, place.workers)[0].partition(":")[0]
@@ -78,11 +75,7 @@ def begin(
 
 
 def _drop_taken(folder: Path) -> None:
-    """Delete weights that an interrupted call took from another run, so that this run is trained.
-
-    Raises:
-        StoreError: if they cannot be deleted.
-    """
+    """Delete weights that an interrupted call took from another run: this run is trained."""
     if not (folder / _TAKEN).exists():
         return
     try:
@@ -109,20 +102,15 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
 
     Returns:
         False if a file of the run is missing or damaged; then nothing was written.
-
-    Raises:
-        StoreError: if the folder cannot be written.
     """
     source = store.cell_dir(store.key(row))
     personal = PersonalStore(source / "clients")
     try:
         checkpoint = load_checkpoint(source, row.training_id or row.row_id)
-        records = History(source).read()
+        records = History(source).read(row.rounds_done or 0)
     except (StoreError, DataError):
         return False
     if checkpoint is None or checkpoint.rounds_done != row.rounds_done:
-        return False
-    if len(records) < checkpoint.rounds_done:
         return False
     rounds = checkpoint.state["personal_rounds"]
     if not all(personal.intact(int(client_id), index) for client_id, index in rounds.items()):

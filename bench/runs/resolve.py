@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.data.datasets import content_names
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.method import Labels, registry
+from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.system.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedbench.bench.data.datasets import Contents
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
@@ -119,7 +119,7 @@ def resolve(
         user.update(values)
         sources.update(dict.fromkeys(values, source))
 
-    look_up = as_read(content or _prepared(data_dir), user)
+    look_up = as_read(content or content_names(as_path(data_dir)), user)
     base = chosen.values_for(canonical, user, look_up)
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
@@ -138,28 +138,8 @@ def resolve(
 
 def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
     """Return the look-up for data that are read as the user's values say."""
-    options = [user.get(f"data.{field}") for field in ("label_column", "image_size")]
-    if options == [None, None]:
-        return content
-
-    def look_up(name: str) -> str:
-        from fedbench.bench.data.reading import Reading
-
-        return content(name, Reading(*options))
-
-    return look_up
-
-
-def _prepared(data_dir: Path | str | None) -> Callable[..., str]:
-    """Return the look-up of prepared data sets, which loads no library unless it is used."""
-
-    @cache
-    def contents() -> Contents:
-        from fedbench.bench.data.datasets import Contents
-
-        return Contents(None if data_dir is None else Path(data_dir))
-
-    return lambda *asked: contents()(*asked)
+    reading = Reading(user.get("data.label_column"), user.get("data.image_size"))
+    return content if reading == PLAIN else lambda name: content(name, reading)
 
 
 @cache

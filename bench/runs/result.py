@@ -147,7 +147,6 @@ class RunPlan:
         stored: whether the store has it already.
         measured_from: the run whose weights would be evaluated instead of training them once more;
             None if it would be trained.
-        workers: processes that would train clients.
         local_steps: of a client in a round, over all clients.
         without_effect: a line for each setting that changes nothing.
     """

@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import Contents
+from fedbench.bench.data.datasets import content_names
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.code import drop_outdated, outdated
-from fedbench.bench.runs.compare import compare
+from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import (
     OnResume,
     OnRound,
@@ -255,7 +255,7 @@ def _configuration(
 ) -> tuple[RunConfig, Origin]:
     """Return the configuration of a run, and its preset and tuning study."""
     if isinstance(spec, str):
-        resolved = resolve(spec, content=Contents(data_dir, build=True), **vars(settings))
+        resolved = resolve(spec, content=content_names(data_dir), **vars(settings))
         return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
     if settings.set or settings.config_files or settings.seed is not None:
         raise ConfigError(
@@ -280,15 +280,8 @@ def store_run(
 ) -> None:
     """Write the row and the curve of a finished run, but not the derived leaderboard file.
 
-    Args:
-        store: takes the run.
-        row: the row.
-        elsewhere: the run's folder, if it is outside the store; its content is moved into it.
-        history: the run's rounds, if no folder has them.
-
-    Raises:
-        StoreError: when the store cannot be written.
-        DataError: when rounds of the run are missing or altered.
+    A run's folder outside the store (`elsewhere`) is moved into it. `history` has the run's rounds,
+    if no folder has them.
     """
     folder = store.cell_dir(row.row_id)
     if elsewhere is not None and elsewhere.exists():
@@ -326,3 +319,78 @@ def command_line() -> str:
     """The command line of this process, without the folder of the program."""
     program = Path(sys.argv[0]).name.replace("__main__.py", "python -m fedbench")
     return utf8_text(f"{program} {shlex.join(sys.argv[1:])}".rstrip())
+
+
+def reproduce(
+    run_id: str,
+    store: Store | Path | str | None = None,
+    *,
+    data_name: str | None = None,
+    keep: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+) -> Reproduction:
+    """Run a stored row again from its configuration, in another store, and compare every bit.
+
+    Args:
+        run_id: its row id, or an unambiguous beginning of it, at least 4 characters; see
+            `Store.find` for a certain replica.
+        store: see `open_store`; nothing is written there.
+        data_name: `data.name` to use if the data has moved since the row was made.
+        keep: store for the new run; None = a temporary one.
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        on_round: called after every round with its record and the number of rounds.
+
+    Raises:
+        StoreError: no such row, one that failed, or one that this version of fedbench or this
+            data set cannot reproduce.
+        FedbenchError: for data, configuration or device problems.
+    """
+    store = open_store(store)
+    row = store.find(run_id)
+    if row.status == "error":
+        raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
+    with temporary_folder() if keep is None else nullcontext(keep) as place:
+        other = open_store(place)
+        config = _config(row, data_name, data_dir)
+        result = run(
+            config,
+            store=other,
+            origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
+            data_dir=data_dir,
+            workers=workers,
+            reuse=False,
+            device=device,
+            on_round=on_round,
+        )
+        if result.stored_before:
+            raise StoreError(
+                f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
+            )
+        return compare(store, run_id, other, result.row, data_dir)
+
+
+def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
+    """The row's configuration, checked to be the same run with this fedbench and this data."""
+    if row.benchmark_version != BENCHMARK_VERSION:
+        raise StoreError(
+            f"run {row.row_id} is of benchmark version {row.benchmark_version}, this fedbench of"
+            f" {BENCHMARK_VERSION}: the same configuration gives other results; install"
+            f" fedbench {row.package_version}"
+        )
+    config = row.config
+    if data_name is not None:
+        data = config.data.model_copy(update={"name": data_name})
+        config = config.model_copy(update={"data": data})
+    revision = open_dataset(config, data_dir).revision
+    if row_id(config, revision) != row.row_id:
+        raise StoreError(
+            f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data under fedbench"
+            f" {row.package_version}, {config.data.name} is {revision[:8]}; name other data with"
+            " --data, or install that version"
+        )
+    return with_code(config)

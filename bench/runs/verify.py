@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +161,10 @@ def _parquet(path: Path) -> None:
     read_table(path.read_bytes())
 
 
-def _json(path: Path, *, required: bool = True) -> None:
-    parse_json(path.read_bytes(), required=required)
+def _json(path: Path) -> None:
+    parse_json(path.read_bytes())
 
 
-_older_json = partial(_json, required=False)  # earlier versions wrote these without a checksum
 _AGAIN = "delete it; it is made again when it is needed"
 _TUNE = "delete it; the same `fedbench tune` command makes it again"
 _RUN = (
@@ -183,7 +181,7 @@ _KINDS: dict[str, tuple[str, _Read, str]] = {
     ),
     "trials": ("trials/*/*.parquet", _trial, _TUNE),
     "marks": (MARKS, _json, _AGAIN),
-    "studies": ("trials/*/study.json", _older_json, _TUNE),
+    "studies": ("trials/*/study.json", _json, _TUNE),
     "rungs": ("trials/*/bracket-*/*.json", _json, _TUNE.replace("it;", "the folder it is in;")),
     "best values": ("trials/*/best.yaml", load_yaml, _TUNE),
     "curves": ("cells/*/curve.parquet", _parquet, _RUN),
@@ -191,7 +189,7 @@ _KINDS: dict[str, tuple[str, _Read, str]] = {
     "clients": ("cells/*/clients/*.safetensors", tensor_files.read, _RUN),
     "partitions": ("cells/*/partition.safetensors", tensor_files.read, _AGAIN),
     "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read(), _ROUNDS),
-    "figures": ("cells/*/geometry.json", _older_json, "run `fedbench figures` for this run again"),
+    "figures": ("cells/*/geometry.json", _json, "run `fedbench figures` for this run again"),
     SUBMISSIONS: (f"{SUBMISSIONS}/*.json", _json, "copy it again from the bundle of that id"),
     REPRODUCTIONS: (f"{REPRODUCTIONS}/*.json", _json, "delete it; it does not count"),
     "leaderboard": ("leaderboard.parquet", _parquet, _AGAIN),

@@ -16,7 +16,6 @@ class Option:
     """A field of a dataclass as an option of the command line, in the `Annotated` of its type.
 
     Attributes:
-        help: what it is for.
         flags: its names there, separated by blanks; empty = the field's.
         limits: `min` and `max` of a number.
         check: refuses a value before anything heavy is imported, else returns what the field takes.

@@ -2,8 +2,7 @@
 
 Its 64 hexadecimal digits follow the words `fedbench.sha256` in the place that a format has for such
 values: an entry of JSON, a comment of YAML, the metadata of Parquet and safetensors files. It is
-made, and tested, with zeros in its place. JSON and YAML of earlier versions, which have another
-checksum or none, are read as well.
+made, and tested, with zeros in its place.
 """
 
 from __future__ import annotations
@@ -18,12 +17,8 @@ from typing import Any
 KEY = "fedbench.sha256"
 ZEROS = "0" * 64
 
-_PREFIX = "sha256:"
-"""Before the digits in JSON: it tells where they were if the name of their entry is altered."""
 _DIGITS = re.compile(rb"fedbench\.sha256[^0-9a-z]{1,8}(?:sha256:)?(.{64})", re.DOTALL)
 _YAML_HEAD = "# fedbench wrote this file; "
-_OLD_YAML_HEAD = f"{_YAML_HEAD}sha256 of the lines below: "
-_OLD_JSON_KEYS = ("sha256", "checksum")
 
 
 def add_checksum(data: bytes) -> bytes:
@@ -34,11 +29,7 @@ def add_checksum(data: bytes) -> bytes:
 
 
 def has_checksum(data: bytes | mmap.mmap) -> bool:
-    """Return whether the bytes of a file have a checksum, which then fits.
-
-    Raises:
-        ValueError: it does not fit.
-    """
+    """Return whether the bytes of a file have a checksum, which then fits."""
     place = _place(data)
     if place is not None and data[place : place + 64] != _checksum(data, place):
         raise ValueError("its checksum does not fit its content")
@@ -74,16 +65,12 @@ def json_with_checksum(
     """
     plain = json.loads(json.dumps(dict(value), sort_keys=True, allow_nan=allow_nan))
     # The last entry, since the value may hold checksums of other files.
-    text = json.dumps({**plain, KEY: _PREFIX + ZEROS}, indent=indent, ensure_ascii=False)
+    text = json.dumps({**plain, KEY: f"sha256:{ZEROS}"}, indent=indent, ensure_ascii=False)
     return add_checksum(text.encode()).decode()
 
 
-def parse_json(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
+def parse_json(text: str | bytes) -> dict[str, Any]:
     """Return a JSON object without its checksum, which fits.
-
-    Args:
-        text: the file.
-        required: refuse an object without a checksum, as older versions wrote it.
 
     Raises:
         ValueError: for a text that is not JSON, not an object, torn or altered.
@@ -97,16 +84,7 @@ def parse_json(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
         raise ValueError(f"torn or altered: it is not JSON ({err})") from err
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
-    if value.pop(KEY, None) is not None and has_checksum(data):
-        return value
-    recorded = next((value.pop(key) for key in _OLD_JSON_KEYS if key in value), None)
-    if recorded is not None:
-        content = json.dumps(value, sort_keys=True).encode()
-        if str(recorded).removeprefix(_PREFIX) != hashlib.sha256(content).hexdigest():
-            raise ValueError("its checksum does not fit its content")
-    elif any(isinstance(other, str) and other[:7] == _PREFIX for other in value.values()):
-        raise ValueError("the name of its checksum is another")
-    elif required:
+    if value.pop(KEY, None) is None or not has_checksum(data):
         raise ValueError("it has no checksum")
     return value
 
@@ -117,14 +95,7 @@ def yaml_with_checksum(text: str) -> str:
 
 
 def check_yaml(text: str) -> None:
-    """Compare a YAML text with the checksum in its first line, if it has one.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    head, _, body = text.partition("\n")
-    if KEY in head and has_checksum(text.encode()):
-        return
-    old = f"{_OLD_YAML_HEAD}{hashlib.sha256(body.encode()).hexdigest()}"
-    if head != old and ("sha256" in head or head[:16] == _YAML_HEAD[:16]):
+    """Compare a YAML text with the checksum in its first line, if it has one."""
+    head = text.partition("\n")[0]
+    if (KEY in head or head.startswith(_YAML_HEAD[:16])) and not has_checksum(text.encode()):
         raise ValueError("its checksum does not fit its content")

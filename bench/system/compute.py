@@ -29,10 +29,8 @@ def physical_cores() -> int:
 def choose_devices(device: str, workers: int | None, lanes: int | None = None) -> list[str]:
     """Return one device name per worker; the first is also the server's.
 
-    Args:
-        device: `auto` (GPU if there is one), `cpu` or `cuda`.
-        workers: count; None = physical cores on a CPU, one per GPU otherwise.
-        lanes: clients at a time in one process, which is then the only worker.
+    Without a count there are as many workers as physical cores, or one per GPU. `lanes` are clients
+    at a time in one process, which is then the only worker.
 
     Raises:
         ConfigError: for another device name, a number of workers beyond 1 to 1,024 or of lanes

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,9 +19,19 @@ from fedbench.bench.system.errors import FedbenchError, StoreError, exhausted
 _ATTEMPTS = 3
 """Writes of one file: `sweep_temporary` of another process may delete it before it is locked."""
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
-_NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
+_WHY = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        "the disk is full (or a quota or file-size limit is reached); free some space",
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "permission is denied; make it writable"),
+    errno.EROFS: "the file system is read-only; make it writable",
+    # Missing folders are made first where that is possible.
+    errno.ENOENT: "nothing can be created there; check the path",
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST), "a part of this path is a file, not a folder; rename it"
+    ),
+}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 
@@ -31,27 +42,12 @@ def write_error(
     """Return the one-line error for a failed write: which file, why, what to do."""
     if (limit := exhausted(cause)) is not None:
         return limit
-    if cause.errno in _FULL:
-        why = "the disk is full (or a quota or file-size limit is reached); free some space"
-    elif cause.errno in _FORBIDDEN:
-        readonly = cause.errno == errno.EROFS
-        kind = "the file system is read-only" if readonly else "permission is denied"
-        why = f"{kind}; make it writable"
-    elif cause.errno == errno.ENOENT:  # missing folders are made first where that is possible
-        why = "nothing can be created there; check the path"
-    elif cause.errno in _NOT_A_FOLDER:
-        why = "a part of this path is a file, not a folder; rename it"
-    else:
-        why = f"{cause.strerror or cause}; check the disk"
+    why = _WHY.get(cause.errno or 0, f"{cause.strerror or cause}; check the disk")
     return error(f"cannot write {str(path)!r}: {why} or choose another folder")
 
 
 def read_limited(path: Path, limit: int) -> bytes:
-    """Return the bytes of an untrusted file, device or pipe.
-
-    Args:
-        path: the file.
-        limit: bytes that it may have.
+    """Return the bytes, at most `limit`, of an untrusted file, device or pipe.
 
     Raises:
         OSError: if it cannot be read; with `EFBIG` if it is larger, with `EPIPE` for a named pipe
@@ -73,15 +69,11 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Return the bytes of a file, without opening what is no plain file.
-
-    Args:
-        path: the file; a symbolic link is refused like a pipe, a device and a socket.
-        limit: bytes that it may have.
+    """Return the bytes, at most `limit`, of a file, without opening what is no plain file.
 
     Raises:
-        OSError: if it cannot be read; with `EINVAL` if it is no plain file, with `EFBIG` if it is
-            larger.
+        OSError: if it cannot be read; with `EINVAL` if it is no plain file or a symbolic link, with
+            `EFBIG` if it is larger.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
@@ -93,11 +85,6 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
 
     The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and get the
     final name in one step; the folder is created if need be and flushed too.
-
-    Args:
-        path: the final file; an existing one is replaced.
-        data: the whole content.
-        error: class of the error to raise.
 
     Raises:
         FedbenchError: of class `error`, when the disk is full, read-only or fails; the temporary
@@ -166,11 +153,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy the files of a folder into another, without locks and temporary files.
-
-    Raises:
-        StoreError: as `atomic_write_bytes`.
-    """
+    """Copy the files of a folder into another, without locks and temporary files."""
     ignore = shutil.ignore_patterns("lock", ".*.tmp")
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore, copy_function=_copy_anew)
@@ -208,14 +191,9 @@ def check_writable(folder: Path) -> None:
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
-    probe = place / f".writable.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        try:
-            with probe.open("wb") as file:
-                _try_lock(file.fileno())
-                _write_through(file, b"\0")
-        finally:
-            probe.unlink(missing_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            _write_through(file, b"\0")
     except OSError as cause:
         raise write_error(folder, cause) from cause
 
@@ -224,11 +202,8 @@ def lock_file(path: Path, *, wait: bool = False) -> int | None:
     """Lock a file and return the descriptor that holds the lock; None if another holder has it.
 
     The system releases the lock when the holder closes the descriptor or ends, however it ends. The
-    file itself stays: deleting it would let two processes lock two files of one name.
-
-    Args:
-        path: created if need be, in a folder that exists.
-        wait: whether to wait for the other holder rather than return None.
+    file, in a folder that exists, is created if need be and stays: deleting it would let two
+    processes lock two files of one name. With `wait`, the other holder is waited for.
 
     Raises:
         OSError: when the file cannot be created, or the file system has no locks.
@@ -274,14 +249,8 @@ def file_lock(path: Path) -> Iterator[bool]:
 def append_line(path: Path, line: str, *, sync: bool = True) -> None:
     """Append a line to a text file; a crash may leave a torn last line.
 
-    Args:
-        path: the file.
-        line: its new last line.
-        sync: wait until the disk has it and all lines before; else only a crash of the system, not
-            one of the process, may lose it.
-
-    Raises:
-        StoreError: as `atomic_write_bytes`.
+    With `sync`, wait until the disk has it and all lines before; else a crash of the system, not
+    one of the process, may lose it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,15 +37,11 @@ class Platform:
     """Names and fingerprint of a numeric platform.
 
     Attributes:
-        architecture: of the processor, `x86_64` or `arm64`.
         aten: instruction set of torch's own operations, as `AVX2` or `DEFAULT`.
         onednn: implementations that oneDNN chose for a few convolutions, as `jit:avx2`; `none` if
             torch computes them without it.
         torch_blas: library and version that torch was built with.
         numpy_blas: libraries of numpy and scipy, with versions and the kernels they chose.
-        torch: version.
-        numpy: version.
-        scipy: version.
         device: `cpu`, or `cuda` with the GPU, its compute capability, CUDA and cuDNN.
         precision: of float32 products: `ieee`, `tf32` or `bf16`.
         fingerprint: SHA-256 of the bits of fixed operations, 64 hexadecimal digits.
@@ -85,9 +81,8 @@ def as_json(records: Sequence[Mapping[str, str]]) -> str:
 def measure(device: str = "cpu", tf32: bool = False) -> Platform:
     """Return the platform of this process; takes a tenth of a second once, without imports.
 
-    Args:
-        device: type of the device that trains, `cpu` or `cuda`.
-        tf32: True if it trains in TF32; False for IEEE float32, also around bf16.
+    `device` is the type of the one that trains, `cpu` or `cuda`; `tf32` says whether it trains in
+    TF32, not in IEEE float32, also around bf16.
     """
     with reproducible(device), products(tf32=True) if tf32 else nullcontext():
         return _measure(device)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import EntryPoint
-from typing import Any
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
 
 from fedbench.bench.system.errors import PluginError, PluginWarning
 from fedbench.bench.system.source import keep_source
+
+T = TypeVar("T")
 
 
 def origin(point: EntryPoint) -> str:
@@ -32,3 +35,18 @@ def load_error(point: EntryPoint, err: Exception) -> PluginError:
 def leave_out(error: PluginError) -> None:
     """Warn that a plugin is left out."""
     warnings.warn(f"{error}; going on without it", PluginWarning, stacklevel=3)
+
+
+def load_all(group: str, accept: Callable[[EntryPoint], T]) -> dict[str, T]:
+    """Return what `accept` makes of the entry points of a group, by name.
+
+    One for which it raises an error is left out with a warning: importing a package may raise
+    anything.
+    """
+    found = {}
+    for point in sorted(entry_points(group=group)):
+        try:
+            found[point.name] = accept(point)
+        except Exception as err:
+            leave_out(load_error(point, err))
+    return found

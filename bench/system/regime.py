@@ -21,11 +21,7 @@ TF32 = "tf32"
 
 
 def check_precision(precision: str, device: torch.device | str) -> None:
-    """Refuse a precision that a device does not compute in.
-
-    Raises:
-        ResourceError: for `tf32` on a CPU.
-    """
+    """Refuse a precision that a device does not compute in."""
     if precision == TF32 and torch.device(device).type != "cuda":
         raise ResourceError(
             "client.precision=tf32 needs a GPU, and this run is on the CPU; use --device cuda, or"
@@ -39,10 +35,7 @@ def reproducible(device: torch.device | str) -> Iterator[None]:
 
     An operation that has no deterministic form on a GPU still runs, with a warning of torch that
     names it. The caller's switches are restored; `CUBLAS_WORKSPACE_CONFIG` stays in the
-    environment.
-
-    Args:
-        device: what computes inside the block; for a CPU nothing changes.
+    environment. For a CPU nothing changes.
     """
     if torch.device(device).type != "cuda":
         yield

@@ -25,8 +25,7 @@ _SECONDS_TO_DIE = 5.0
 def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     """Make a folder that is gone after the block, and delete folders of dead processes.
 
-    Args:
-        place: folder to make it in; None = the system's folder for temporary files.
+    It is made in `place`, else in the system's folder for temporary files.
 
     Raises:
         ResourceError: if it cannot be made, or the block cannot write in it.
@@ -52,11 +51,7 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
 
 
 def temporary_place() -> Path:
-    """Return the system's folder for temporary files.
-
-    Raises:
-        ResourceError: if nothing can be written in any of its candidates.
-    """
+    """Return the system's folder for temporary files."""
     try:
         return Path(tempfile.gettempdir())
     except OSError as err:
@@ -118,12 +113,7 @@ def delete_folder(folder: Path) -> None:
 
 
 def end_processes(folder: Path, seconds: float) -> None:
-    """Wait for Ray's processes that work in a folder to end, and kill those that do not.
-
-    Args:
-        folder: temporary folder of a Ray session.
-        seconds: time that they get.
-    """
+    """Wait some seconds for Ray's processes that work in a folder to end, and kill the others."""
     _, alive = psutil.wait_procs(_processes(folder), seconds)
     for process in alive:
         with suppress(psutil.Error):

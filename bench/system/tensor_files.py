@@ -38,12 +38,7 @@ def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> s
 
 
 def encode(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the content of a file, with its checksum; equal values give equal bytes.
-
-    Args:
-        meta: JSON values.
-        tensors: on any device.
-    """
+    """Return the content of a file, with its checksum; equal values give equal bytes."""
     flat = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     values = json.loads(json.dumps(dict(meta), sort_keys=True))  # keys become text, as when read
     # One entry: safetensors writes several in an order that changes from call to call.
@@ -56,11 +51,7 @@ def read(
     """Return the JSON values and the tensors of a file, after checking them.
 
     Tensors are private maps of the file: processes share the memory, and a change to a tensor does
-    not reach the file.
-
-    Args:
-        path: the file.
-        prefix: only tensors whose names begin with it, or with one of several.
+    not reach the file. With a prefix, or several, only tensors of such names are read.
 
     Raises:
         OSError: if the file cannot be opened.

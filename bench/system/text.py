@@ -48,7 +48,7 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _HIDDEN.sub(_escape, utf8_text(text))
+    return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], utf8_text(text))
 
 
 def single_line(text: str) -> str:
@@ -77,10 +77,6 @@ def visible_json(value: Any, **options: Any) -> str:
     """
     text = utf8_text(json.dumps(value, ensure_ascii=False, allow_nan=False, **options))
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
 
 
 _NUMBER = re.compile(r"[-+≥]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMG]?B|s|min|h|d)| [±\[(].*)*|-|")

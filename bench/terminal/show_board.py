@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from fedbench.bench.board.checks import CheckCount
     from fedbench.bench.board.release import Released
-    from fedbench.bench.board.submit import Submission
-    from fedbench.bench.board.verify import BundleVerification
+    from fedbench.bench.board.verify import BundleVerification, Submission
     from fedbench.bench.runs.compare import Reproduction
 
 _SHOWN = 30

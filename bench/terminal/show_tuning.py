@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, main_metrics
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
+from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
-from fedbench.bench.data.datasets import Contents
+from fedbench.bench.data.datasets import content_names
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
@@ -316,7 +316,7 @@ def plan(
         ConfigError: for a value that does not fit, or one that the grid itself sets.
         DataError: for a data set whose content decides on a value, and that cannot be opened.
     """
-    content = content or Contents()
+    content = content or content_names()
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.evaluation.objectives.names import GATE
-from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import mean_ranks
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -170,7 +169,7 @@ def _read(path: Path) -> Record:
         StoreError: if it cannot be read, or is torn or altered.
     """
     try:
-        return parse_json(path.read_bytes(), required=True)
+        return parse_json(path.read_bytes())
     except (OSError, ValueError) as err:
         raise StoreError(
             f"{str(path)!r}: {err}; delete the folder {str(path.parent)!r} to run its trials again"

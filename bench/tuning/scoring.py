@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedbench.bench.evaluation.objectives.accumulator import with_noise
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
-from fedbench.bench.evaluation.objectives.names import GATE
-from fedbench.bench.evaluation.objectives.noise import with_noise
-from fedbench.bench.evaluation.objectives.of_clients import (
+from fedbench.bench.evaluation.objectives.names import (
     DEFAULT,
+    GATE,
     OF_CLIENTS,
     ClientObjective,
 )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fedbench.bench.evaluation.objectives.names import check_name
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, LOSS
+from fedbench.bench.evaluation.objectives.names import DEFAULT, LOSS, check_name
 from fedbench.bench.system.arguments import Option, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.rungs import FIDELITIES, NONE

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import Contents
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.data.datasets import content_names
+from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate
 from fedbench.bench.results.store.replicas import Difference
@@ -176,7 +176,7 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    content = Contents(places.cache, build=True)
+    content = content_names(places.cache)
     evaluated = resolve(spec, content=content, **vars(settings)).config  # a study has no probes
     check_confirm(confirm, evaluated)
     store, share = places.open_store(), cluster.share(places.device)
@@ -263,7 +263,7 @@ def _plan(
         "evaluation.objectives": Scoring(search.scored_by).objectives,
     }
     given = fixed.pop("seed", None)
-    content = Contents(places.cache, build=True)
+    content = content_names(places.cache)
 
     def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
         sources = replace(settings, set=fixed, seed=seed)

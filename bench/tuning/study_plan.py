@@ -12,7 +12,7 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.results.leaderboard.studies import with_ranks
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import flat_config

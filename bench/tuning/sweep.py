@@ -15,7 +15,7 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig, row_id, training_id
 from fedbench.bench.config.partitioners import fields_not_read
-from fedbench.bench.data.datasets import Contents, Dataset
+from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
@@ -156,7 +156,7 @@ def sweep(
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
     datasets = _opener(places.cache)
-    content = Contents(places.cache, build=True)
+    content = content_names(places.cache)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
         settings |= {"methods": methods, "seeds": seeds, "content": content}

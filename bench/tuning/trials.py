@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import with_ranks
 from fedbench.bench.runs.execute import Origin

@@ -98,5 +98,5 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_left_out_with_a_warning(package: Path) -> None:
-    with pytest.warns(PluginWarning, match="data set 'digits'"):
+    with pytest.warns(PluginWarning, match="plugin 'digits'"):
         assert "blobs" in datasets.known_names()

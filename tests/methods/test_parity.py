@@ -24,7 +24,7 @@ from fedbench import run
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import extract
-from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.evaluation.probes import knn_accuracy
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.history import RoundRecord

@@ -34,9 +34,8 @@ from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.export import export_encoder, load_encoder
+from fedbench.bench.runs.export import export_encoder, load_encoder, load_run
 from fedbench.bench.runs.figures import figures
-from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import FedbenchError, StoreError

@@ -32,9 +32,6 @@ def dirichlet(examples: Examples, *, alpha: float, min_client_size: int) -> Owne
 
     Clients can come out empty. With `min_client_size` all classes are drawn again until every
     client is large enough, a bounded number of times.
-
-    Raises:
-        ConfigError: No draw gave every client `min_client_size` images.
     """
     labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     totals = np.bincount(labels, minlength=num_classes)
@@ -91,9 +88,6 @@ def dirichlet_balanced_legacy(examples: Examples, alpha: float) -> Owners:
     down leaves up to a tenth of the images unused, and at a concentration of 0.001 client
     sizes range from 433 to 732 on CIFAR-10. Both sums are taken before either division, as there:
     the total alternates, and is 1 after an even number of scalings.
-
-    Raises:
-        ConfigError: Plain Dirichlet draws underflowed, as they do in that code.
     """
     labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     # Its stream is frozen by NumPy's compatibility policy; nothing else draws from it.
@@ -156,9 +150,6 @@ def pathological(examples: Examples, *, classes_per_client: int) -> Owners:
 
     Source: Arora 2023, pFedAE, experiments with two classes per client; the thesis does not say
     which, so the layout is ours.
-
-    Raises:
-        ConfigError: More classes per client than exist, or more holders of a class than images.
     """
     labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     totals = np.bincount(labels, minlength=num_classes)

@@ -23,19 +23,11 @@ _MIN_CONCENTRATION = 1e-200
 def log_dirichlet(
     rng: np.random.Generator, concentration: float, shape: tuple[int, int], axis: int
 ) -> FloatArray:
-    """Logarithms of symmetric Dirichlet draws along one axis of a matrix.
+    """Logarithms, finite, of symmetric Dirichlet draws along one axis of a matrix.
 
     A Gamma(a) variate is a Gamma(a + 1) variate times U^(1/a), and log U is minus an exponential
-    variate: neither factor underflows in logarithms.
-
-    Args:
-        rng: Source of the draws.
-        concentration: Of every component, above 0; below 1e-200 the draw is one-hot anyway.
-        shape: Of the result.
-        axis: Axis along which the exponentials sum to 1.
-
-    Returns:
-        Finite logarithms of `shape`.
+    variate: neither factor underflows in logarithms. The concentration of every component is above
+    0; below 1e-200 the draw is one-hot anyway.
     """
     a = max(concentration, _MIN_CONCENTRATION)
     log_gamma: FloatArray = np.log(rng.standard_gamma(a + 1.0, shape))
@@ -51,13 +43,8 @@ def sinkhorn(log_weights: FloatArray, row_totals: FloatArray, col_totals: FloatA
     after at most 1000 scalings, fewer when the matrix has more than 500,000 cells: extreme
     concentrations converge slowly, and `round_to_totals` makes the totals exact in any case.
 
-    Args:
-        log_weights: (K, C), finite; overwritten.
-        row_totals: (K,), positive.
-        col_totals: (C,), positive, same sum.
-
-    Returns:
-        (K, C) scaled matrix, no longer in logarithms.
+    `log_weights` (K, C) are finite, and overwritten; the totals (K,) and (C,) are positive and have
+    one sum. Returns the scaled matrix, no longer in logarithms.
     """
     log_rows = np.log(row_totals)[:, None]  # (K, 1)
     log_cols = np.log(col_totals)[None, :]  # (1, C)
@@ -77,17 +64,11 @@ def round_to_totals(quotas: FloatArray, row_totals: IntArray, col_totals: IntArr
     Each row is rounded by largest remainders, first among the classes that it already holds:
     rounding from 0.5 up would give a client single images of several further classes, and the
     classes per client, which papers report, would rise by a tenth. Column sums are then slightly
-    wrong, and units move from the fullest to the emptiest column: in rows that hold both
-    classes, starting where rounding had moved the other way; if there is no such row, the smallest
-    holdings move as a whole.
+    wrong, and units move from the fullest to the emptiest column: in rows that hold both classes,
+    starting where rounding had moved the other way; if there is no such row, the smallest holdings
+    move as a whole.
 
-    Args:
-        quotas: (K, C), at least 0, with row sums `row_totals` up to rounding errors.
-        row_totals: (K,).
-        col_totals: (C,), same sum.
-
-    Returns:
-        (K, C) counts.
+    `quotas` (K, C) are at least 0, with row sums `row_totals` (K,) up to rounding errors.
     """
     counts = np.floor(quotas).astype(np.int64)
     missing = row_totals - counts.sum(axis=1)  # (K,) between 0 and C
@@ -123,15 +104,9 @@ def round_to_totals(quotas: FloatArray, row_totals: IntArray, col_totals: IntArr
 
 
 def largest_remainder(rng: np.random.Generator, shares: FloatArray, total: int) -> IntArray:
-    """Split `total` units in proportion to `shares`; equal remainders are ordered at random.
+    """Split `total` units in proportion to `shares` (K,); equal remainders are ordered at random.
 
-    Args:
-        rng: Breaks ties, so that clients with low numbers are not favoured.
-        shares: (K,), at least 0 with a positive sum.
-        total: Units to split.
-
-    Returns:
-        (K,) counts with sum `total`, each within one unit of its exact share.
+    So clients with low numbers are not favoured. Each count is within one unit of its exact share.
     """
     quotas = shares * (total / shares.sum())
     counts: IntArray = np.floor(quotas).astype(np.int64)

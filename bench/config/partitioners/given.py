@@ -1,4 +1,4 @@
-"""`natural` and `file`: clients that the images come with."""
+"""`iid`, `natural` and `file`: clients that differ in nothing, or that the images come with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from fedbench.bench.config.partitioners.registry import PARTITIONERS, Examples, 
 from fedbench.bench.system.errors import ConfigError
 
 
+def iid(examples: Examples) -> Owners:
+    """Shuffle and give out one by one: sizes differ by one at most, the first are larger."""
+    count = len(examples.labels)
+    owners = np.empty(count, np.int32)
+    owners[examples.rng.permutation(count)] = np.arange(count) % examples.num_clients
+    return owners
+
+
+PARTITIONERS["iid"] = Partitioner(iid, source="nothing", may_leave_clients_empty=True)
+
+
 def natural(examples: Examples, *, natural_column: str) -> Owners:
     """Give each value of a column, such as a writer, a client of its own.
 
     With fewer clients than values, whole values are shuffled and given out one by one.
-
-    Raises:
-        ConfigError: More clients than values.
     """
     assert examples.clients is not None
     values, num_clients = examples.num_groups, examples.num_clients
@@ -30,11 +38,7 @@ def natural(examples: Examples, *, natural_column: str) -> Owners:
 
 
 def file(examples: Examples, *, partition_file: str) -> Owners:
-    """Give the images to the clients that a file names.
-
-    Raises:
-        ConfigError: The file has another number of clients.
-    """
+    """Give the images to the clients that a file names."""
     assert examples.clients is not None
     named = examples.num_groups
     if examples.num_clients != named:

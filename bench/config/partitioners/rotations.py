@@ -6,7 +6,7 @@ import numpy as np
 
 from fedbench.bench.config.partitioners.by_label import hsu
 from fedbench.bench.config.partitioners.dirichlet import log_dirichlet
-from fedbench.bench.config.partitioners.iid import iid
+from fedbench.bench.config.partitioners.given import iid
 from fedbench.bench.config.partitioners.registry import (
     PARTITIONERS,
     Angles,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Part, Splits, decoded
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
-from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.plugins import load_all
 
 SPLIT_NAMES = {
     "train": "train",
@@ -57,9 +57,7 @@ class Request:
     Attributes:
         name: `data.name` of a configuration.
         root: folder of all caches; downloads go to its folder `raw`.
-        reading: label column, image size and clients.
         command: shell command that prepares the data set.
-        download: whether the network may be used.
     """
 
     name: str
@@ -96,17 +94,14 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 @cache
 def entries() -> Mapping[str, Entry]:
     """Return all entries by name or form of names, with the plugins'."""
-    found = dict(SOURCES)
+    return {**SOURCES, **load_all(PLUGINS, _plugin)}
+
+
+def _plugin(point: EntryPoint) -> Entry:
     taken = {name.partition(":")[0] for name in SOURCES}
-    for point in sorted(entry_points(group=PLUGINS)):
-        try:
-            if point.name in taken or not _NAME.fullmatch(point.name):
-                rule = "its name must be a new one, of lower-case words joined by '-'"
-                raise PluginError(f"data set {origin(point)}: {rule}")
-            found[point.name] = Entry(partial(PluginSource.make, point.load()))
-        except Exception as err:  # importing a package may raise anything
-            leave_out(load_error(point, err))
-    return found
+    if point.name in taken or not _NAME.fullmatch(point.name):
+        raise PluginError("its name must be a new one, of lower-case words joined by '-'")
+    return Entry(partial(PluginSource.make, point.load()))
 
 
 @dataclass(frozen=True)
@@ -184,12 +179,7 @@ class PathSource(Source):
 
     @classmethod
     def make(cls, request: Request) -> PathSource:
-        """Return the source at the path that follows the colon.
-
-        Raises:
-            ConfigError: no path.
-            DataError: a path that results could not name.
-        """
+        """Return the source at the path that follows the colon."""
         text = request.name.partition(":")[2]
         if not text:
             raise ConfigError(f"data set {request.name!r} lacks its path; write {cls.kind}:PATH")
@@ -232,11 +222,7 @@ class PathSource(Source):
 
 
 def check_utf8(name: str) -> None:
-    """Refuse a name from the file system that results could not hold.
-
-    Raises:
-        DataError: for bytes that are not UTF-8.
-    """
+    """Refuse a name from the file system that results could not hold."""
     try:
         name.encode()
     except UnicodeEncodeError as err:

@@ -62,11 +62,7 @@ class Picture(NamedTuple):
         return self.file if self.row is None else f"{self.file}, row {self.row}"
 
     def open(self) -> Image.Image:
-        """Open an image that is compressed; only its header is read.
-
-        Raises:
-            DataError: Pillow does not know the format.
-        """
+        """Open an image that is compressed; only its header is read."""
         content = cast("Path | bytes", self.content)
         try:
             return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
@@ -125,43 +121,25 @@ HELD_OUT = 6
 """One of so many images is a test image where a data set has no test split."""
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """Images that are decoded already, or files of images, with their labels.
+def pictures_of(
+    images: npt.NDArray[np.uint8] | Sequence[Path],
+    labels: Sequence[int | str],
+    file: str,
+    rows: Iterable[int] | None = None,
+    clients: Sequence[str | int] | None = None,
+) -> list[Picture]:
+    """Return images from one file, pixels (N, H, W) or (N, H, W, 3) or files of their own.
 
-    Attributes:
-        images: pixels (N, H, W) or (N, H, W, 3), or N files.
-        labels: one per image.
-        file: what they come from.
-        rows: place of each image there; None = by order.
-        clients: one per image, or None.
+    `rows` has the place of each image in the file, if it is not their order.
     """
-
-    images: npt.NDArray[np.uint8] | Sequence[Path]
-    labels: Sequence[int | str]
-    file: str
-    rows: Sequence[int] | None = None
-    clients: Sequence[str | int] | None = None
-
-    def __iter__(self) -> Iterator[Picture]:
-        """Yield the images in their order."""
-        rows = range(len(self.labels)) if self.rows is None else self.rows
-        clients = self.clients or repeat(None)
-        for image, label, row, client in zip(self.images, self.labels, rows, clients, strict=False):
-            yield Picture(image, label, self.file, row, client)
+    rows = range(len(labels)) if rows is None else rows
+    return [*map(Picture, images, labels, repeat(file), rows, clients or repeat(None))]
 
 
 def decoded(
-    images: npt.NDArray[Any],
-    labels: npt.NDArray[Any],
-    file: str,
-    rows: Sequence[int] | None = None,
-) -> Decoded:
-    """Check images (N, H, W) or (N, H, W, C) and their labels (N,) or (N, 1).
-
-    Raises:
-        DataError: other types or shapes.
-    """
+    images: npt.NDArray[Any], labels: npt.NDArray[Any], file: str, rows: Iterable[int] | None = None
+) -> list[Picture]:
+    """Check images (N, H, W) or (N, H, W, C) and their labels (N,) or (N, 1)."""
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
@@ -175,7 +153,7 @@ def decoded(
             f"{file}: labels are {labels.dtype}{list(labels.shape)}; needed: integers [{count}],"
             " one per image"
         )
-    return Decoded(images, labels.reshape(-1).tolist(), file, rows)
+    return pictures_of(images, labels.reshape(-1).tolist(), file, rows)
 
 
 @dataclass(frozen=True)
@@ -194,17 +172,8 @@ def write_splits(
     """Decode both splits into the cache: RGB when any image has colour, else one grey channel.
 
     Two passes: headers first, so that shape and number are known before the first byte is written
-    and memory stays at one block of images.
-
-    Args:
-        writer: of the cache folder that is being built.
-        splits: of the source.
-        name: of the data set, for messages.
-        size: side of the squares that images become; None = they have one size already.
-        progress: see `Progress`.
-
-    Returns:
-        The class names.
+    and memory stays at one block of images. `name` is for messages; with a `size` images become
+    squares of that side, else they have one size already. Returns the class names.
 
     Raises:
         DataError: a picture is torn, sizes differ, a label is out of range, or a split is empty.
@@ -264,12 +233,7 @@ def write_splits(
 def _numbered(
     layouts: Mapping[str, Layout], class_names: tuple[str, ...] | None
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Return the labels of each split as numbers, and the class names.
-
-    Raises:
-        DataError: a class without a name, below the largest, has no image, as if labels were no
-            class numbers.
-    """
+    """Return the labels of each split as numbers, and the class names."""
     used = {label for layout in layouts.values() for label in layout.labels} - {HIDDEN}
     numbers: dict[int | str, int] = {}
     if any(isinstance(label, str) for label in used):
@@ -323,25 +287,21 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
 
 
 def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uint8]:
-    """Pixels (H, W) or (H, W, 3)."""
-    pixels = _decoded(picture, mode)
+    """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized to `size`."""
+    pixels = picture.content
+    if isinstance(pixels, np.ndarray):
+        if pixels.ndim == 2 and mode == "RGB":
+            pixels = np.stack([pixels] * 3, axis=2)
+    else:
+        with picture.open() as image:
+            try:
+                image.load()  # explicitly, because NumPy may hide its errors
+                # By way of RGBA a palette with transparency converts without a warning.
+                whole = image.convert("RGBA") if image.mode in ("P", "PA") else image
+                pixels = np.asarray(whole.convert(mode))
+            except BROKEN as err:
+                raise DataError(f"{picture.place}: not a readable image ({_brief(err)})") from err
     return pixels if size is None else fitted(pixels, size)
-
-
-def _decoded(picture: Picture, mode: str) -> npt.NDArray[np.uint8]:
-    if isinstance(pixels := picture.content, np.ndarray):
-        grey_among_coloured = pixels.ndim == 2 and mode == "RGB"
-        return np.stack([pixels] * 3, axis=2) if grey_among_coloured else pixels
-    with picture.open() as image:
-        try:
-            image.load()  # explicitly, because NumPy may hide its errors
-            if image.mode == mode:
-                return np.asarray(image)
-            # By way of RGBA a palette with transparency converts without a warning.
-            whole = image.convert("RGBA") if image.mode in ("P", "PA") else image
-            return np.asarray(whole.convert(mode))
-        except BROKEN as err:
-            raise DataError(f"{picture.place}: not a readable image ({_brief(err)})") from err
 
 
 def _stack(block: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:

@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.decode import Decoded, Part, Splits, decoded
+from fedbench.bench.data.sources.decode import Part, Picture, Splits, decoded, pictures_of
 from fedbench.bench.data.sources.huggingface import (
     IMAGE_COLUMNS,
     Shard,
     columns_of,
+    label_of,
     open_file,
-    single_label,
 )
 from fedbench.bench.system.errors import DataError
 
@@ -74,7 +74,7 @@ class OneFile(PathSource):
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and not _header(file, self.reading).pixels:
-                    files += cast("list[Path]", _csv(file, self.reading).images)
+                    files += [cast("Path", picture.content) for picture in _csv(file, self.reading)]
         return files
 
     def splits(self, scratch: Path) -> Splits:
@@ -203,7 +203,7 @@ def _header(file: Path, reading: Reading) -> Header:
     return Header(separator, names, [n for n in names if n[-1:].isdigit() and n not in asked])
 
 
-def _csv(file: Path, reading: Reading) -> Decoded:
+def _csv(file: Path, reading: Reading) -> list[Picture]:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -233,7 +233,7 @@ def _csv(file: Path, reading: Reading) -> Decoded:
     def values(column: tuple[str, ...] | None) -> list[Any]:
         return [None] * len(table) if column is None else rest[column[0]].to_pylist()
 
-    labels = [single_label(v, f"{file}, row {i}") for i, v in enumerate(values(columns.label))]
+    labels = [label_of(value) for value in values(columns.label)]
     clients = values(columns.client) if columns.client else None
     if clients and None in clients:
         raise DataError(
@@ -241,9 +241,9 @@ def _csv(file: Path, reading: Reading) -> Decoded:
         )
     if pixels:
         flat = np.stack([table[name].to_numpy() for name in pixels], axis=1)
-        return Decoded(_squares(flat, file), labels, str(file), clients=clients)
+        return pictures_of(_squares(flat, file), labels, str(file), clients=clients)
     paths = [file.parent / str(path) for path in table[files[0]].to_pylist()]
-    return Decoded(paths, labels, str(file), clients=clients)
+    return pictures_of(paths, labels, str(file), clients=clients)
 
 
 def _squares(flat: npt.NDArray[np.uint8], file: Path) -> npt.NDArray[np.uint8]:
@@ -277,13 +277,6 @@ def _npz(file: Path) -> Splits:
     return Splits([train], [test], None)
 
 
-class NpzFile(OneFile):
-    """The same, as `npz:FILE`."""
-
-    kind = "npz"
-
-
 SOURCES["file:PATH"] = Entry(
     OneFile.make, "one Parquet, CSV, IDX or .npz file, packed by gzip or not", has_columns=True
 )
-SOURCES["npz:FILE"] = Entry(NpzFile.make, "a NumPy file of MedMNIST's or Keras's form")

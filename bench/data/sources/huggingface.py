@@ -1,17 +1,21 @@
-"""Images in files and sets that Hugging Face's `datasets` reads: columns, rows, class names."""
+"""Parquet, Arrow and tar files in the forms of the Hugging Face Hub, read by its `datasets`."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource
 from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.system.errors import DataError
 
@@ -30,28 +34,20 @@ Field = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of rows, or a split of a set of the Hub.
+    """A file of rows.
 
     Attributes:
         place: its name in messages.
         open: returns it as a `datasets.IterableDataset` or `Dataset`.
-        reading: names of columns.
-        labelled: whether its labels are read.
-        has_paths: whether an image may be the path of a file.
     """
 
     place: str
     open: Callable[[], Any] = field(repr=False)
     reading: Reading
     labelled: bool = True
-    has_paths: bool = False
 
     def __iter__(self) -> Iterator[Picture]:
-        """Yield the images in their order.
-
-        Raises:
-            DataError: the file is torn, a column is missing, or a value is.
-        """
+        """Yield the images in their order."""
         with self._reading():
             yield from self._pictures()
 
@@ -70,14 +66,12 @@ class Shard:
             place = f"{self.place}, row {number}"
             image = value_of(row, columns.image)
             content = image["bytes"] if isinstance(image, dict) else image
-            if content is None and self.has_paths and image["path"]:
-                content = Path(image["path"])
             if content is None:
                 raise DataError(f"{place}: no image bytes")
             client = value_of(row, columns.client)
             if columns.client and not isinstance(client, (str, int)):
                 raise DataError(f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value")
-            label = single_label(value_of(row, columns.label), place)
+            label = label_of(value_of(row, columns.label))
             yield Picture(content, label, self.place, number, client)
 
     def class_names(self) -> tuple[str, ...] | None:
@@ -85,8 +79,7 @@ class Shard:
         with self._reading():
             features = self.open().features
             columns = columns_of(features.arrow_schema, self.place, self.reading)
-        feature = value_of(features, columns.label)
-        names = getattr(getattr(feature, "feature", feature), "names", None)
+        names = getattr(value_of(features, columns.label), "names", None)
         return tuple(names) if names else None
 
     @contextmanager
@@ -108,26 +101,6 @@ class Columns(NamedTuple):
     client: Field | None
 
 
-Shards = dict[str, list[Shard]]
-"""Shards by what they hold: train, test, validation, unlabelled."""
-
-
-def splits_of(shards: Shards, name: str) -> Splits:
-    """Return the splits train, with what is unlabelled, and test, else validation.
-
-    Raises:
-        DataError: there are no training images.
-    """
-    labelled = shards.get("train", [])
-    train = [*labelled, *shards.get("unlabelled", [])]
-    if not train:
-        raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
-    test = shards.get("test") or shards.get("validation") or []
-    # No client of a test image is asked for.
-    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
-    return Splits(train, test, labelled[0].class_names() if labelled else None)
-
-
 def open_file(file: Path, suffix: str) -> Any:
     """Open a file of `READERS` as a `datasets.IterableDataset`; nothing is copied."""
     import glob
@@ -145,7 +118,7 @@ def open_file(file: Path, suffix: str) -> Any:
 
 
 @contextmanager
-def offline(*, unless: bool = False) -> Iterator[None]:
+def offline() -> Iterator[None]:
     """Keep the `datasets` library from the network for a while."""
     import datasets
     import huggingface_hub
@@ -153,8 +126,8 @@ def offline(*, unless: bool = False) -> Iterator[None]:
     places = (datasets.config, huggingface_hub.constants)
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
-        for place, set_by_user in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = set_by_user or not unless
+        for place in places:
+            place.HF_HUB_OFFLINE = True
         yield
     finally:
         for place, set_by_user in zip(places, before, strict=True):
@@ -168,12 +141,8 @@ def value_of(row: Any, place: Field | None) -> Any:
     return row if place else None
 
 
-def single_label(value: Any, place: str) -> int | str:
-    """Return a label, or the only one of a list; `HIDDEN` for none."""
-    if isinstance(value, list):
-        if len(value) != 1 or value[0] is None:
-            raise DataError(f"{place}: {len(value)} labels in a list; allowed: one")
-        (value,) = value
+def label_of(value: Any) -> int | str:
+    """Return a label; `HIDDEN` for none."""
     if value is None:
         return HIDDEN
     label: int | str = value.strip() if isinstance(value, str) else value
@@ -194,8 +163,6 @@ def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
         return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
     def is_label(kind: Any) -> bool:
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            kind = kind.value_type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         return bool(text or pa.types.is_integer(kind))
 
@@ -235,3 +202,118 @@ def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
             f" integers or text, or data.label_column=NAME); found: {listed}"
         )
     return Columns((named or images)[0], labels[0] if labels else None, client)
+
+
+FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLIT_NAMES)})(?:[-_.].*)?\.[a-z]+")
+NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
+
+
+class HubFolder(PathSource):
+    """A folder with train-*.parquet and test-*.parquet (else validation-*) at any depth.
+
+    The Hub's converted form train/0000.parquet is read too, and so is a folder that the `datasets`
+    library's `save_to_disk` wrote; files that name no split are training images where no file names
+    one. Images are a struct {bytes, path} or plain bytes in `img` or `image`, or in the only such
+    column. Labels are integers or text, in `data.label_column`, else in
+    `label`, `labels`, `fine_label`, `class` or `target`, else in the only other column of such a
+    kind; -1 and null are none. Class names come from the set's features; text is sorted. Without a
+    test split one image of six is held out by its content.
+    """
+
+    kind = "hub"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".arrow")
+
+    def files(self) -> list[Path]:
+        """Return the files of all splits."""
+        splits = self._splits()
+        order = dict.fromkeys(SPLIT_NAMES.values())
+        return [file for split in order for file in splits.get(split, [])]
+
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        shards = {
+            split: [
+                Shard(
+                    str(file),
+                    partial(open_file, file, file.suffix),
+                    self.reading,
+                    labelled=split != "unlabelled",
+                )
+                for file in files
+            ]
+            for split, files in self._splits().items()
+        }
+        labelled = shards.get("train", [])
+        train = [*labelled, *shards.get("unlabelled", [])]
+        if not train:
+            found = ", ".join(sorted(shards))
+            raise DataError(f"{self.kind}:{self.path.name} has no training images; found: {found}")
+        test = shards.get("test") or shards.get("validation") or []
+        # No client of a test image is asked for.
+        test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
+        return Splits(train, test, labelled[0].class_names() if labelled else None)
+
+    def _splits(self) -> dict[str, list[Path]]:
+        """Return the files of each split, in order of name."""
+        named: dict[Path, dict[str, list[Path]]] = {}
+        unnamed: dict[Path, dict[str, list[Path]]] = {}
+        for place, folders, names in os.walk(self.path):
+            folders[:] = sorted(f for f in folders if not f.startswith("."))
+            for file in sorted(Path(place, name) for name in names if name[0] != "."):
+                if file.suffix not in self.suffixes:
+                    continue
+                match = FILE_NAME.fullmatch(file.name)
+                of_folder = SPLIT_NAMES.get(file.parent.name) if file.parent != self.path else None
+                if match:
+                    sets, folder, split = named, file.parent, SPLIT_NAMES[match["split"]]
+                elif of_folder:
+                    sets, folder, split = named, file.parent.parent, of_folder
+                else:
+                    sets, folder, split = unnamed, file.parent, "train"
+                sets.setdefault(folder, {}).setdefault(split, []).append(file)
+        sets = named or unnamed
+        if not sets:
+            raise DataError(f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it")
+        if len(sets) > 1:
+            listed = ", ".join(map(str, sorted(sets)))
+            raise DataError(
+                f"{self.kind}:{self.path} holds several data sets; name one of them: {listed}"
+            )
+        (splits,) = sets.values()
+        for files in splits.values():
+            _check_numbers(files)
+        return splits
+
+
+class WebDataset(HubFolder):
+    """Shards `train-000000.tar`, `test-000000.tar` (else `val-…`), `unlabelled-…`, or any names.
+
+    A sample is the files of one name up to the first dot: an image, and its label in `.cls` as an
+    integer, in `.txt` as text or in a field of `.json`: `data.label_column`, else `label`,
+    `labels`, `fine_label`, `class` or `target`. All samples have files of the same kinds; -1 or
+    none is an image without a label. Shards without a split in their names are training images, of
+    which one of six is held out.
+    """
+
+    kind = "webdataset"
+    suffixes = (".tar",)
+
+
+def _check_numbers(files: list[Path]) -> None:
+    """Raise `DataError` unless the numbers in the names make one complete split."""
+    shards = [match for file in files if (match := NUMBERED.search(file.name))]
+    if not shards:
+        return
+    counts = {int(match["count"]) for match in shards}
+    numbers = sorted(int(match["number"]) for match in shards)
+    if len(counts) > 1 or numbers != list(range(counts.pop())):
+        raise DataError(
+            f"{files[0].parent}: the shards do not make one whole split:"
+            f" {', '.join(file.name for file in files[:6])}{' …' if len(files) > 6 else ''}"
+        )
+
+
+SOURCES["hub:PATH"] = Entry(
+    HubFolder.make, "a folder of Parquet files, or one that save_to_disk wrote", has_columns=True
+)
+SOURCES["webdataset:PATH"] = Entry(WebDataset.make, "a folder of tar shards", has_columns=True)

@@ -31,19 +31,17 @@ class TorchvisionSet(Source):
 
     Attributes:
         key: name of the set and of its cache.
-        class_name: torchvision's class.
         size: classes, (C, H, W), training and test images.
         split_argument: whether the class takes split="train" instead of train=True.
         parts: torchvision's splits that training images come from.
-        request: folder, command, and whether the network may be used.
     """
 
     key: str
     class_name: str
     size: tuple[int, tuple[int, int, int], int, int]
-    split_argument: bool
-    parts: tuple[str, ...]
     request: Request
+    split_argument: bool = False
+    parts: tuple[str, ...] = ("train",)
 
     @property
     def raw(self) -> Path:
@@ -133,17 +131,11 @@ class TorchvisionSet(Source):
 
 
 def _register(
-    name: str,
-    class_name: str,
-    size: tuple[int, tuple[int, int, int], int, int],
-    *,
-    split_argument: bool = False,
-    parts: tuple[str, ...] = ("train",),
+    key: str, class_name: str, size: tuple[int, tuple[int, int, int], int, int], **more: Any
 ) -> None:
-    def make(request: Request) -> TorchvisionSet:
-        return TorchvisionSet(name, class_name, size, split_argument, parts, request)
-
-    SOURCES[name] = Entry(make, size=size)
+    SOURCES[key] = Entry(
+        lambda request: TorchvisionSet(key, class_name, size, request, **more), size=size
+    )
 
 
 _register("cifar10", "CIFAR10", (10, (3, 32, 32), 50_000, 10_000))
@@ -151,10 +143,5 @@ _register("cifar100", "CIFAR100", (100, (3, 32, 32), 50_000, 10_000))
 _register("svhn", "SVHN", (10, (3, 32, 32), 73_257, 26_032), split_argument=True)
 _register("mnist", "MNIST", (10, (1, 28, 28), 60_000, 10_000))
 _register("fashion-mnist", "FashionMNIST", (10, (1, 28, 28), 60_000, 10_000))
-_register(
-    "stl10",
-    "STL10",
-    (10, (3, 96, 96), 105_000, 8_000),
-    split_argument=True,
-    parts=("train", "unlabeled"),
-)
+_STL10 = {"split_argument": True, "parts": ("train", "unlabeled")}
+_register("stl10", "STL10", (10, (3, 96, 96), 105_000, 8_000), **_STL10)

@@ -61,20 +61,10 @@ def resized_crop(
     """Cut one box from each image and resize it, with anti-aliasing where it shrinks.
 
     Both axes are one matrix product per image. Bicubic overshoot is clamped to [0, 1], as an 8-bit
-    image clamps it; torchvision leaves it in float images.
-
-    Args:
-        images: (B, C, H, W), uint8 or float in [0, 1].
-        top: integers (B,), first row of the box, which must not leave the image.
-        left: integers (B,), first column.
-        height: integers (B,), number of rows, at least 1.
-        width: integers (B,), number of columns, at least 1.
-        size: rows and columns of the result.
-        interpolation: the cubic kernel with a = -0.5, or the triangle.
-        mirrored: bool (B,), flips the result left to right at no extra cost.
-
-    Returns:
-        float32 (B, C, *size) in [0, 1].
+    image clamps it; torchvision leaves it in float images. Images (B, C, H, W) are uint8 or float
+    in [0, 1]; the boxes, integers (B,), do not leave the image. `mirrored`, bool (B,), flips the
+    result, float32 (B, C, *size) in [0, 1], at no extra cost. The kernel is the cubic one with a =
+    -0.5, or the triangle.
     """
     rows = resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
     columns = resampling(
@@ -140,13 +130,9 @@ def color_jitter(
 ) -> Tensor:
     """Change brightness, contrast, saturation and hue, in an order that each image chooses.
 
-    Args:
-        images: float (B, C, H, W) in [0, 1].
-        order: integers (B, 4), each row a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE.
-        brightness: (B,) factors; 1 changes nothing.
-        contrast: (B,) likewise.
-        saturation: (B,) likewise; without effect on one channel, as is `hue`.
-        hue: (B,) turns in [-0.5, 0.5]; 0 changes nothing.
+    Images are float (B, C, H, W) in [0, 1]. Each row of `order` (B, 4) is a permutation of
+    BRIGHTNESS, CONTRAST, SATURATION, HUE. Factors (B,) of 1 change nothing, as does a hue's turn of
+    0 in [-0.5, 0.5]; saturation and hue have no effect on one channel.
     """
     changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     amounts = torch.stack([brightness, contrast, saturation, hue], dim=1)

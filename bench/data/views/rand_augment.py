@@ -38,22 +38,17 @@ _GREY = 0.5
 
 
 def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitude: int) -> Tensor:
-    """Apply the operations chosen for each image, one after the other.
+    """Apply the operations chosen for each image, one after the other; returns a new uint8 tensor.
 
     Images with the same operation go through torchvision together, so a batch of any size takes at
     most 23 calls per step, and pixels are torchvision's: nearest neighbour, zeros from outside.
 
+    Images are uint8 (B, C, H, W); `operations` (B, n) are numbers in `RAND_AUGMENT_OPERATIONS`,
+    applied left to right; `backwards` (B, n) is True for a negative strength, and ignored from
+    identity on; the magnitude 0..30 is that of every operation.
+
     Source: Cubuk et al. 2020, https://arxiv.org/abs/1909.13719; the operations and their strengths
     are those of torchvision's RandAugment.
-
-    Args:
-        images: uint8 (B, C, H, W), C = 1 or 3.
-        operations: integers (B, n), numbers in `RAND_AUGMENT_OPERATIONS`, applied left to right.
-        backwards: bool (B, n), True for a negative strength; ignored from identity on.
-        magnitude: strength of every operation, 0..30.
-
-    Returns:
-        A new uint8 tensor (B, C, H, W).
     """
     images = images.clone()
     keys = 2 * operations + (backwards & (operations < _NUM_SIGNED))  # (B, n)
@@ -68,15 +63,12 @@ def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitud
 
 
 def cutout(images: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Grey out one square per image, clipped at the border.
+    """Grey out one square of `side` pixels per image (B, C, H, W) in [0, 1], clipped at the border.
 
-    Source: DeVries & Taylor 2017, https://arxiv.org/abs/1708.04552. Grey is 0 after `normalise`.
+    It begins side // 2 rows above `row` (B,) and side // 2 columns left of `column` (B,). Grey is 0
+    after `normalise`.
 
-    Args:
-        images: float (B, C, H, W) in [0, 1].
-        row: integers (B,); the square begins side // 2 rows above and has `side` rows.
-        column: integers (B,), likewise.
-        side: length of a side in pixels.
+    Source: DeVries & Taylor 2017, https://arxiv.org/abs/1708.04552.
     """
 
     def covered(length: int, centre: Tensor) -> Tensor:

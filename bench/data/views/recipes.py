@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from fedbench.bench.data.views.resampling import Interpolation
-from fedbench.bench.system.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,12 @@ class ViewRecipe:
     """Random operations on an image, in the order of the fields; probabilities are per image.
 
     Attributes:
-        description: one line for readers.
         crop: nothing, a random box resized to the old size, or a window of the padded image.
         scale: share of the image that a resized crop covers, lowest and highest.
         interpolation: kernel of the resized crop.
         flip: probability of a left-right flip.
         jitter: half-widths (brightness, contrast, saturation, hue), applied with probability 0.8.
-        grayscale: probability.
         blur: probability of the 3x3 blur with sigma uniform in [0.1, 2].
-        solarize: probability.
         rand_augment: number of operations and their magnitude in 0..30, not with a resized crop.
         cutout: side of a greyed-out square, as a share of the image's shorter side.
         normalised: shift and scale by the project's one mean and deviation at the end.
@@ -51,13 +47,6 @@ class ViewRecipe:
     cutout: float = 0.0
     normalised: bool = True
 
-    def __post_init__(self) -> None:
-        if self.rand_augment is not None and self.crop == "resized":
-            raise ConfigError(
-                f"view {self.description!r}: RandAugment works on 8-bit pixels, which a resized"
-                " crop does not leave; use crop 'padded' or 'none'"
-            )
-
 
 _PLAIN = ViewRecipe("the image itself")
 _WEAK = ViewRecipe("crop of the image padded by 4, and flip", "padded", flip=0.5)
@@ -70,10 +59,7 @@ _SIMCLR_O = replace(
     blur=0.5,
 )
 _BYOL_O_2 = replace(
-    _SIMCLR_O,
-    description="as simclr-o with little blur, and solarisation",
-    blur=0.1,
-    solarize=0.2,
+    _SIMCLR_O, description="as simclr-o with little blur, and solarisation", blur=0.1, solarize=0.2
 )
 _SIMCLR_M = ViewRecipe(
     "crop of 8-100 %, flip, jitter, gray, no blur",

@@ -29,16 +29,8 @@ def resampling(
     """Weights (B, size_out, size_in) that resize a box of each image along one axis.
 
     Small images have few boxes, whose weights are computed once: copying them takes a thirtieth of
-    the time.
-
-    Args:
-        start: integers (B,), first pixel of the box.
-        length: integers (B,), at least 1; the box must not leave the image.
-        size_in: pixels of the image.
-        size_out: pixels of the result.
-        interpolation: the kernel.
-        mirrored: bool (B,), True for results that are flipped; None = none.
-        device: of the weights.
+    the time. A box has its first pixel at `start` (B,) and `length` (B,) pixels, at least 1, all
+    within the image; `mirrored` (B,) flips results, None = none.
     """
     boxes = size_in * (size_in + 1) // 2
     if 2 * boxes * size_in * size_out > _TABLE_VALUES:

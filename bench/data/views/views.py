@@ -33,15 +33,11 @@ _CHUNK_VALUES: Final = 2**19
 
 
 def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw one view of each image.
+    """Draw one view of each image, float32 (B, C, H, W) on the images' device.
 
-    Args:
-        name: a key of `VIEWS`.
-        images: uint8 (B, C, H, W), C = 1 (no saturation, hue, grayscale) or 3, H and W at least 4.
-        generator: a CPU generator; its draws depend on the recipe and on (B, H, W) alone.
-
-    Returns:
-        float32 (B, C, H, W) on the device of the images, normalised unless the recipe says not.
+    The view, a key of `VIEWS`, is normalised unless its recipe says not. The draws of the CPU
+    generator depend on the recipe and on (B, H, W) alone. Images are uint8 with C = 1 (no
+    saturation, hue, grayscale) or 3, H and W at least 4.
 
     Raises:
         UnknownNameError: no view has this name.

@@ -30,12 +30,7 @@ BYTES = 8
 
 
 class Projections:
-    """Projections of some images and of one augmented view of each.
-
-    Args:
-        clean: (n, d), n >= 1, finite.
-        view: (n, d), finite.
-    """
+    """Projections of some images and of one augmented view of each, (n, d), n >= 1, finite."""
 
     def __init__(self, clean: Tensor, view: Tensor) -> None:
         self.clean, self.view = clean.double(), view.double()
@@ -74,9 +69,7 @@ class Statistic(ABC):
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         """Return the sum over a client's images.
 
-        Args:
-            projections: the client's.
-            shared: what the server has sent; empty unless an objective has several exchanges.
+        `shared` is what the server has sent; empty unless an objective has several exchanges.
         """
 
     def noise_scale(self, dim: int) -> Tensor:
@@ -94,13 +87,10 @@ class Statistic(ABC):
 def score_of_sums(
     name: str, *reads: str, better: Literal["higher", "lower", "near 1"] = "higher"
 ) -> Metric:
-    """Return the metric of an objective.
+    """Return the metric of an objective by its name in rows.
 
-    Args:
-        name: in rows.
-        reads: fields of the evaluation that it depends on, beside those of all objectives:
-            `objective_view` where its statistics use the view of an image.
-        better: which values are better.
+    `reads` are fields of the evaluation that it depends on, beside those of all objectives:
+    `objective_view` where its statistics use the view of an image.
     """
     return Metric(name, better=better, reads=(*SCORES, "objective_noise", *reads))
 
@@ -133,9 +123,8 @@ class Objective(ABC):
     def answer(self, sums: Sums, shared: Sums) -> Sums:
         """Return what the server sends before the next exchange.
 
-        Args:
-            sums: of the exchange that has ended, over all clients.
-            shared: what it sent before that one; empty before the first.
+        `sums` are of the exchange that has ended, over all clients; `shared` is what it sent before
+        that one, empty before the first.
         """
         raise NotImplementedError(f"objective {self.name!r} has one exchange")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 
 from fedbench.bench.evaluation.metrics import register
+from fedbench.bench.evaluation.objectives import scores
 from fedbench.bench.evaluation.objectives.base import Objective
 from fedbench.bench.evaluation.objectives.names import GROUP, SHIPPED
 from fedbench.bench.system.errors import PluginError, UnknownNameError
-from fedbench.bench.system.plugins import leave_out, load, load_error, origin
+from fedbench.bench.system.plugins import load, load_all
 
 DEFAULT = ("participation-ratio",)
 """Objectives of every run; `evaluation.objectives` names further ones."""
@@ -24,32 +24,21 @@ def objectives() -> dict[str, Objective]:
     A plugin that cannot be loaded, or takes a name or metric that is taken, is left out with a
     warning.
     """
-    found = {name: _load(place)() for name, place in SHIPPED.items()}
+    found: dict[str, Objective] = {n: getattr(scores, kind)() for n, kind in SHIPPED.items()}
     for objective in found.values():
         register(objective.metric)
-    for point in sorted(entry_points(group=GROUP)):
-        try:
-            plugin = load(point)()
-        except Exception as err:
-            leave_out(load_error(point, err))
-            continue
-        try:
-            if not isinstance(plugin, Objective):
-                raise PluginError("it is no class of Objective")
-            if plugin.name in found:
-                raise PluginError(f"{plugin.name!r} is taken")
-            register(plugin.metric)
-        except PluginError as err:
-            leave_out(PluginError(f"plugin {origin(point)}: {err}"))
-        else:
-            found[plugin.name] = plugin
+
+    def accept(point: EntryPoint) -> None:
+        plugin = load(point)()
+        if not isinstance(plugin, Objective):
+            raise PluginError("it is no class of Objective")
+        if plugin.name in found:
+            raise PluginError(f"{plugin.name!r} is taken")
+        register(plugin.metric)
+        found[plugin.name] = plugin
+
+    load_all(GROUP, accept)
     return found
-
-
-def _load(place: str) -> type[Objective]:
-    module, name = place.split(".")
-    kind: type[Objective] = getattr(import_module(f"{__package__}.{module}"), name)
-    return kind
 
 
 def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
@@ -59,9 +48,6 @@ def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
         names: of `evaluation.objectives`.
         noise: whether the sums get noise. Its scale depends on how many sums share it, so that all
             objectives of fedbench are then computed that noise leaves an epsilon.
-
-    Raises:
-        UnknownNameError: for a name that is none.
     """
     known = objectives()
     for name in names:

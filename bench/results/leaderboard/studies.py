@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.evaluation.objectives.names import GATE
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS, ClientObjective
+from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,

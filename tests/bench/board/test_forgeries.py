@@ -22,8 +22,7 @@ import pytest
 from fedbench.bench.api.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
 from fedbench.bench.board.checks import Problem
-from fedbench.bench.board.submit import _text
-from fedbench.bench.board.verify import verify_bundle
+from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.store.row import Row

@@ -20,8 +20,7 @@ import pytest
 
 import fedbench
 from fedbench.bench.board.bundle import Entry
-from fedbench.bench.board.changes import Change, changes, changes_text
-from fedbench.bench.board.release import release
+from fedbench.bench.board.release import Change, changes, changes_text, release
 from fedbench.bench.results.store.released import RELEASE, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes

@@ -209,7 +209,7 @@ def test_a_changed_source_is_built_again(tmp_path: Path) -> None:
     shutil.rmtree(root)
     assert load_dataset(f"folder:{root}", tmp_path / "data").revision == second.revision
     _truncate(second.path / "train_images.npy")
-    with pytest.raises(DataError, match=r"pictures.*npy"):
+    with pytest.raises(DataError, match="pictures"):
         load_dataset(f"folder:{root}", tmp_path / "data")
 
 

@@ -243,14 +243,11 @@ def test_subsets(tmp_path: Path) -> None:
         load_dataset("digits", tmp_path, test_subset=0)
 
 
-def test_pickle_carries_the_path_only(hub: Path, tmp_path: Path) -> None:
+def test_a_cache_is_reopened_by_its_path(hub: Path, tmp_path: Path) -> None:
     dataset = load_dataset(f"hub:{hub}", tmp_path)
-    data = pickle.dumps(dataset)
-    again = pickle.loads(data)
-    assert len(data) < 1000
+    again = reopen(dataset.path)
     assert isinstance(again.train_images, np.memmap)
     assert (again.name, again.revision) == (dataset.name, dataset.revision)
-    assert reopen(dataset.path).revision == dataset.revision
     with pytest.raises(DataError, match=str(dataset.path)):
         reopen(dataset.path, "another")
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedbench.bench.data import datasets
-from fedbench.bench.data.cache import CacheWriter, ensure
-from fedbench.bench.data.datasets import Contents, load_dataset, prepare
+from fedbench.bench.data.datasets import content_names, load_dataset, prepare
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.system.errors import DataError
@@ -84,58 +81,15 @@ def test_subsets_do_not_depend_on_the_source(tmp_path: Path) -> None:
     assert parts[0].path != parts[1].path
 
 
-def test_looking_up_neither_builds_nor_guesses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, folder = tmp_path / "data", write_folder(tmp_path / "cifar100")
-    name = f"folder:{folder}"
-    with pytest.raises(DataError, match=r"fedbench data prepare folder:.* --data-dir"):
-        Contents(data)(name)
+    name, look_up = f"folder:{folder}", content_names(data)
+    assert look_up("cifar100") == "cifar100"  # is a name already
     assert not data.exists()
-    assert Contents(data)("cifar100") == "cifar100"  # is a name already
-    revision = prepare(name, data).sha256
-    assert Contents(data)(name) == "folder:cifar100"
-    know(monkeypatch, cifar100=revision)
-
-    def refuse(*args: Any) -> None:
-        raise AssertionError("a prepared set is not opened")
-
-    monkeypatch.setattr(datasets, "_load", refuse)
-    assert Contents(data)(name) == "cifar100"
-    os.utime(folder / "train/a/0.png", (1, 1))  # the folder has changed since
-    with pytest.raises(DataError, match="fedbench data prepare"):
-        Contents(data)(name)
+    assert look_up(name) == "folder:cifar100"
+    know(monkeypatch, cifar100=prepare(name, data).sha256)
+    assert look_up(name) == "folder:cifar100"
     shutil.rmtree(folder)  # the cache is all that is left
-    assert Contents(data)(name) == "cifar100"
+    assert content_names(data)(name) == "cifar100"
     with pytest.raises(DataError, match="nowhere"):
-        Contents(data)(f"hub:{tmp_path}/nowhere")
-
-
-def test_looking_up_builds_where_the_data_are_needed_anyway(tmp_path: Path) -> None:
-    data, folder = tmp_path / "data", write_folder(tmp_path / "mine")
-    contents = Contents(data, build=True)
-    assert contents(f"folder:{folder}") == "folder:mine"
-    shutil.rmtree(data)
-    assert contents(f"folder:{folder}") == "folder:mine"  # once per object
-    assert not data.exists()
-
-
-def test_a_set_of_torchvision_in_the_data_folder_names_its_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, folder = tmp_path / "data", write_folder(tmp_path / "CIFAR_100")
-    copy = load_dataset(f"folder:{folder}", data)
-    assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"
-
-    def write(writer: CacheWriter) -> tuple[str, ...]:
-        for split in ("train", "test"):
-            writer.put(f"{split}_images", getattr(copy, f"{split}_images"))
-            writer.put(f"{split}_labels", getattr(copy, f"{split}_labels"))
-        return copy.class_names
-
-    ensure(data / "cifar100", "cifar100", "torchvision/CIFAR100", write)
-    assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"  # not all of CIFAR-100
-    small = SOURCES["cifar100"]._replace(size=(2, (3, 4, 4), 12, 4))
-    monkeypatch.setitem(SOURCES, "cifar100", small)
-    assert Contents(data)(f"folder:{folder}") == "cifar100"
-    assert load_dataset(f"folder:{folder}", data, train_subset=2).name == "cifar100"
+        look_up(f"hub:{tmp_path}/nowhere")

@@ -28,9 +28,6 @@ def test_a_partition_is_a_read_only_value() -> None:
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
-    for wrong in (-1, 8):
-        with pytest.raises(IndexError, match=str(wrong)):
-            partition.client(wrong)
 
 
 @pytest.mark.parametrize("name", ["iid", "pathological", "joint"])

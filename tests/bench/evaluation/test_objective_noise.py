@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.evaluation.objectives.accumulator import Accumulator
-from fedbench.bench.evaluation.objectives.base import Projections
-from fedbench.bench.evaluation.objectives.noise import (
+from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
+    Accumulator,
     GaussianNoise,
     epsilon,
     with_noise,
 )
+from fedbench.bench.evaluation.objectives.base import Projections
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError

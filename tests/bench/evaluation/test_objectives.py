@@ -16,10 +16,11 @@ from torch import Tensor
 
 from fedbench.bench.evaluation import metrics
 from fedbench.bench.evaluation.objective import client_align_unif
-from fedbench.bench.evaluation.objectives import names, registry, spectrum
+from fedbench.bench.evaluation.objectives import names, registry, scores
 from fedbench.bench.evaluation.objectives.accumulator import KEPT, Accumulator
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections, score_of_sums
 from fedbench.bench.evaluation.objectives.statistics import Frequencies, Pairs, Slices
+from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.system.seeding import generator
 
@@ -120,21 +121,21 @@ def test_lidar_with_the_papers_constant() -> None:
     mean, half = (Z + V) / 2, (Z - V) / 2
     between = torch.cov(mean.T)
     within = 2 * half.T @ half / 12
-    assert spectrum.lidar(between, within, 0.0, 1e-4) == pytest.approx(1.984059, abs=1e-6)
-    assert spectrum.lidar(between, within, 0.0, 1e-6) == pytest.approx(1.963143, abs=1e-6)
-    assert spectrum.lidar(between, torch.zeros(4, 4)) is None
-    assert spectrum.lidar(torch.zeros(4, 4), within) == 1.0
+    assert scores.lidar(between, within, 0.0, 1e-4) == pytest.approx(1.984059, abs=1e-6)
+    assert scores.lidar(between, within, 0.0, 1e-6) == pytest.approx(1.963143, abs=1e-6)
+    assert scores.lidar(between, torch.zeros(4, 4)) is None
+    assert scores.lidar(torch.zeros(4, 4), within) == 1.0
     relative = values(Z, V)["lidar"]
-    assert relative == pytest.approx(spectrum.lidar(between, within) or 0, rel=1e-9)
+    assert relative == pytest.approx(scores.lidar(between, within) or 0, rel=1e-9)
     assert relative == pytest.approx(values(1e-3 * Z, 1e-3 * V)["lidar"], rel=1e-6)
 
 
 def test_the_decay_of_a_power_law_and_of_a_bent_one() -> None:
     index = torch.arange(1, 257, dtype=torch.float64)
-    assert spectrum.decay(1 / index, 10, 100) == pytest.approx((1.0, 1.0))
+    assert scores.decay(1 / index, 10, 100) == pytest.approx((1.0, 1.0))
     bent = torch.where(index <= 100, index**-0.8, 100**2.2 * index**-3)
-    assert spectrum.decay(bent, 10, 100)[0] == pytest.approx(0.8)
-    assert spectrum.decay(bent, 10, 230)[0] == pytest.approx(1.195678, abs=1e-6)
+    assert scores.decay(bent, 10, 100)[0] == pytest.approx(0.8)
+    assert scores.decay(bent, 10, 230)[0] == pytest.approx(1.195678, abs=1e-6)
 
 
 def test_sigreg_of_a_constant_and_of_normals() -> None:
@@ -301,14 +302,14 @@ class _Foreign(Objective):
     ],
 )
 def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, message: str) -> None:
-    kinds = {"Foreign": _Foreign, "dict": dict, "Taken": spectrum.RankMe}
+    kinds = {"Foreign": _Foreign, "dict": dict, "Taken": scores.RankMe}
 
     class Point(EntryPoint):
         def load(self) -> Any:
             return kinds[target]
 
     points = [Point("count", "elsewhere:Objective", names.GROUP)]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
     monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
     registry.objectives.cache_clear()
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.partition import make_test_partition
-from fedbench.bench.evaluation.linear import fit_logistic
-from fedbench.bench.evaluation.probes import mlp_predictions, probe_accuracies
+from fedbench.bench.evaluation.probes import fit_logistic, mlp_predictions, probe_accuracies
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
@@ -80,6 +81,17 @@ def easy(setup: Setup) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:
     return code[torch.from_numpy(labels.copy())], labels, code[setup.dataset.test_labels.copy()]
 
 
+def accuracies(
+    setup: Setup, train: Any, test: Any, protocols: Sequence[str], k: int | None = None
+) -> dict[str, float]:
+    """Accuracies of an encoder with the given features, of client `k` or of all."""
+    labels = setup.dataset.train_labels
+    encoded: Any = SimpleNamespace(
+        setup=setup, train=train, train_labels=labels, test=test, device=CPU, client_id=k
+    )
+    return probe_accuracies(encoded, protocols)
+
+
 def test_local_accuracy_follows_each_clients_classes() -> None:
     """Client k holds classes k and k + 1: only those with 8 or 9 among them see a mistake."""
     values = {"data__partition": "pathological", "data__num_clients": 10, "data__train_subset": 400}
@@ -87,7 +99,7 @@ def test_local_accuracy_follows_each_clients_classes() -> None:
     setup = tiny_setup(config)
     train, labels, test = easy(setup)
     both = ("linear", "mlp", "local")
-    alone = [probe_accuracies(setup, train, labels, test, both, CPU, k) for k in range(10)]
+    alone = [accuracies(setup, train, test, both, k) for k in range(10)]
     local = [metrics["linear_local_acc"] for metrics in alone]
     assert local[:7] == [1.0] * 7
     predicted = fit_logistic(train, labels, num_classes=10, l2=1e-4).predict(test).numpy()
@@ -99,7 +111,7 @@ def test_local_accuracy_follows_each_clients_classes() -> None:
         client_hits = hits[[i for i in range(200) if i in set(shares.client(k).tolist())]]
         assert local[k] == pytest.approx(sum(client_hits) / len(client_hits))
     assert min(local[7:]) < 1
-    shared = probe_accuracies(setup, train, labels, test, both, CPU)
+    shared = accuracies(setup, train, test, both)
     assert shared["linear_acc"] == alone[0]["linear_acc"] == pytest.approx(hits.mean())
     assert shared["linear_local_acc"] == pytest.approx(np.mean(local))
     assert shared["linear_local_acc_std"] == pytest.approx(np.std(local))
@@ -121,7 +133,7 @@ def test_shares_of_the_labels_are_class_balanced_and_drawn_by_seed(
     )
     setup = tiny_setup(config)
     train, labels, test = easy(setup)
-    metrics = probe_accuracies(setup, train, labels, test, ("mlp",), CPU)
+    metrics = accuracies(setup, train, test, ("mlp",))
     assert [len(rows) for rows in seen] == [400, 100, 10]  # never fewer than there are classes
     everywhere = np.bincount(labels) / 4
     assert np.abs(np.bincount(seen[1], minlength=10) - everywhere).max() < 1
@@ -129,7 +141,7 @@ def test_shares_of_the_labels_are_class_balanced_and_drawn_by_seed(
     assert names < set(metrics)
     assert metrics["linear_1pct_acc"] == pytest.approx(0.9, abs=0.1)
     other = dataclasses.replace(setup, config=config.model_copy(update={"seed": 1}))
-    assert probe_accuracies(other, train, labels, test, ("mlp",), CPU).keys() == metrics.keys()
+    assert accuracies(other, train, test, ("mlp",)).keys() == metrics.keys()
     assert len(seen) == 6
 
 

@@ -21,6 +21,7 @@ from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.system import plugins
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.layout import Layout
 from tests.bench.results.conftest import rank
@@ -41,10 +42,11 @@ class Point(EntryPoint):
 def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Install an objective or a probe for the test."""
 
-    def install(module: Any, name: str, target: Any) -> None:
+    def install(group: str, name: str, target: Any) -> None:
         monkeypatch.setitem(Point.targets, name, target)
-        points = EntryPoints([Point(name, "elsewhere:target", "a group")])
-        monkeypatch.setattr(module, "entry_points", lambda group: points)
+        points = EntryPoints([Point(name, "elsewhere:target", group)])
+        for module in (plugins, schema):
+            monkeypatch.setattr(module, "entry_points", points.select)
 
     monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
     for cached in (registry.objectives, protocols.probes):
@@ -77,7 +79,7 @@ class Disagreement(Objective):
 def test_a_foreign_objective_has_heading_direction_and_class(
     foreign: Callable[..., None], make_row: MakeRow
 ) -> None:
-    foreign(registry, "disagreement", Disagreement)
+    foreign("fedbench.objectives", "disagreement", Disagreement)
     config = tiny_config("simclr", evaluation__objectives=["disagreement"])
     assert 0 < measured(config)["disagreement"] < 2
     values = {("simclr", "simclr-o"): 0.2, ("byol", "simclr-o"): 0.1, ("ssd", "byol"): 0.3}
@@ -107,8 +109,7 @@ def test_a_foreign_probe_has_heading_direction_and_class(foreign: Callable[..., 
 
     with pytest.raises(ValidationError, match="centroid"):
         EvaluationConfig.model_validate({"protocols": ["centroid"]})
-    for module in (schema, protocols):
-        foreign(module, "centroid", Probe(("centroid",), measure, (metric,)))
+    foreign("fedbench.probes", "centroid", Probe(("centroid",), measure, (metric,)))
     found = measured(tiny_config("simclr", evaluation__protocols=["knn", "centroid"]))
     assert found["centroid_acc"] > 0
     assert main_metrics(found) == ["objective", "knn_acc", "centroid_acc"]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedbench.bench.config.schema import Protocol
-from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
 from fedbench.bench.evaluation.objective import client_statistics
+from fedbench.bench.evaluation.sgd import FRACTIONS, FinetuneSettings
 from fedbench.bench.evaluation.suite import evaluate, scored_clients
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store

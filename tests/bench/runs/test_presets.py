@@ -10,7 +10,7 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.presets import Preset
-from fedbench.bench.config.yaml_files import parse_yaml
+from fedbench.bench.config.yaml_files import load_named, parse_yaml
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
@@ -47,6 +47,8 @@ def test_every_preset_resolves_for_every_spec(name: str, spec: str) -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_decide_what_makes_results_comparable(name: str) -> None:
+    checked = check_preset(load_named("presets", name), name)
+    assert checked.preset == name
     decided = set(load_preset(name).values)
     sections = ("client.", "federation.")
     needed = {key for key in known_keys("simclr") if key.startswith(sections)} | {

@@ -14,7 +14,7 @@ from fedbench.bench.evaluation.catalogue import find
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs import remeasure
-from fedbench.bench.runs.load import load_run
+from fedbench.bench.runs.export import load_run
 from fedbench.bench.runs.remeasure import take_weights
 from fedbench.bench.runs.result import RunResult
 from fedbench.bench.runs.run import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -88,12 +87,6 @@ def test_rows_must_agree_with_their_configuration(copy: Path) -> None:
     store.write_row(row.model_copy(update={"seed": 7}))
     (damage,) = verify(copy).damaged
     assert damage.problem == f"seed is 7 but its configuration gives {row.seed}"
-
-
-def test_files_of_older_versions_have_no_checksum(copy: Path) -> None:
-    path = copy / "trials" / "s" / "study.json"
-    path.write_text(json.dumps({"spec": "pfedae"}))
-    assert verify(copy).ok
 
 
 def test_an_absent_store_is_an_error_and_an_empty_one_is_well(tmp_path: Path) -> None:

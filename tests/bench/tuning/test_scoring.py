@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.evaluation.objectives.names import SHIPPED
-from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.evaluation.objectives.names import OF_CLIENTS, SHIPPED
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store

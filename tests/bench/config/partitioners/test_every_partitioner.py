@@ -143,7 +143,7 @@ def test_balanced_labels_wants_equal_classes(text: str) -> None:
     [
         ("hsu", {"num_clients": 51}, "num_clients=51 is more than the 50 training images"),
         ("pathological", {"num_clients": 51}, "leaves no client empty"),
-        ("iid", {"num_clients": 10, "min_client_size": 6}, "needs 60 images, there are 50"),
+        ("iid", {"num_clients": 10, "min_client_size": 6}, "min_client_size=6"),
         ("iid", {"num_clients": 9, "min_client_size": 5}, None),
         (
             "pathological",

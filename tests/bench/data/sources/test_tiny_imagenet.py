@@ -110,7 +110,7 @@ def edit(name: str, text: str) -> Callable[[Path], None]:
         (lambda f: (f / "wnids.txt").unlink(), "wnids.txt"),
         (lambda f: shutil.rmtree(f / "val" / "images"), "val/images"),
         (lambda f: shutil.rmtree(f / "train" / "n05"), "n05"),
-        (lambda f: (f / "val/images/val_1.JPEG").unlink(), "line 2: 'val_1.JPEG'"),
+        (lambda f: (f / "val/images/val_1.JPEG").unlink(), "val_1.JPEG"),
         (edit("val/val_annotations.txt", "val_0.JPEG\tn7\t0\n"), "line 1: class 'n7'"),
         (edit("wnids.txt", "n02\nn02\n"), "wnids.txt"),
     ],

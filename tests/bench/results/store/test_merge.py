@@ -207,21 +207,12 @@ def test_metrics_that_another_version_does_not_record_are_not_compared(make_row:
     assert (difference.name, difference.first) == ("lidar", None)
 
 
-def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
-    old, new = [{"loss": 1.0}], [{"loss": 1.0, "traffic.up.model.bytes": 8}]
-    assert _round_differences(old, new, same_schema=False) == []
-    (difference,) = _round_differences(old, new, same_schema=True)
-    assert difference.name == "round 1 traffic.up.model.bytes"
-    (difference,) = _round_differences(new, old, same_schema=False)
-    assert (difference.first, difference.second) == (8, None)
-
-
 def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
     point = {"round_index": 0, "loss": 1.0}
-    assert _round_differences([], [point], same_schema=True) == []  # a trial has none
-    (difference,) = _round_differences([point], [point, {"round_index": 1}], same_schema=True)
+    assert _round_differences([], [point]) == []  # a trial has none
+    (difference,) = _round_differences([point], [point, {"round_index": 1}])
     assert str(difference) == "rounds 1 and 2"
-    (difference,) = _round_differences([point], [], same_schema=True)
+    (difference,) = _round_differences([point], [])
     assert str(difference) == "rounds 1 and 0"
 
 

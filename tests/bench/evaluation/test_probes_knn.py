@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.evaluation.probes import knn_accuracy
 from fedbench.bench.system import seeding
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError
-from fedbench.bench.evaluation.linear_paper import linear_probe_paper
-from fedbench.bench.evaluation.sgd import cosine
+from fedbench.bench.evaluation.sgd import cosine, linear_probe_paper
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 

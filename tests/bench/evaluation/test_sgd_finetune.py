@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.evaluation import encoded, probes, protocols
+from fedbench.bench.evaluation import probes, protocols
 from fedbench.bench.evaluation.features import extract
-from fedbench.bench.evaluation.finetune import (
+from fedbench.bench.evaluation.sgd import (
     FRACTIONS,
     FinetuneSettings,
     finetune,
@@ -137,7 +137,7 @@ def test_every_protocol_learns_from_the_same_images(
     trainer = train(setup, tmp_path, rounds=0)
     for protocol, home, function in (
         ("knn", protocols, "knn_accuracy"),
-        ("linear", probes, "linear_probe"),
+        ("linear", probes, "fit_logistic"),
     ):
         monkeypatch.setattr(home, function, spy(protocol))
         with pytest.raises(InterruptedError):
@@ -154,7 +154,7 @@ def seen_by_probe(setup: Setup, folder: Path, monkeypatch: pytest.MonkeyPatch) -
         seen.append(np.array(images))
         return extract(encode, images, **options)
 
-    monkeypatch.setattr(encoded, "extract", record)
+    monkeypatch.setattr(probes, "extract", record)
     trainer = train(setup, folder, rounds=0)
     evaluate(setup, trainer.binding, lambda k: None, ["linear"], CPU)
     return seen

@@ -1,4 +1,4 @@
-"""Scores of the spectrum of projections: how many directions are used, and how evenly.
+"""Label-free scores: alignment, spread and spectrum of all clients' images together.
 
 `RankMe` circulates with and without centring, of singular values and of eigenvalues, and with terms
 added before the logarithm; the docstrings say which is meant here. Nothing is added: shares below
@@ -7,23 +7,208 @@ added before the logarithm; the docstrings say which is meant here. Nothing is a
 
 from __future__ import annotations
 
+import math
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.objectives.base import (
     Objective,
+    Projections,
+    Statistic,
     Sums,
     noise_variance,
     score_of_sums,
     symmetric,
 )
 from fedbench.bench.evaluation.objectives.statistics import (
+    TEMPERATURE,
     DirectionProducts,
     Directions,
+    Frequencies,
     Moments,
     Pairs,
+    Slices,
     ViewScatter,
 )
+from fedbench.bench.system.seeding import generator
+
+COINCIDE = 1e-12
+"""Mean cosine distances up to here are rounding of projections in single precision."""
+
+
+class GlobalAlign(Objective):
+    """Mean cosine between an image and its view."""
+
+    name = "global-align"
+    metric = score_of_sums("global_align", "objective_view")
+    formula = "mean_x s(x, view(x))"
+    source = "Wang & Isola 2020, https://arxiv.org/abs/2005.10242, as a cosine"
+    statistics = (Pairs(),)
+    sees_contraction = True
+
+    def combine(self, sums: Sums) -> float | None:
+        count, cosines = sums["pairs"].tolist()
+        return float(cosines / count)
+
+
+class GlobalRho(Objective):
+    """Mean cosine distance between two images, each paired with itself too."""
+
+    name = "global-rho"
+    metric = score_of_sums("global_rho")
+    formula = "1 - |mean_x u(x)|^2"
+    source = "ours"
+    statistics = (Pairs(), Directions())
+    sees_contraction = True
+
+    def combine(self, sums: Sums) -> float | None:
+        return rho(sums)
+
+
+class GlobalSep(Objective):
+    """Spread between images against spread between views of one image."""
+
+    name = "global-sep"
+    metric = score_of_sums("global_sep", "objective_view")
+    formula = "1 - (1 - global-align) / global-rho"
+    source = "ours"
+    statistics = (Pairs(), Directions())
+
+    def combine(self, sums: Sums) -> float | None:
+        count, cosines = sums["pairs"].tolist()
+        spread = rho(sums)
+        return 1 - (1 - cosines / count) / spread if spread > COINCIDE else None
+
+
+class GlobalUniformity(Objective):
+    """Minus the log of the mean of exp(s(x, y) / 0.2) over all pairs of images of all clients.
+
+    The logarithm is outside of the mean, unlike in the objective's own uniformity, so the two are
+    different numbers even for one client. Estimated from 1,024 random frequencies, the same in
+    every run. Where directions fill the sphere that is 0.01 to 0.08 off, and nearly as much for
+    all encoders of one dimension d: +0.07 at d = 16, -0.04 at 64, -0.02 at 128, +0.02 at 512. So
+    values compare between encoders of the same d.
+    """
+
+    name = "global-unif"
+    metric = score_of_sums("global_unif")
+    formula = "-log mean_{x, y} exp(s(x, y) / 0.2)"
+    source = "Wang & Isola 2020, https://arxiv.org/abs/2005.10242; random features: ours"
+    sees_contraction = True
+
+    statistics = (Pairs(), Frequencies())
+
+    def combine(self, sums: Sums) -> float | None:
+        count = sums["pairs"][0]
+        kernel = float((sums["frequencies"] / count).square().sum(dim=0).mean())  # E |psi(w)|^2
+        kernel -= 2 * noise_variance(sums, "frequencies") / float(count) ** 2
+        return -math.log(kernel) - 1 / TEMPERATURE if kernel > 0 else None
+
+
+def rho(sums: Sums) -> float:
+    """Return the mean cosine distance between two images, in [0, 1] unless there is noise."""
+    count = sums["pairs"][0]
+    mean: Tensor = sums["directions"] / count
+    noise = len(mean) * noise_variance(sums, "directions") / float(count) ** 2
+    return max(0.0, 1 - float(mean.square().sum()) + noise)
+
+
+class SigReg(Objective):
+    """Distance of unit projections, times sqrt(d), from independent normals.
+
+    The Epps-Pulley statistic, weighted by exp(-t^2 / 2), with 17 knots on [-5, 5] and the mean over
+    256 directions. 0.409 for a collapsed encoder at the centre; it also grows where directions
+    share a mean. A distance to one target, which other methods do not have; LeJEPA selects by its
+    training loss, of which this is a part.
+    """
+
+    name = "sigreg"
+    metric = score_of_sums("sigreg", better="lower")
+    formula = "mean_a int |mean_x exp(i t a.z) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt, z = sqrt(d) u"
+    source = "Balestriero & LeCun 2025, https://arxiv.org/abs/2511.08544, algorithm 1"
+    statistics = (Pairs(), Slices())
+    sees_contraction = True
+
+    def combine(self, sums: Sums) -> float | None:
+        cosine, sine = sums["slices"] / sums["pairs"][0]  # (knots, directions) each
+        knots = torch.tensor(Slices.knots, dtype=torch.float64, device=cosine.device)[:, None]
+        normal = (-knots.square() / 2).exp()
+        distance = ((cosine - normal).square() + sine.square()) * normal
+        # Both signs of a knot, except that the trapezoid rule halves the last; that at 0 is 0.
+        step = Slices.knots[0]
+        weights = torch.full_like(knots, 2 * step)
+        weights[-1] = step
+        value = float((weights * distance).sum(dim=0).mean())
+        noise = 2 * noise_variance(sums, "slices") / float(sums["pairs"][0]) ** 2
+        value -= noise * float((weights * normal).sum())
+        assert math.isfinite(value)
+        return value
+
+
+CLUSTERS = 32
+STEPS = 5
+
+
+class Assignments(Statistic):
+    """For each centroid that the server has sent: the images nearest to it and their sum."""
+
+    name = "assignments"
+    meaning = "images of each of 32 clusters, and their summed unit projections"
+
+    repeated = True
+
+    def shape(self, dim: int) -> tuple[int, ...]:
+        return (CLUSTERS, dim + 1)
+
+    def of(self, projections: Projections, shared: Sums) -> Tensor:
+        unit, centroids = projections.unit, shared["centroids"]
+        nearest = (centroids.square().sum(dim=1) - 2 * unit @ centroids.T).argmin(dim=1)
+        rows = torch.cat([torch.ones_like(unit[:, :1]), unit], dim=1)
+        return unit.new_zeros(self.shape(unit.shape[1])).index_add_(0, nearest, rows)
+
+
+class Clusterability(Objective):
+    """Variance between clusters over all variance of unit projections, after k-means.
+
+    The server draws 32 centroids from the normal distribution with the images' mean and covariance;
+    five steps of Lloyd's algorithm follow. Stands in for scores that need distances between single
+    images (CLID, silhouettes), which are no sums.
+    """
+
+    name = "clusterability"
+    metric = score_of_sums("clusterability")
+    formula = "1 - within / total sum of squares, 32 clusters of unit projections"
+    source = "ours, after Calinski & Harabasz 1974"
+    statistics = (Pairs(), Directions(), DirectionProducts(), Assignments())
+    exchanges: ClassVar[int] = 1 + STEPS + 1
+
+    def answer(self, sums: Sums, shared: Sums) -> Sums:
+        """Return centroids: drawn ones after the first exchange, then the clusters' means."""
+        if "centroids" not in shared:
+            mean = sums["directions"] / sums["pairs"][0]
+            values, vectors = torch.linalg.eigh(direction_covariance(sums).cpu())
+            dim = len(mean)
+            draws = torch.randn(
+                CLUSTERS, dim, dtype=torch.float64, generator=generator(0, "centroids", dim)
+            )
+            spread = draws * values.clamp_min(0).sqrt() @ vectors.T
+            return {"centroids": mean + spread.to(mean.device)}
+        count, total = sums["assignments"][:, :1], sums["assignments"][:, 1:]
+        moved = torch.where(count > 0, total / count.clamp_min(1), shared["centroids"])
+        return {"centroids": moved}
+
+    def combine(self, sums: Sums) -> float | None:
+        assigned, count = sums["assignments"], sums["pairs"][0]
+        spread = count * direction_covariance(sums).diagonal().sum()
+        if spread <= 0:
+            return None
+        sizes, total = assigned[:, 0].clamp_min(1), assigned[:, 1:]
+        between = (total.square().sum(dim=1) / sizes).sum()
+        mean = sums["directions"] / count
+        return float((between - count * mean.square().sum()) / spread)
+
 
 _ROUNDING = 1e-12
 """Shares of the second moment up to here are single precision's rounding."""
@@ -214,9 +399,7 @@ def over_largest(values: Tensor) -> float:
 def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
     """Return tr(C)^2 / |C|_F^2 of a covariance; 1 if it is 0.
 
-    Args:
-        matrix: C.
-        noise: what noise adds to |C|_F^2 on average; None is returned if nothing else is left.
+    `noise` is what noise adds to |C|_F^2 on average; None is returned if nothing else is left.
     """
     squares = float(matrix.square().sum()) - noise
     if squares <= 0:
@@ -242,13 +425,9 @@ def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
 
 
 def lidar(between: Tensor, within: Tensor, share: float = 1e-4, least: float = 0.0) -> float | None:
-    """Return the effective rank of the eigenvalues of (S_w + c I)^-1 S_b.
+    """Return the effective rank of the eigenvalues of (S_w + c I)^-1 S_b, both (d, d).
 
-    Args:
-        between: S_b, (d, d).
-        within: S_w, (d, d).
-        share: c as a share of the mean variance of `within`.
-        least: c is at least this.
+    c is the given share of the mean variance of S_w, and at least `least`.
 
     Returns:
         At least 1; 1 where images coincide; None where only views do.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedbench.bench.data.views.views import make_view
-from fedbench.bench.evaluation.calibration import fill_statistics
+from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.runs.execute import open_dataset, untrained_figures
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system import seeding

@@ -9,9 +9,8 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.compare import _verdict, judge
+from fedbench.bench.runs.compare import Spread, _verdict, judge, spreads
 from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.spread import Spread, spreads
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
