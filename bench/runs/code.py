@@ -5,7 +5,7 @@ What ships with fedbench is known by the version of the benchmark instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from fedbench.bench.config import RunConfig, row_id
@@ -71,6 +71,11 @@ def missing_code(code: Mapping[str, str]) -> list[str]:
 def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
     """Return what two configurations have of other code, sorted."""
     return sorted({name for name, _ in {*first.items()} ^ {*second.items()}})
+
+
+def not_recorded(changed: Sequence[str]) -> str:
+    """Return what to say of code that differs from a stored run's."""
+    return f"the code of {', '.join(changed)} is not the recorded one"
 
 
 def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ from fedbench.bench.results.store.replicas import (
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.settings import entry_id
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.code import changed_code
+from fedbench.bench.runs.code import changed_code, not_recorded
 from fedbench.bench.runs.execute import open_dataset
 
 LEVEL = 0.05
@@ -270,7 +270,7 @@ def _verdict(
     if not found:
         return "same bits", ""
     if changed:
-        return "different", f"the code of {', '.join(changed)} is not the recorded one"
+        return "different", not_recorded(changed)
     if not apart:
         return "different", "the numeric platform is not known to be another one"
     for difference in found:

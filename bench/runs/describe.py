@@ -13,6 +13,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.runs.code import changed_code, foreign_code
 from fedbench.bench.system.errors import FedbenchError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Description:
         curve: points by evaluated round, as `curve.parquet` has them.
         at_chance: terms of the loss that ended at chance (`bench.results.chance`).
         commands: command lines that repeat the run; the first compares every bit.
+        other_code: what other packages bring with another code than the recorded one; then only the
+            first command is about this run.
         sources_unknown: why sources are empty: its method or preset is not here; empty if they are.
     """
 
@@ -41,6 +44,7 @@ class Description:
     at_chance: tuple[str, ...]
     commands: tuple[str, ...]
     sources_unknown: str = ""
+    other_code: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -63,20 +67,21 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     store = open_store(store).require()
     row = store.find(run_id)
     sources, unknown = _sources(row)
+    other = () if unknown else tuple(changed_code(row.code, foreign_code(row.config)))
     # A method's field that is a mapping stays one value.
     values = flatten(json.loads(row.config_json), keep=sources)
     values.pop("spec", None)
     config = {key: (value, sources.get(key, "")) for key, value in values.items()}
     changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
     commands = [f"fedbench reproduce {row.row_id}"]
-    if not unknown:
+    if not unknown and not other:
         words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
         for key in changed:
             words += ["--set", f"{key}={json.dumps(config[key][0])}"]
         commands.append(shlex.join(words))
     marked = marks(store, [row]).get(row.row_id, NO_MARKS)
     curve = store.curve(store.key(row))
-    return Description(row, config, curve, marked.at_chance, tuple(commands), unknown)
+    return Description(row, config, curve, marked.at_chance, tuple(commands), unknown, other)
 
 
 def _sources(row: Row) -> tuple[dict[str, str], str]:

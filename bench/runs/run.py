@@ -21,7 +21,7 @@ from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
-from fedbench.bench.runs.code import drop_outdated, outdated
+from fedbench.bench.runs.code import changed_code, drop_outdated, not_recorded, outdated
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import (
     OnResume,
@@ -357,6 +357,8 @@ def reproduce(
     with temporary_folder() if keep is None else nullcontext(keep) as place:
         other = open_store(place)
         config = _config(row, data_name, data_dir)
+        if changed := changed_code(row.code, config.code):
+            _log.warning("%s: the result may differ from run %s", not_recorded(changed), row.row_id)
         result = run(
             config,
             store=other,

@@ -103,6 +103,7 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     repeated = shell("reproduce", first.json["run_id"], *store, env=env)
     assert (repeated.code, repeated.json["verdict"]) == (4, "different")
     assert "edited" in repeated.json["reason"]
+    assert "edited" in repeated.err.splitlines()[0]  # before it trains
     row = Store(tmp_path / "store").find(other.json["run_id"])
     assert json.loads(row.env_json or "{}")["broken-pack"] == "1.0"
     repeated = shell("run", "edited", *words, "--again", env=env)

@@ -127,6 +127,19 @@ def test_a_row_of_a_preset_that_is_not_here_has_no_sources(tmp_path: Path) -> No
     assert description.commands == (f"fedbench reproduce {row.row_id}",)
 
 
+def test_a_row_of_other_code_is_only_reproduced(tmp_path: Path, call: Call) -> None:
+    """A command line with its settings would make another run."""
+    from fedbench.bench.results.store.store import Store
+
+    body = {**json.loads(ROWS[0].config_json), "code": {"edited": "0" * 16}}
+    row = ROWS[0].model_copy(update={"config_json": json.dumps(body)})
+    Store(tmp_path).write_row(row)
+    answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
+    record = json.loads(answer.out)
+    assert record["commands"] == [f"fedbench reproduce {row.row_id}"]
+    assert record["other_code"] == ["edited"]
+
+
 def test_sparklines() -> None:
     assert sparkline([3, 3, 3]) == "▁▁▁"
     assert sparkline([7, 0]) == "█▁"
