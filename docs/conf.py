@@ -45,6 +45,7 @@ html_theme_options = {
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 
+smartquotes_action = "qe"  # `--option` in running text keeps its hyphens
 myst_heading_anchors = 4
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True

@@ -55,7 +55,9 @@ def board_page(board: Leaderboard) -> str:
         "# Board",
         "Runs of `leaderboards/results`, ranked as `fedbench leaderboard --store"
         " leaderboards/results` ranks them: a table for each comparability class, linear accuracy"
-        " in %, mean over seeds ± half of the 95 % interval. Every number leads to its runs, and"
+        " in %, mean over seeds ± half of the 95 % interval. Seeds from 100 on, which chose"
+        " learning rates, count here and not on [the first page](../../index.md). Every number"
+        " leads to its runs, and"
         " each run has its command. [Leaderboards](../../leaderboards.md) explains what is"
         " comparable and the tests; [the report](../../results/gallery.md) draws the same rows.",
         _FILTER,

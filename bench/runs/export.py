@@ -185,8 +185,13 @@ class Encoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 images (B, C, H, W) -> float32 features (B, D)."""
-        if images.dtype != torch.uint8:
-            raise TypeError(f"images must be uint8 (B, C, H, W), got {images.dtype}")
+        wanted = self.card["image_shape"][0]
+        given: tuple[int, ...] = tuple(getattr(images, "shape", ()))
+        if getattr(images, "dtype", None) != torch.uint8 or len(given) != 4 or given[1] != wanted:
+            raise TypeError(
+                f"images must be a uint8 tensor (B, {wanted}, H, W), got {type(images).__name__}"
+                f" {given} of {getattr(images, 'dtype', 'no dtype')}"
+            )
         x = normalise(images.float() / 255)
         if self.card["pixels"] == "unit":
             x = x * STD + MEAN  # there and back as in the run, for the same bits

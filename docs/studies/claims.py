@@ -199,9 +199,9 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             study=lambda rows: (heterogeneity.HEADER, heterogeneity.outcome(rows)),
             lines=len(heterogeneity.RATES.methods),
             note="[The plan](studies/heterogeneity.md) says how rates were chosen: by SEP, which "
-            "chooses badly (log.md), so that a loss here is also one of its errors. It also says "
-            "that nine rows at α = 0.1 were known before. Orchestra's own tasks are at chance. A "
-            "line of other crops has no verdict; p is adjusted for all nine, as announced.",
+            "chooses badly ([log](log.md)), so that a loss here is also one of its errors. It also "
+            "says that nine rows at α = 0.1 were known before. Orchestra's own tasks are at "
+            "chance. A line of other crops has no verdict; p is adjusted for all nine.",
         ),
         Claim(
             "The same at matched configurations: what skew costs where both sides of a difference "
@@ -349,7 +349,7 @@ HEADER = ["comparison", "n", "linear", "difference", "p (Holm)", "seen at 0.8", 
 INTRODUCTION = """\
 # What the papers claim, and what shows here
 
-<!-- Written by `python docs/studies/claims.py > docs/claims.md` from leaderboards/. -->
+<!-- Written by docs/studies/claims.py from leaderboards/. -->
 
 Each claim of the three papers that fedbench began with, beside runs of the preset `laptop` as it
 was until 2026-11: 10,000 training and 2,000 test images of CIFAR-10, 10 clients at α = 0.1 (where a
@@ -363,9 +363,10 @@ half of the 95 % interval; p two-sided, corrected by Holm within a claim; the va
 over the sides of a claim, or Welch's where Brown and Forsythe's test finds them unequal. "Seen at
 0.8" is the smallest difference that would have been found with probability 0.8. Learning rates
 are the preset's, but where a linked plan names others, so that one method has different
-accuracies in different claims. They were chosen on seed 0, Orchestra's by labels (log.md), and
-seed 0 is among the seeds here. The rule of verdicts was set after the runs; at the first commit
-of this page's script 123 of the 134 rows of claims 1, 11 to 13 and 18 were there already.
+accuracies in different claims. They were chosen on seed 0, Orchestra's by labels
+([log](log.md)), and seed 0 is among the seeds here. The rule of verdicts was set after the runs; at
+the first commit of this page's script 123 of the 134 rows of claims 1, 11 to 13 and 18 were there
+already.
 
 - **supported**: every comparison has the claim's sign at p < 0.05, or its interval lies within the
   margin where the claim is that nothing changes;
