@@ -99,6 +99,7 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
         (("run", "simclr", "--workers", "0"), "'--workers'"),
         (("run", "--nope", "simclr"), "--nope"),
         (("run", "simclr", "--lanes", "2", "--workers", "3"), "--lanes"),
+        (("run", "simclr", "--tuned", "mine.yaml"), "--config FILE"),
         (("run", "simclr", "--lr", "0.1"), "--set client.lr=VALUE"),
         (("run", "simclr", "--rounds", "2"), "--set federation.num_rounds=VALUE"),
         (("sweep", "--alpha", "1"), "--set data.alpha=VALUE"),

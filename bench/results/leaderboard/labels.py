@@ -82,7 +82,10 @@ def _parts(
 
 
 def _last_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each dotted name, or the whole where two of them share it."""
-    last = {name: name.rpartition(".")[2] for name in names}
+    """Return the last part of each dotted name, or the whole where two of them share it.
+
+    The hash of a plugin's source is called `code`, since the plugin's name says nothing here.
+    """
+    last = {n: "code" if n.startswith("code.") else n.rpartition(".")[2] for n in names}
     times = Counter(last.values())
     return {name: part if times[part] == 1 else name for name, part in last.items()}

@@ -314,6 +314,13 @@ def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -
     }
 
 
+def test_a_plugins_hash_is_called_code(make_row: MakeRow) -> None:
+    configs = [RunConfig(spec="barlow", code={"barlow": number * 16}) for number in "01"]
+    lines = rank([make_row(config, linear_acc=0.4) for config in configs]).entries
+    labels = {f"barlow (code={number * 16})" for number in "01"}
+    assert {entry.label for entry in lines} == labels
+
+
 def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:
     def run(spec: str, seed: int, **fields: Any) -> Row:
         return make_row(RunConfig(spec=spec, seed=seed), **fields)
