@@ -30,23 +30,18 @@ def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
     """
     counts = entries.groupby(["class_id", "method"]).size()
     several = {*counts[counts > 1].index.get_level_values("method")}
-    configs: dict[str, dict[str, Mapping[str, Any]]] = {method: {} for method in sorted(several)}
-    keys = [*zip(entries.method, entries.settings_id, strict=True)]
-    for (method, identity), values in zip(keys, entries.hyperparameters, strict=True):
-        if method in several:
-            configs[method][identity] = values
+    found = entries.assign(variant="", label=entries.method, joined_by="")
     usual: dict[str, tuple[str, ...]] = {}
-    names: dict[tuple[str, str], tuple[str, str, str]] = {}
-    for method, of_method in configs.items():
-        parts, left_out = _parts(of_method)
-        for identity, (whole, part) in parts.items():
-            label = f"{method} ({part})" if part else method
-            names[method, identity] = whole, label, identity
+    for method in sorted(several):
+        of = found[found.method == method]
+        parts, left_out = _parts(dict(zip(of.settings_id, of.hyperparameters, strict=True)))
+        whole, part = zip(*map(parts.__getitem__, of.settings_id), strict=True)
+        found.loc[of.index, "variant"] = whole
+        found.loc[of.index, "label"] = [f"{method} ({each})" if each else method for each in part]
+        found.loc[of.index, "joined_by"] = of.settings_id
         if left_out:
             usual[method] = left_out
-    found = zip(*(names.get(key, ("", key[0], "")) for key in keys), strict=True)
-    columns = dict(zip(("variant", "label", "joined_by"), map(list, found), strict=True))
-    return entries.assign(**columns), usual
+    return found, usual
 
 
 def _parts(

@@ -26,7 +26,6 @@ CIRCUMSTANCES = frozenset(
 """Columns of provenance and cost, in which rows of the same run may differ."""
 
 UNKNOWN = "unknown platform"
-_VERSIONS = ("torch", "numpy", "cuda")
 
 
 @dataclass(frozen=True)
@@ -86,23 +85,10 @@ def replica_hash(row: Row) -> str:
 
 
 def platform_of(row: Row) -> str:
-    """Return the numeric platform of a row; hardware and versions if it records none."""
-    return row.platform or _machine(row) or UNKNOWN
+    """Return the numeric platform of a row; one that records none is of an unknown one."""
+    return row.platform or UNKNOWN
 
 
 def known_apart(first: Row, second: Row) -> bool:
-    """Return True if two rows are known to come from different numeric platforms.
-
-    Rows of before schema 3 record none; then hardware, device and the versions of torch, numpy and
-    CUDA have to tell, and rows without these are not known apart.
-    """
-    if first.platform and second.platform:
-        return first.platform != second.platform
-    one, other = _machine(first), _machine(second)
-    return bool(one and other and one != other)
-
-
-def _machine(row: Row) -> str:
-    env = json.loads(row.env_json or "{}")
-    versions = [f"{name} {env[name]}" for name in _VERSIONS if name in env]
-    return ", ".join(part for part in (row.hardware, *versions, row.device) if part)
+    """Return True if two rows are known to come from different numeric platforms."""
+    return bool(first.platform and second.platform and first.platform != second.platform)

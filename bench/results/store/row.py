@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import pydantic_core
@@ -46,9 +47,8 @@ def _column(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> 
     return Field(**{"default": None, **limits}, description=meaning, json_schema_extra=unit)
 
 
-def _needed(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
-    """Return a column that every record has."""
-    return Field(description=meaning, json_schema_extra=unit, **limits)
+_needed = partial(_column, default=...)
+"""A column that every record has."""
 
 
 class _Section(BaseModel):
@@ -241,8 +241,7 @@ class Row(Record):
         tell from none, `UNMOVED`, counts as none.
         """
         asked = self.num_rounds > 0 and self.local_epochs > 0
-        moved = json.loads(self.metrics_json or "{}").get("relative_movement")
-        return asked and moved is not None and moved < UNMOVED
+        return asked and self.metrics.get("relative_movement", UNMOVED) < UNMOVED
 
     @property
     def code(self) -> dict[str, str]:
