@@ -19,10 +19,10 @@ import typer
 
 import fedbench
 from fedbench.bench.runs.arguments import Places, Settings, Sources
-from fedbench.bench.system.arguments import Option, grouped
+from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import options as opt
-from fedbench.bench.terminal import show_board, show_lists, show_results, show_runs, show_tuning
+from fedbench.bench.terminal import show_lists, show_results, show_runs, show_tuning
 from fedbench.bench.terminal.console import emit, note, suggest, warn
 from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
 from fedbench.bench.terminal.options import argument
@@ -32,6 +32,7 @@ from fedbench.bench.terminal.progress import (
     StudyProgress,
     SweepProgress,
 )
+from fedbench.bench.terminal.tables import show_records
 from fedbench.bench.training import fork_server
 from fedbench.bench.tuning.cluster import Cluster
 
@@ -115,12 +116,11 @@ def _help_without_command(context: typer.Context) -> None:
 @command("fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
 def run(
     spec: opt.Spec,
-    *,
     execution: opt.Execution,
-    dry_run: opt.DryRun = False,
     settings: Settings,
     places: Places,
     output: opt.Output,
+    dry_run: opt.DryRun = False,
 ) -> Code:
     """Train one method, then evaluate its encoder."""
     common = {**vars(settings), **vars(places)}
@@ -146,7 +146,6 @@ def run(
 @command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
 def tune(
     spec: opt.Spec,
-    *,
     search: opt.Search,
     settings: Settings,
     cluster: Cluster,
@@ -155,14 +154,8 @@ def tune(
 ) -> Code:
     """Search for good hyperparameters without using labels."""
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
-        result = fedbench.tune(
-            spec,
-            on_progress=progress,
-            **vars(search),
-            **vars(settings),
-            **vars(places),
-            **vars(cluster),
-        )
+        given = opt.values(search, settings, places, cluster)
+        result = fedbench.tune(spec, on_progress=progress, **given)
     again = search.again and not search.dry_run
     show_runs.note_outdated(result.outdated, again=again)
     output.show(result, show_tuning.show_study)
@@ -180,25 +173,18 @@ def tune(
 
 @command("fedbench sweep --grid heterogeneity --seeds 0,1,2")
 def sweep(
-    *,
     grid: opt.Grid,
     cells: opt.Cells,
-    ids: opt.Ids = False,
     sources: Sources,
     cluster: Cluster,
     places: Places,
     output: opt.Output,
+    ids: opt.Ids = False,
 ) -> Code:
     """Run what a grid lists and the store has not."""
     with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
-        result = fedbench.sweep(
-            grid,
-            on_progress=progress,
-            **vars(cells),
-            **vars(sources),
-            **vars(places),
-            **vars(cluster),
-        )
+        given = opt.values(cells, sources, places, cluster)
+        result = fedbench.sweep(grid, on_progress=progress, **given)
     show_runs.note_outdated(result.outdated, again=cells.again and not cells.dry_run)
     output.show(result, partial(show_tuning.show_sweep, ids=ids))
     if result.failed and not cells.dry_run:
@@ -213,15 +199,8 @@ def sweep(
 # Results
 
 
-def _warn(problems: Sequence[str], store: Path | None) -> None:
-    """Name files of a store that could not be read, and the command that says more."""
-    warn(*problems)
-    if problems:
-        suggest("fedbench verify", store)
-
-
 @command("fedbench runs --method simclr --where data.alpha=0.1")
-def runs(*, filters: opt.Filters, store: opt.StoreDir = None, output: opt.Output) -> None:
+def runs(filters: opt.Filters, output: opt.Output, store: opt.StoreDir = None) -> None:
     """List stored runs, newest first."""
     listing = fedbench.runs(store, **vars(filters))
     warn(*listing.problems)
@@ -229,27 +208,26 @@ def runs(*, filters: opt.Filters, store: opt.StoreDir = None, output: opt.Output
 
 
 @command("fedbench show 01234567")
-def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: opt.Output) -> None:
+def show(run_id: opt.RunId, output: opt.Output, store: opt.StoreDir = None) -> None:
     """Show one stored run: results, curves, configuration, cost."""
     output.show(fedbench.describe(run_id, store), show_runs.show_description)
 
 
 @command("fedbench leaderboard --grid heterogeneity --format markdown")
 def leaderboard(
-    *,
     board: opt.Board,
+    output: opt.Output,
     format_: Annotated[
         opt.Format | None, Option("Format of the output; default: table.", "--format")
     ] = None,
     ids: opt.Ids = False,
     store: opt.StoreDir = None,
-    output: opt.Output,
 ) -> None:
     """Rank the runs in the store."""
     if output.json and format_ not in (None, "json"):
         raise ConfigError(f"--json and --format {format_} exclude each other; give one")
     ranking = fedbench.leaderboard(store, **vars(board))
-    _warn(ranking.problems, store)
+    warn(*ranking.problems)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     form = "json" if output.json else format_ or "table"
@@ -259,37 +237,37 @@ def leaderboard(
 @command("fedbench report results.html --grid heterogeneity")
 def report(
     file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],
-    *,
-    grid: opt.GridFilter = None,
-    dataset: opt.DatasetFilter = None,
     folders: opt.Folders,
     output: opt.Output,
+    grid: opt.GridFilter = None,
+    dataset: opt.DatasetFilter = None,
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
     result = fedbench.report(file, grid=grid, dataset=dataset, **vars(folders))
-    _warn(result.problems, folders.store)
-    output.show(result, show_results.show_report)
+    warn(*result.problems)
+    output.show(result)
 
 
 @command("fedbench studies simclr-810893d84f")
-def studies(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: opt.Output) -> None:
+def studies(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir = None) -> None:
     """Show tuning studies: trials, cost, correlations."""
     views = fedbench.studies(store)
-    _warn(views.problems, store)
+    warn(*views.problems)
     if study is not None:
-        view = show_lists.named("study", study, {view.study_id: view for view in views})
-        output.show(view, show_tuning.show_stored_study)
+        known = {view.study_id: view for view in views}
+        one_of("study", known)(study)
+        output.show(known[study], show_tuning.show_stored_study)
     else:
         output.show(views, show_tuning.show_studies)
 
 
 @command("fedbench dashboard simclr-810893d84f")
-def dashboard(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: opt.Output) -> None:
+def dashboard(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir = None) -> None:
     """Write tuning studies for optuna-dashboard to show."""
     from fedbench.bench.tuning.dashboard import write_journal
 
     journal = write_journal(fedbench.open_store(store), study)
-    output.show(journal, show_lists.show_values)
+    output.show(journal)
     if output.suggests:
         suggest(shlex.join(["optuna-dashboard", journal["file"]]))
 
@@ -297,33 +275,30 @@ def dashboard(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: 
 @command("fedbench figures 0123456789abcdef0123 --out figures")
 def figures(
     run_ids: opt.RunIds,
-    *,
-    out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
     folders: opt.Folders,
     output: opt.Output,
+    out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    result = fedbench.figures(run_ids, out, **vars(folders))
-    output.show(result, show_results.show_figures)
+    output.show(fedbench.figures(run_ids, out, **vars(folders)))
 
 
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")
 def export(
     run_id: opt.RunId,
     file: Annotated[Path, argument("File to write; its name ends in .safetensors.", "FILE")],
-    *,
     folders: opt.Folders,
     output: opt.Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
-    exported = fedbench.export_encoder(run_id, file, **vars(folders))
-    output.show(show_lists.plain(exported), show_lists.show_values)
+    output.show(fedbench.export_encoder(run_id, file, **vars(folders)))
 
 
 @command("fedbench reproduce 0123456789abcdef0123")
 def reproduce(
     run_id: opt.RunId,
-    *,
+    places: Places,
+    output: opt.Output,
     data: opt.DataName = None,
     keep: Annotated[
         Path | None, Option("Store for the new run; default: discard it.", metavar="DIR")
@@ -331,8 +306,6 @@ def reproduce(
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     workers: opt.Workers = None,
-    places: Places,
-    output: opt.Output,
 ) -> Code:
     """Repeat a stored run and compare every bit of its result."""
     from fedbench.bench.board.bundle import person
@@ -356,10 +329,9 @@ def reproduce(
 @command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
 def merge(
     stores: Annotated[list[Path], argument("Folders of the stores to merge.", "STORE…")],
-    *,
+    output: opt.Output,
     dry_run: opt.DryRun = False,
     store: opt.StoreDir = None,
-    output: opt.Output,
 ) -> None:
     """Merge other stores into one, and refuse results that differ.
 
@@ -367,13 +339,14 @@ def merge(
     """
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
-    output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
+    output.show(merged)
 
 
 @command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
 def submit(
+    folders: opt.Folders,
+    output: opt.Output,
     run_ids: opt.SomeRunIds = None,
-    *,
     all_: Annotated[
         bool, Option("Pack every run that has a curve and did not fail.", "--all")
     ] = False,
@@ -383,50 +356,46 @@ def submit(
     ] = None,
     by: Annotated[str | None, Option("Your name, which the bundle tells others.")] = None,
     orcid: opt.Orcid = None,
-    folders: opt.Folders,
-    output: opt.Output,
 ) -> None:
     """Pack runs into a bundle, to propose them to a board."""
     result = fedbench.submit(
         run_ids or (), every=all_, file=out, by=by, orcid=orcid, **vars(folders)
     )
-    output.show(result, show_board.show_submission)
+    output.show(result, show_results.show_submission)
 
 
 @command("fedbench release release-2026.11 --version 2026.11 --against old.parquet")
 def release(
     folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
-    *,
     version: Annotated[str, Option("Version of the release, such as 2026.11.", metavar="TEXT")],
+    output: opt.Output,
     against: Annotated[
         Path | None,
         Option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
     ] = None,
     store: opt.StoreDir = None,
-    output: opt.Output,
 ) -> None:
     """Write all runs of the store as one Parquet file.
 
     A data card and checksums lie beside it.
     """
     result = fedbench.release(folder, store, version=version, against=against)
-    output.show(result, show_board.show_release)
+    output.show(result, show_results.show_release)
 
 
 @command("fedbench verify --store leaderboards")
 def verify(
+    checks: opt.Checks,
+    places: Places,
+    output: opt.Output,
     bundle: Annotated[
         Path | None,
         argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
     ] = None,
-    *,
-    checks: opt.Checks,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
     workers: opt.Workers = None,
-    places: Places,
-    output: opt.Output,
 ) -> Code:
     """Check every file of the store, or a bundle of others.
 
@@ -456,10 +425,10 @@ def verify(
                 on_rerun=watch,
                 **vars(places),
             )
-        output.show(result, show_board.show_bundle)
+        output.show(result, show_results.show_bundle)
     elif checks.claims:
         result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
-        output.show(result, show_board.show_bundle)
+        output.show(result, show_results.show_bundle)
     else:
         result = fedbench.verify(places.store)
         output.show(result, show_results.show_verification)
@@ -472,11 +441,10 @@ def verify(
 @command("fedbench config simclr+uv --preset cross-device --yaml > mine.yaml")
 def config(
     spec: opt.Spec,
-    *,
     settings: Settings,
+    output: opt.Output,
     yaml: Annotated[bool, Option("Print YAML that --config accepts.", "--yaml")] = False,
     data_dir: opt.DataDir = None,
-    output: opt.Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
     resolved = fedbench.resolve(spec, data_dir=data_dir, **vars(settings))
@@ -489,9 +457,8 @@ def config(
 @command("fedbench explain client.lr")
 def explain(
     key: Annotated[str, argument("Dotted name of a value, such as client.lr.", "KEY")],
-    spec: opt.ShownSpec = None,
-    *,
     output: opt.Output,
+    spec: opt.ShownSpec = None,
 ) -> None:
     """Explain one value: meaning, range, value in each preset."""
     found = {"explanations": fedbench.explain(key, spec)}
@@ -500,15 +467,11 @@ def explain(
 
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
-    *,
-    labels: opt.Labels = None,
-    settings: Settings,
-    data_dir: opt.DataDir = None,
-    output: opt.Output,
+    settings: Settings, output: opt.Output, labels: opt.Labels = None, data_dir: opt.DataDir = None
 ) -> None:
     """Show how the clients of a preset share its data."""
-    made = fedbench.partition(labels=labels, data_dir=data_dir, **vars(settings))
-    output.show(made, show_lists.show_partition)
+    partition = fedbench.partition(labels=labels, data_dir=data_dir, **vars(settings))
+    output.show(partition, show_lists.show_partition)
 
 
 def _add_list(kind: str, summary: str) -> None:
@@ -518,7 +481,7 @@ def _add_list(kind: str, summary: str) -> None:
 
 
 @command("fedbench methods simclr+uv")
-def methods(spec: opt.ShownSpec = None, *, output: opt.Output) -> None:
+def methods(output: opt.Output, spec: opt.ShownSpec = None) -> None:
     """List methods and add-ons, or show one and its fields."""
     if spec is None:
         _show_list("methods", output)
@@ -532,7 +495,7 @@ _add_list("spaces", "List search spaces: the hyperparameters that can be tuned."
 
 
 @command("fedbench objectives lidar")
-def objectives(name: opt.ObjectiveName = None, *, output: opt.Output) -> None:
+def objectives(output: opt.Output, name: opt.ObjectiveName = None) -> None:
     """List the scores that need no label, or show one.
 
     Bytes are what a client uploads at 128 dimensions.
@@ -541,11 +504,12 @@ def objectives(name: opt.ObjectiveName = None, *, output: opt.Output) -> None:
         _show_list("objectives", output)
         return
     known = {record["name"]: record for record in show_lists.records("objectives")}
-    output.show(show_lists.named("objective", name, known), show_lists.show_objective)
+    one_of("objective", known)(name)
+    output.show(known[name])
 
 
 @command("fedbench datasets")
-def datasets(*, data_dir: opt.DataDir = None, output: opt.Output) -> None:
+def datasets(output: opt.Output, data_dir: opt.DataDir = None) -> None:
     """List data sets and how to get them."""
     _show_list("datasets", output, data_dir)
 
@@ -557,24 +521,22 @@ def _show_list(kind: str, output: opt.Output, data_dir: Path | None = None) -> N
 @command("fedbench data prepare cifar10", of=data_app)
 def prepare(
     name: opt.DatasetName,
-    *,
+    output: opt.Output,
     set: opt.ReadingSet = None,
     data_dir: opt.DataDir = None,
-    output: opt.Output,
 ) -> None:
     """Download or convert a data set into the cache, and verify it."""
     with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = fedbench.prepare_data(name, set=set, data_dir=data_dir, on_progress=progress)
-    output.show(show_lists.plain(prepared), show_lists.show_values)
+    output.show(prepared)
 
 
 @command("fedbench data split file:images.csv > split.csv", of=data_app)
 def split(
     name: opt.DatasetName,
-    *,
+    output: opt.Output,
     set: opt.ReadingSet = None,
     data_dir: opt.DataDir = None,
-    output: opt.Output,
 ) -> None:
     """Print as CSV which images are for training and which for testing."""
     images = fedbench.split_data(name, set=set, data_dir=data_dir)
@@ -588,11 +550,10 @@ def new(
         Literal["method", "objective", "backbone"], argument("What the package brings.", "KIND")
     ],
     name: Annotated[str, argument("Its name, such as my-method.", "NAME")],
-    *,
+    output: opt.Output,
     out: Annotated[
         Path | None, Option("Folder to make; default: NAME, here.", metavar="DIR")
     ] = None,
-    output: opt.Output,
 ) -> None:
     """Write a package that works, with its test, to start from."""
     from fedbench.bench.terminal.scaffold import write_package
@@ -605,13 +566,12 @@ def new(
 
 @command("fedbench doctor --address auto")
 def doctor(
-    *,
+    folders: opt.Folders,
+    output: opt.Output,
     address: opt.Address = None,
     gpu: Annotated[
         bool, Option("Make tiny runs on the GPU too, about a minute, and say what holds.", "--gpu")
     ] = False,
-    folders: opt.Folders,
-    output: opt.Output,
 ) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
@@ -619,7 +579,8 @@ def doctor(
 
     store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)
     result = checkup(store, data_dir, address, gpu=gpu)
-    output.show(result, show_lists.show_checks)
+    found = list(map(vars, result.checks))
+    output.show(result, lambda _: show_records(found, ("status", "name", "detail", "remedy")))
     return result.exit_code
 
 

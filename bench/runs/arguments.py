@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,8 +13,6 @@ from fedbench.bench.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedbench.bench.results.store.store import Store
-
-_PANEL, _PLACES = "Configuration", "Places"
 
 
 def yaml_name(folder: str) -> Callable[[str | None], str | None]:
@@ -43,25 +42,25 @@ def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, A
         raise ConfigError(f"{option} {err}") from err
 
 
-SET = Option(
+_value = partial(Option, panel="Configuration")
+_place = partial(Option, panel="Places", metavar="DIR", kind=Path | None)
+SET = _value(
     "Set a value by its dotted name; repeatable.",
     kind=list[str] | None,
     metavar="KEY=VALUE",
     check=parse_set,
-    panel=_PANEL,
 )
-STORE = Option(
+STORE = _place(
     "Folder of results, or a release to read: its folder, Parquet file or https address;"
-    " default: $FEDBENCH_STORE, else ./leaderboards.",
-    kind=Path | None,
-    metavar="DIR",
-    panel=_PLACES,
+    " default: $FEDBENCH_STORE, else ./leaderboards."
 )
-DATA_DIR = Option(
-    "Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.",
-    kind=Path | None,
-    metavar="DIR",
-    panel=_PLACES,
+DATA_DIR = _place("Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.")
+_CONFIG = _value("YAML file over the preset; repeatable.", "--config", kind=list[Path] | None)
+_SEED = _value("Seed of all random draws; for tune, of the search and each trial's first run.")
+_DEVICE = Option(
+    "Device to compute on; auto prefers a GPU.",
+    kind=Literal["auto", "cpu", "cuda"],
+    panel="Places",
 )
 
 
@@ -71,22 +70,12 @@ class Sources:
 
     preset: Annotated[
         str | None,
-        Option(
-            "Preset to start from, or its YAML file; default: the one that a --config file names,"
-            " else demo.",
+        _value(
+            "Preset to start from, or its YAML file; default: that of the --config file, or demo.",
             check=yaml_name("presets"),
-            panel=_PANEL,
         ),
     ] = None
-    config_files: Annotated[
-        Sequence[Path | str],
-        Option(
-            "YAML file whose values override the preset's; repeatable.",
-            "--config",
-            kind=list[Path] | None,
-            panel=_PANEL,
-        ),
-    ] = ()
+    config_files: Annotated[Sequence[Path | str], _CONFIG] = ()
     set: Annotated[Mapping[str, Any] | None, SET] = None
 
 
@@ -94,13 +83,7 @@ class Sources:
 class Settings(Sources):
     """Preset, values, files and seed of a configuration."""
 
-    seed: Annotated[
-        int | None,
-        Option(
-            "Seed of all random draws; for tune, of the search and of each trial's first run.",
-            panel=_PANEL,
-        ),
-    ] = None
+    seed: Annotated[int | None, _SEED] = None
 
 
 @dataclass(frozen=True)
@@ -109,14 +92,7 @@ class Places:
 
     store: Annotated[Any, STORE] = None
     data_dir: Annotated[Path | str | None, DATA_DIR] = None
-    device: Annotated[
-        str,
-        Option(
-            "Device to compute on; auto prefers a GPU.",
-            kind=Literal["auto", "cpu", "cuda"],
-            panel=_PLACES,
-        ),
-    ] = "auto"
+    device: Annotated[str, _DEVICE] = "auto"
 
     def open_store(self) -> Store:
         """Return the store; its folder need not exist."""

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,32 +22,18 @@ from fedbench.bench.system.text import visible, visible_json
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
 _READER_GONE = {errno.EPIPE, errno.EIO}
 """Errors of a pipe whose reader has closed it, and of a terminal that is gone."""
 
 
 def emit(text: str) -> None:
-    """Write a result to stdout, with control characters as escapes.
-
-    Raises:
-        SystemExit: with code 0, if the reader of a pipe has closed it, or the terminal is gone.
-        DataError: if stdout is a file that cannot be written.
-    """
+    """Write a result to stdout, with control characters as escapes."""
     write(visible(text))
 
 
-def emit_wrapped(text: str) -> None:
-    """Write a result as lines that fit a terminal; elsewhere as it is. See `emit`."""
-    if is_terminal(sys.stdout):
-        width = rich_console(sys.stdout).width
-        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-    emit(text)
-
-
 def write(text: str) -> None:
-    """Write a result to stdout that has its control characters already; see `emit`."""
+    """Write a result to stdout; exit with 0 if the reader of a pipe or the terminal is gone."""
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
@@ -61,7 +46,7 @@ def write(text: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Write one JSON document to stdout."""
-    text = visible_json(value, indent=2)
+    text = visible_json(value, indent=2, default=os.fspath)
     if not takes_unicode():
         text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
     write(text)
@@ -131,11 +116,7 @@ def suggest(command: str, store: Path | None = None) -> None:
 
 
 def setup_streams(*, debug: bool = False) -> None:
-    """Escape letters that a stream cannot encode; print Python's warnings on one line each.
-
-    Args:
-        debug: leave Python's warnings as they are.
-    """
+    """Escape letters that a stream cannot encode; print Python's warnings on one line each."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -169,57 +150,21 @@ def rich_console(stream: TextIO) -> Console:
     )
 
 
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
-class _CellOutput:
-    """A part of the running cell's output in a notebook; it needs no widgets."""
-
-    def __init__(self) -> None:
-        from IPython.display import display
-
-        # tqdm, which optuna imports for bars that are not drawn, asks for ipywidgets.
-        warnings.filterwarnings("ignore", "IProgress not found")
-        show: Any = display  # which has no types
-        self._handle = show({"text/plain": ""}, raw=True, display_id=True)
-
-    def update(self, text: Text) -> None:
-        self._handle.update(text)
-
-    def stop(self) -> None:
-        self._handle.update({"text/plain": ""}, raw=True)
-
-
 class Status:
-    """Lines that are replaced as work goes on; nothing in a pipe.
+    """Lines at the foot of the terminal, replaced as work goes on; nothing in a pipe (not `live`).
 
-    They stand at the foot of the terminal, or in the output of a notebook's cell.
-
-    Args:
-        title: what is running.
-        quiet: show nothing.
-        verbose: show more, as a subclass says.
-
-    Attributes:
-        live: whether there is a terminal, or a notebook, to draw on.
+    With `verbose` a subclass shows more.
     """
 
     first_step = "preparing"
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         self.title, self.quiet, self.verbose = title, quiet, verbose
-        on_terminal = is_terminal(sys.stderr) and sys.stderr.isatty()
-        self.live = not quiet and (on_terminal or in_notebook())
-        self._drawn: Live | _CellOutput | None = None
+        self.live = not quiet and is_terminal(sys.stderr) and sys.stderr.isatty()
+        self._drawn: Live | None = None
 
     def __enter__(self) -> Self:
-        if self.live and in_notebook():
-            self._drawn = _CellOutput()
-        elif self.live:
+        if self.live:
             from rich.live import Live
 
             console = rich_console(sys.stderr)

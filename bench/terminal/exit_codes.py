@@ -22,10 +22,7 @@ _MOST_KEYS = 3
 def run_command(command: Callable[[], Any], *, debug: bool = False, continues: bool = False) -> int:
     """Run a command and return its exit code; explain a failure on stderr.
 
-    Args:
-        command: returns None or an exit code; may raise anything.
-        debug: print tracebacks.
-        continues: the same command goes on where a signal ended this one.
+    With `debug` tracebacks are printed; `continues`: after a signal the same command goes on.
     """
     setup_streams(debug=debug)
     terminating = [number for number in stop_signals() if number != signal.SIGINT]

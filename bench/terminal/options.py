@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,14 +16,15 @@ from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set, yaml_
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.terminal.console import emit_json
-from fedbench.bench.tuning.cluster import LANES
+from fedbench.bench.terminal.tables import show_record
+from fedbench.bench.tuning.cluster import CORES, LANES
 from fedbench.bench.tuning.search import Search as OfStudy
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
-_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE"}
+_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE", "path": "FILE"}
 """By the type of an option whose value has no other name in the help."""
-_KIND = re.compile(r"<(?:list\[)?(int|float|str|Path)[^|>]*>")
+_KIND = re.compile(r"<(?:list\[)?(int|float|str|Path|path)[^|>]*>")
 
 
 class GroupedCommand(TyperCommand):
@@ -41,6 +42,7 @@ class GroupedCommand(TyperCommand):
             flags = _KIND.sub(lambda kind: _METAVARS[kind[1]], record[0])
             heading = getattr(param, "rich_help_panel", "") or "Options"
             sections.setdefault(heading, []).append((flags, record[1]))
+        sections["Output"] = sections.pop("Output", [])
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
@@ -94,10 +96,6 @@ def _parse_trackers(text: str | None) -> list[str]:
     return names
 
 
-def _limit(number: int) -> int | None:
-    return number or None
-
-
 Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
 ShownSpec = Annotated[
     str | None, argument("Method with optional add-ons; default: all methods.", "SPEC")
@@ -113,10 +111,7 @@ Address = Annotated[
 ]
 Labels = Annotated[
     str | None,
-    Option(
-        "Partition N examples in C equal classes instead of the data set; needs no images.",
-        metavar="balanced:N:C",
-    ),
+    Option("N examples in C equal classes instead of the data set's.", metavar="balanced:N:C"),
 ]
 Grid = Annotated[str, Option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
 ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
@@ -130,10 +125,7 @@ DataDir = Annotated[Any, DATA_DIR]
 DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]
 Again = Annotated[
     bool,
-    Option(
-        "Repeat what the store has and compare it; replace what code that is gone has made.",
-        "--again",
-    ),
+    Option("Repeat what the store has and compare; replace what older code made.", "--again"),
 ]
 Ids = Annotated[bool, Option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
@@ -147,11 +139,12 @@ ReproducedBy = Annotated[
 Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
 Workers = Annotated[
     int | None,
-    Option(
-        "Processes that train clients; default: one per physical core, or per GPU.",
-        limits={"min": 1, "max": 1024},  # more is a slip of the finger
-    ),
+    Option("Processes that train clients; default: as many as cores, or GPUs.", limits=CORES),
 ]
+
+
+_listed = partial(Option, kind=str | None)
+_FROM_0 = {"min": 0}
 
 
 @dataclass(frozen=True)
@@ -168,12 +161,7 @@ class Tracked:
 
     track: Annotated[
         Sequence[str] | None,
-        Option(
-            "Show runs while they go on in tensorboard, wandb or both.",
-            kind=str | None,
-            metavar="NAME,…",
-            check=_parse_trackers,
-        ),
+        _listed("Show runs in tensorboard, wandb or both.", metavar="NAME", check=_parse_trackers),
     ] = None
 
 
@@ -187,8 +175,7 @@ class Execution(Tracked):
     checkpoint_seconds: Annotated[
         float | None,
         Option(
-            "Least seconds between checkpoints; by default every round of up to 1,000 has one, and"
-            " in longer runs 10 s lie between.",
+            "Least seconds between checkpoints; default: 0, or 10 in long runs.",
             limits={"min": 0.0},
         ),
     ] = None
@@ -200,11 +187,7 @@ class Search(OfStudy, Tracked):
 
     confirm: Annotated[
         int,
-        Option(
-            "Then run best trial, preset and worst trial with N fresh seeds, and compare them by"
-            " labels.",
-            limits={"min": 0},
-        ),
+        Option("Then compare best, preset and worst by labels on N fresh seeds.", limits=_FROM_0),
     ] = 0
     again: Again = False
     dry_run: DryRun = False
@@ -216,36 +199,23 @@ class Cells(Tracked):
 
     methods: Annotated[
         Sequence[str] | None,
-        Option(
-            "Methods to run instead of the grid's.",
-            kind=str | None,
-            metavar="A,B",
-            check=parse_names,
-        ),
+        _listed("Methods to run instead of the grid's.", metavar="A,B", check=parse_names),
     ] = None
     seeds: Annotated[
         Sequence[int] | None,
-        Option(
-            "Seeds to run instead of the grid's.",
-            "--seeds --seed",
-            kind=str | None,
-            metavar="0,1",
-            check=_parse_seeds,
+        _listed(
+            "Seeds instead of the grid's.", "--seeds --seed", metavar="0,1", check=_parse_seeds
         ),
     ] = None
     tuned: Annotated[
         str | Sequence[str] | None,
-        Option(
-            "Use the best values of these studies or of files written by tune; auto: of each"
-            " method's latest study on the same data.",
-            kind=str | None,
+        _listed(
+            "Best values of these studies, or files of tune; auto: of the latest on the same data.",
             metavar="STUDY,…",
             check=_parse_tuned,
         ),
     ] = None
-    retry_failed: Annotated[bool, Option("Repeat runs that failed before.", "--retry-failed")] = (
-        False
-    )
+    retry_failed: Annotated[bool, Option("Repeat failed runs.", "--retry-failed")] = False
     again: Again = False
     dry_run: DryRun = False
 
@@ -262,16 +232,21 @@ class Filters:
     ] = None
     where: Annotated[
         Mapping[str, Any] | None,
-        Option(
-            "Only runs with this value, of a key or a column; repeatable.",
-            kind=list[str] | None,
-            metavar="KEY=VALUE",
+        replace(
+            SET,
+            help="Only runs with this value, of a key or a column; repeatable.",
             check=partial(parse_set, option="--where"),
+            panel="",
         ),
     ] = None
     limit: Annotated[
         int | None,
-        Option("Show at most so many; 0 = all.", limits={"min": 0}, kind=int, check=_limit),
+        Option(
+            "Show at most so many; 0 = all.",
+            limits=_FROM_0,
+            kind=int,
+            check=lambda number: number or None,
+        ),
     ] = 30
 
 
@@ -283,10 +258,7 @@ class Board:
     dataset: DatasetFilter = None
     metric: Annotated[
         str,
-        Option(
-            "Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
-            " effective_rank, std_ratio, or another that the runs have measured."
-        ),
+        Option("Metric to rank by: linear, knn, objective, or another that runs have measured."),
     ] = "linear"
     published: Annotated[
         bool, Option("Show published numbers too.", "--published/--no-published")
@@ -305,7 +277,7 @@ class Checks:
     """What `verify` does in addition to checking files."""
 
     rerun: Annotated[
-        int, Option("Also run N rows again, which the bundle's hash chooses.", limits={"min": 0})
+        int, Option("Also run N rows again, which the bundle's hash chooses.", limits=_FROM_0)
     ] = 0
     add_to: Annotated[
         Path | None, Option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
@@ -315,10 +287,22 @@ class Checks:
     ] = False
 
 
+def values(*groups: Any) -> dict[str, Any]:
+    """Return groups of options as keyword arguments of a function of `fedbench`."""
+    return {name: value for group in groups for name, value in vars(group).items()}
+
+
 def _plain(result: Any) -> Any:
     if isinstance(result, list):
         return [_plain(each) for each in result]
-    return result.as_dict() if hasattr(result, "as_dict") else result
+    if hasattr(result, "as_dict"):
+        return result.as_dict()
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
+
+
+def show_values(result: Any) -> None:
+    """Print the values of a record, one per line."""
+    show_record("", _plain(result))
 
 
 _output = partial(Option, panel="Output")
@@ -333,7 +317,7 @@ class Output:
     verbose: Annotated[bool, _output("Show more progress.", "--verbose -v")] = False
     debug: Annotated[bool, _output("Show the traceback of an error.", "--debug")] = False
 
-    def show(self, result: Any, as_text: Callable[[Any], None]) -> None:
+    def show(self, result: Any, as_text: Callable[[Any], None] = show_values) -> None:
         """Print a result: with `--json` its plain values, else by a function for people."""
         emit_json(_plain(result)) if self.json else as_text(result)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
-_FRAME = 0.25  # seconds between two drawings of a round's clients, at least
 _SHOWN_RUNS = 8  # runs shown at the same time
 _BAR = 10  # characters
 
@@ -32,9 +31,8 @@ class RunProgress(Status):
         super().__init__(title, quiet=quiet, verbose=verbose)
         self.live = self.live and not verbose
         self._head = title
-        self._last_line = self._last_client = float("-inf")
-        self._rounds = self._total = self._images = self._bytes = 0
-        self._seconds = 0.0
+        self._last_line = float("-inf")
+        self._total = self._images = 0
         self._clock: float | None = None
         self._round_note = self._client_note = ""  # after the bars
 
@@ -46,7 +44,7 @@ class RunProgress(Status):
         self.title += f" · {data.public_name}{subset}"
         self._head = (
             f"{self.title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
-            f" {count(federation.num_rounds, 'round', comma=False)} ·"
+            f" {count(federation.num_rounds, 'round')} ·"
             f" {count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
         )
         self.update(self._head)
@@ -70,25 +68,23 @@ class RunProgress(Status):
         passed = now - self._clock
         if self._images and passed:
             self._client_note = f"{self._images / passed:,.0f} images/s"
-        if now - self._last_client >= _FRAME:
-            self._last_client = now
-            self._draw(event.round_index, event.done, event.cohort_size)
+        self._draw(event.round_index, event.done, event.cohort_size)
 
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Show a finished round."""
-        traffic = record.bytes_up + record.bytes_down
-        if self._rounds == 0:  # rounds of an earlier, interrupted attempt
-            self._bytes = traffic * record.round_index
-        self._rounds += 1
-        self._seconds += record.seconds
-        self._bytes += traffic
-        self._total = total  # with those that only prepare
+        self._total = total  # with rounds that only prepare
         now = time.monotonic()
         line = self._line(record, total)
         if self.live:
             self._round_note = line.split(" · ", 1)[1].replace(" left", " left + evaluation")
             self._draw(record.round_index + 1, record.cohort_size, record.cohort_size)
-        elif not self.quiet and self._due(record, total, now):
+        elif not self.quiet and (
+            self.verbose
+            or total <= _FEW_ROUNDS
+            or record.round_index + 1 == total
+            or record.metrics
+            or now - self._last_line >= _SECONDS
+        ):
             self._last_line = now
             note(line)
 
@@ -100,12 +96,6 @@ class RunProgress(Status):
             _bar("clients", clients, cohort, self._client_note),
         )
 
-    def _due(self, record: RoundRecord, total: int, now: float) -> bool:
-        last = record.round_index + 1 == total
-        few = total <= _FEW_ROUNDS
-        evaluated = bool(record.metrics)
-        return self.verbose or few or last or evaluated or now - self._last_line >= _SECONDS
-
     def _line(self, record: RoundRecord, total: int) -> str:
         done = record.round_index + 1
         loss = "-" if record.loss is None else f"{record.loss:.4f}"
@@ -113,14 +103,14 @@ class RunProgress(Status):
             f"round {done}/{total}",
             f"loss {loss}",
             f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
-            size(self._bytes),
+            f"{size(record.bytes_up + record.bytes_down)} sent",
         ]
         shown = {name: record.metrics[name] for name in main_metrics(record.metrics)}
         if self.verbose:
             shown = {**record.parts, **record.metrics}
         parts += [f"{name} {value:.4f}" for name, value in shown.items()]
-        left = self._seconds / self._rounds * (total - done)
-        parts.append(f"{duration(left)} left" if done < total else "evaluating")
+        left = f"{duration(record.seconds * (total - done))} left"
+        parts.append(left if done < total else "evaluating")
         return " · ".join(parts)
 
 

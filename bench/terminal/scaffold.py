@@ -17,17 +17,7 @@ Kind = Literal["method", "objective", "backbone"]
 
 
 def write_package(kind: Kind, name: str, folder: Path | None = None) -> list[Path]:
-    """Write a package `fedbench-NAME` with an entry point, and return its files.
-
-    Args:
-        kind: what it brings.
-        name: of the method, objective or backbone: small letters, digits, hyphens.
-        folder: to be made; None = `NAME` in the working folder.
-
-    Raises:
-        ConfigError: for a name that is not one, or is taken, or a folder that exists.
-        DataError: if the folder cannot be written.
-    """
+    """Write a package `fedbench-NAME` with an entry point into a new folder; return its files."""
     _check_name(kind, name)
     target = Path(name) if folder is None else folder
     words = [word.capitalize() for word in name.split("-")]

@@ -1,65 +1,44 @@
-"""Lists of what exists, configurations, partitions and small records."""
+"""Lists of what exists, configurations and partitions as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
-from fedbench.bench.terminal.units import text
 
 if TYPE_CHECKING:
-    from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition import PartitionSummary
-    from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
-    from fedbench.bench.tuning.doctor.checkup import Checkup
 
-R = TypeVar("R")
+_SOURCES = {
+    "methods": "terminal.show_lists:method_records",
+    "presets": "runs.presets:preset_records",
+    "grids": "tuning.grid:grid_records",
+    "spaces": "tuning.space:space_records",
+    "objectives": "tuning.scoring:objective_records",
+    "datasets": "data.datasets:dataset_records",
+}
+"""For each list, the function that returns its records."""
 _COLUMNS = {
     "methods": ("name", "kind", "aliases", "summary", "goes_with"),
     "presets": ("name", "description"),
-    "grids": ("name", "axes", "settings", "seeds", "methods", "presets", "description"),
+    "grids": ("name", "axes", "seeds", "methods", "presets", "description"),
     "spaces": ("name", "dimensions"),
     "objectives": ("name", "better", "over", "bytes", "sees_contraction", "formula"),
     "datasets": ("name", "num_train", "num_test", "num_classes", "image_shape", "cached", "get"),
 }
 """For each list, the values of a record that its table shows; `--json` has all."""
-_SPEC = ("aliases", "goes_with", "extras", "not_summed")
 
 
 def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
-    """Return one record for each entry of a list.
-
-    Args:
-        kind: `methods`, `presets`, `grids`, `spaces`, `objectives` or `datasets`.
-        data_dir: cache of data sets, for `datasets`.
-    """
-    if kind == "methods":
-        return method_records()
-    if kind == "presets":
-        from fedbench.bench.runs.presets import preset_records
-
-        return preset_records()
-    if kind == "grids":
-        from fedbench.bench.tuning.grid import grid_records
-
-        return [{"name": record["grid"], **record} for record in grid_records()]
-    if kind == "spaces":
-        from fedbench.bench.tuning.space import space_records
-
-        return [{"name": record["spec"], **record} for record in space_records()]
-    if kind == "objectives":
-        from fedbench.bench.tuning.scoring import objective_records
-
-        return objective_records()
-    from fedbench.bench.data.datasets import dataset_records
-
-    return dataset_records(data_dir)
+    """Return one record for each entry of a list; `datasets` looks into the cache `data_dir`."""
+    found = resolve_name(f"fedbench.bench.{_SOURCES[kind]}")
+    listed: list[dict[str, Any]] = found(data_dir) if kind == "datasets" else found()
+    return listed
 
 
 def method_records() -> list[dict[str, Any]]:
@@ -93,14 +72,7 @@ def method_records() -> list[dict[str, Any]]:
 
 
 def spec_records(spec: str) -> list[dict[str, Any]]:
-    """Return the records of a spec's parts.
-
-    Args:
-        spec: method spec, or an add-on alone.
-
-    Raises:
-        UnknownNameError, ConfigError: for a bad spec.
-    """
+    """Return the records of the parts of a method spec, or of an add-on alone."""
     from fedbench.bench.method import registry
 
     entry = registry.entries().get(spec)
@@ -110,18 +82,12 @@ def spec_records(spec: str) -> list[dict[str, Any]]:
 
 
 def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Print the records of a list as a table; of what is long, the names or their number."""
-    shown: list[Mapping[str, Any]] = list(records)
-    if kind == "grids":
-        sizes = [
-            {"settings": len(r["points"]) or None, "methods": len(r["methods"])} for r in records
-        ]
-        shown = [
-            {**record, **size, "presets": list(record["presets"])}
-            for record, size in zip(records, sizes, strict=True)
-        ]
-    elif kind == "spaces":
-        shown = [{**record, "dimensions": list(record["dimensions"])} for record in records]
+    """Print the records of a list as a table, with the names alone of what has many values."""
+    named = {"presets", "dimensions"}
+    shown = [
+        {name: [*value] if name in named else value for name, value in record.items()}
+        for record in records
+    ]
     show_records(shown, _COLUMNS[kind])
 
 
@@ -136,61 +102,28 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
             for name, field in part["fields"].items()
         ]
         show_records(fields, ("key", "default", "kind", "description"))
-        show_record("", {**part, "extras": [*part.get("extras", ())]}, _SPEC)
+        extras = {"extras": [*part.get("extras", ())]}
+        show_record("", {**part, **extras}, ("aliases", "goes_with", "extras", "not_summed"))
 
 
 def show_explanations(found: Mapping[str, Any]) -> None:
     """Print everything that is known of one key, method by method where they differ."""
-    for index, record in enumerate(found["explanations"]):
-        if index:
-            emit("\n")
+    for record in found["explanations"]:
         key, default = record["key"], _value(record["default"])
-        show_record(
-            f"{key}: {record['meaning']}",
-            {
-                "methods": ", ".join(record["methods"]),
-                "range": record["kind"],
-                "default": default,
-                "set it": [f"--set {key}={default}", f"{record['variable']}={default}"],
-            },
-        )
-        values = [
-            {
-                **value,
-                "value": _value(value["value"]),
-                "when": "; ".join(f"{n} {text('', wanted)}" for n, wanted in value["when"].items()),
-            }
-            for value in record["presets"]
-        ]
-        emit("\n")
-        show_records(values, ("preset", "value", "origin", "when", "note"))
-        if record["searched"]:
-            emit("\n")
-            searched = [{"method": name, **part} for name, part in record["searched"].items()]
-            names = ("method", "type", "low", "high", "log", "step", "values")
-            show_records(searched, names, title="search spaces")
+        ways = [f"--set {key}={default}", f"{record['variable']}={default}"]
+        about = {"methods": record["methods"], "range": record["kind"], "default": default}
+        show_record(f"{key}: {record['meaning']}", {**about, "set it": ways})
+        values = [{**value, "value": _value(value["value"])} for value in record["presets"]]
+        show_records(values, ("preset", "value", "origin", "when", "note"), title="presets")
+        searched = [{"method": name, **part} for name, part in record["searched"].items()]
+        names = ("method", "type", "low", "high", "log", "step", "values")
+        show_records(searched, names, title="search spaces")
 
 
 def _value(value: Any) -> str:
     from fedbench.bench.runs.fields import show
 
     return show(value)
-
-
-def named(kind: str, name: str, known: Mapping[str, R]) -> R:
-    """Return what has a name.
-
-    Raises:
-        UnknownNameError: if nothing of this kind has it.
-    """
-    if name not in known:
-        raise UnknownNameError(kind, name, known)
-    return known[name]
-
-
-def show_objective(record: Mapping[str, Any]) -> None:
-    """Print everything that is known of an objective, and how to search by it."""
-    show_record("", {**record, "search": f"fedbench tune SPEC --objective {record['name']}"})
 
 
 def config_yaml(resolved: Resolved) -> str:
@@ -241,18 +174,3 @@ def _largest_classes(counts: Sequence[int]) -> str:
     largest = sorted((-count, index) for index, count in enumerate(counts) if count)
     text = ", ".join(f"class {index}: {-count}" for count, index in largest[:4])
     return f"{text}, …" if len(largest) > 4 else text
-
-
-def plain(result: PreparedDataset | Exported) -> dict[str, Any]:
-    """Return the fields of a small record for JSON."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(result).items()}
-
-
-def show_values(values: Mapping[str, Any]) -> None:
-    """Print the values of a small record."""
-    show_record("", values)
-
-
-def show_checks(checkup: Checkup) -> None:
-    """Print the checks of `fedbench doctor`, one per line, with what to do about a problem."""
-    show_records(checkup.as_dict()["checks"], ("status", "name", "detail", "remedy"))

@@ -1,25 +1,21 @@
-"""Text about a store: leaderboards, reports, figures, merged stores and reproduced runs."""
+"""Leaderboards, repeated runs, checked stores, bundles and releases as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped
-from fedbench.bench.terminal.tables import show_records, show_table
-from fedbench.bench.terminal.units import count, size
+from fedbench.bench.terminal.console import emit, emit_json
+from fedbench.bench.terminal.tables import show_record, show_records, show_table
+from fedbench.bench.terminal.units import count
 
 if TYPE_CHECKING:
+    from fedbench.bench.board.release import Released
+    from fedbench.bench.board.verify import BundleVerification, Submission
     from fedbench.bench.results.leaderboard.formats import Ranking
-    from fedbench.bench.results.report.page import Report
-    from fedbench.bench.results.store.merge import Merged
     from fedbench.bench.runs.compare import Reproduction
-    from fedbench.bench.runs.figures import Figures
     from fedbench.bench.runs.verify import Verification
 
-_DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value
-
-
+_SHOWN, _WIDTH = 20, 60  # differences or problems, and characters of a value
 _LEGEND = {
     "±": "± half of the 95 % interval over seeds",
     "descriptive": "descriptive: fewer than 3 seeds, no interval",
@@ -38,13 +34,9 @@ _LEGEND = {
 def show_leaderboard(
     ranking: Ranking, form: str, *, quiet: bool = False, ids: bool = False
 ) -> None:
-    """Print a ranking.
+    """Print a ranking as `table`, `json`, `csv`, `markdown` or `latex`.
 
-    Args:
-        ranking: what to print.
-        form: `table`, `json`, `csv`, `markdown` or `latex`.
-        quiet: leave out the explanations below tables.
-        ids: add a column of short run ids to tables; `json` and `csv` have whole ones anyway.
+    With `quiet`, tables have no explanations below; `ids` adds a column of short run ids to them.
     """
     from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
 
@@ -65,115 +57,56 @@ def show_leaderboard(
             bold = table.best if tested else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
-                emit_wrapped(table.footer)
+                emit(table.footer)
         if board.groups and not quiet:
             groups = shown[: len(board.groups)]
             texts = [text for t in groups for row in (t.header, *t.rows) for text in row]
             words = {word.strip(",()") for text in texts for word in text.split()}
             reach = (board.reach or 0) * 100
-            legend = [text.format(reach=reach) for word, text in _LEGEND.items() if word in words]
-            if lines := [*legend, *_reproductions(ranking)]:
-                emit("\n" + "\n".join(lines))
+            if legend := [t.format(reach=reach) for word, t in _LEGEND.items() if word in words]:
+                emit("\n" + "\n".join(legend))
+            _show_reproductions(ranking)
 
 
-def _reproductions(ranking: Ranking) -> list[str]:
-    """Name who reproduced which run, on what platform, and why a record does not count."""
-    if not ranking.reproductions:
-        return []
-    lines = ["reproduced by: people other than who submitted the run; the fewest of a line's runs"]
-    for row in ranking.reproductions:
-        run = ranking.short_ids.get(row["run_id"], row["run_id"][:8])
-        for record in row["records"]:
-            by, limit = _name(record["by"]), record["limit"]
-            most = "" if limit is None else f", {limit * 100:.1f} points at most"
-            if record["reason"]:
-                lines.append(f"run {run}: a record by {by} does not count, {record['reason']}")
-            else:
-                where = f"{record['platform']} ({record['verdict']}{most})"
-                lines.append(f"run {run} reproduced by {by} on {where}")
-    return lines
+def _show_reproductions(ranking: Ranking) -> None:
+    """Print who reproduced which run, on what platform, and why a record does not count."""
+    records = [
+        {**record, "run": ranking.short_ids.get(row["run_id"]), "limit": _points(record["limit"])}
+        for row in ranking.reproductions
+        for record in row["records"]
+    ]
+    for record in records:
+        record["by"] = " ".join((record["by"] or {"name": "nobody named"}).values())
+        record["counts"] = not record["reason"]
+    names = ("run", "by", "platform", "verdict", "limit", "counts", "reason")
+    show_records(records, names, title="reproduced by")
 
 
-def _name(person: Mapping[str, Any] | None) -> str:
-    if person is None:
-        return "nobody named"
-    return f"{person['name']} ({person['orcid']})" if person["orcid"] else str(person["name"])
-
-
-def show_report(report: Report) -> None:
-    """Print the file of a report, and what is in it."""
-    runs, studies = count(report.num_rows, "run"), count(report.num_studies, "study", "studies")
-    emit(f"{report.file} · {runs}, {studies}, {size(report.num_bytes)}")
-
-
-def show_figures(figures: Figures) -> None:
-    """Print the files of figures, one per line."""
-    emit("\n".join(str(file) for file in figures.files))
-
-
-def show_merged(merged: Merged, *, dry_run: bool) -> None:
-    """Print on one line what a merge copied, or with `dry_run` what it would copy."""
-    would = "would be " if dry_run else ""
-    replaced = f", {count(merged.rows_replaced, 'failed one')} replaced"
-    beside = f", {count(merged.replicas_added, 'replica')} from another platform"
-    emit(
-        f"{count(merged.rows_added, 'row')} {would}added{replaced if merged.rows_replaced else ''}"
-        f"{beside if merged.replicas_added else ''},"
-        f" {merged.rows_same} there already;"
-        f" {count(merged.trials_added, 'trial')} {would}added, {merged.trials_same} there already"
-    )
+def _points(limit: float | None) -> str:
+    return "" if limit is None else f"{limit * 100:.1f} points at most"
 
 
 def show_reproduction(result: Reproduction) -> None:
     """Print the verdict, the differences, the spread, and the environments if they differ."""
-    row = result.claimed
-    head = f"{row.row_id} · {row.method} · seed {row.seed}"
-    compared = f"{result.num_results} values of the row, {count(result.num_rounds, 'round')}"
-    differences = count(len(result.differences), "difference")
-    if result.verdict == "same bits":
-        emit(f"{head}: reproduced, every bit the same ({compared})")
-    elif result.verdict == "within seed spread":
-        seeds = any("seed" in part.source for part in result.spread)
-        within = "the spread of seeds" if seeds else "what the number of test images allows"
-        emit(
-            f"{head}: reproduced on another numeric platform, within {within}{limit_of(result)};"
-            f" {differences} ({compared})"
-        )
-    elif result.verdict == "cannot tell":
-        emit(
-            f"{head}: cannot tell on another platform, {result.reason}; {differences} ({compared})"
-        )
-    else:
-        emit(f"{head}: not reproduced, {differences} ({compared}): {result.reason}")
-    if result.not_compared:
-        some = count(len(result.not_compared), "metric")
-        emit(f"not compared: {some} that only one of the two versions of fedbench recorded")
-    if result.spread and result.differences:
-        rows = [
-            [s.metric, *(f"{v:.4g}" for v in (s.stored, s.now, s.now - s.stored, s.limit))]
-            for s in result.spread
-        ]
-        header = ["metric", "stored", "now", "difference", "allowed"]
-        show_table(header, rows, title="spread of seeds")
-        emit(f"allowed: from {', '.join(dict.fromkeys(s.source for s in result.spread))}")
-    if result.differences:
-        shown = result.differences[:_DIFFERENCES]
-        rows = [[d.name, _short(d.first), _short(d.second)] for d in shown]
-        show_table(["name", "stored", "now"], rows)
-        if more := len(result.differences) - len(shown):
-            emit(f"and {more} more; --json lists all")
-    for name, (then, now) in result.environment.items():  # whole: a platform's name is long
-        emit(f"{name}: {then or 'unknown'} then, {now or 'unknown'} now")
-
-
-def limit_of(result: Reproduction) -> str:
-    """State the largest difference that is within the spread of seeds; empty without a spread."""
-    if result.limit is not None:
-        return f", {result.limit * 100:.1f} points at most"
-    parts = [
-        f"{part.metric} {part.limit:.3g}" for part in result.spread
-    ]  # no accuracy was measured
-    return f", {' and '.join(parts)} at most" if parts else ""
+    row, differences = result.claimed, result.differences
+    show_record(
+        f"{row.row_id} · {row.method} · seed {row.seed}: {result.verdict}",
+        {
+            "reason": result.reason,
+            "compared": [f"{result.num_results} values", count(result.num_rounds, "round")],
+            "differences": len(differences) or "none: every bit is the same",
+            "limit": _points(result.limit),
+            "not compared": list(result.not_compared),
+            **{name: f"{a} then, {b} now" for name, (a, b) in result.environment.items()},
+        },
+    )
+    spread = list(map(vars, result.spread))
+    show_records(spread, ("metric", "stored", "now", "limit", "source"), title="spread")
+    values = [
+        {"value": each.name, "stored": _short(each.first), "now": _short(each.second)}
+        for each in differences[:_SHOWN]
+    ]
+    show_records(values, ("value", "stored", "now"), title=f"differences: {len(values)} shown")
 
 
 def _short(value: object) -> str:
@@ -183,10 +116,49 @@ def _short(value: object) -> str:
 
 def show_verification(result: Verification) -> None:
     """Print counts by kind of file, the damaged files with what to do, and how much was read."""
-    kinds = [vars(kind) for kind in result.kinds]
+    kinds = list(map(vars, result.kinds))
     show_records(kinds, ("kind", "files", "damaged"), title=f"store {result.store}")
     for damage in result.damaged:
         emit(f"{damage.file}: {damage.problem}; {damage.remedy}")
-    files = count(sum(kind.files for kind in result.kinds), "file")
     verdict = "all is well" if result.ok else f"{len(result.damaged)} damaged"
-    emit(f"{files}, {size(result.bytes)} read in {result.seconds:.1f} s: {verdict}")
+    show_record(verdict, result.as_dict(), ("bytes", "seconds"))
+
+
+def show_submission(result: Submission) -> None:
+    """Print the file, and the commands and the text that propose it."""
+    record = {
+        **vars(result),
+        "by": str(result.by or ""),
+        "not_made": [
+            f"{c.check} of {c.unchecked}: {c.reason}" for c in result.checks if c.unchecked
+        ],
+        "in a clone of the board's project": result.commands,
+        "text of the pull request": result.text.splitlines(),
+    }
+    names = ("id", "by", "licence", "num_files", "num_bytes", "left_out", *[*record][-3:])
+    show_record(f"{result.file} · {count(len(result.rows), 'run')}", record, names)
+
+
+def show_release(result: Released) -> None:
+    """Print what was written, and the ranks that have changed."""
+    names = ("version", "methods", "num_bytes", "files", "against")
+    show_record(f"{result.folder} · {count(result.num_rows, 'run')}", vars(result), names)
+    changes = list(map(vars, result.changes))
+    columns = ("board", "before", "after", "method", "variant", "cause")
+    show_records(changes, columns, title=f"ranks that differ from {result.against}")
+
+
+def show_bundle(result: BundleVerification) -> None:
+    """Print a line for each check, the contradictions, and what was run again."""
+    title = f"bundle {result.id[:10]}" if result.id else f"rows of {result.bundle}"
+    names = ("check", "passed", "failed", "unchecked", "about", "reason")
+    show_records(list(map(vars, result.checks)), names, title=title)
+    problems = list(map(vars, result.problems[:_SHOWN]))
+    show_records(problems, ("run_id", "check", "problem"), title="problems")
+    reruns = [{**each.as_dict(), "limit": _points(each.limit)} for each in result.reruns]
+    names = ("run_id", "method", "seed", "verdict", "limit", "reason")
+    show_records(reruns, names, title="run again")
+    verdict = "nothing contradicts it" if result.ok else "refused"
+    record = {**vars(result), "by": str(result.by or ""), "problems": len(result.problems) or None}
+    shown = ("by", "problems", "board", "added_to", "seconds")
+    show_record(f"{count(len(result.rows), 'run')}: {verdict}", record, shown)

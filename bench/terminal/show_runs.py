@@ -46,7 +46,7 @@ def show_plan(plan: RunPlan) -> None:
         {
             "data": f"{data.name}, {data.num_clients} clients, {data.partition}"
             + ("" if data.alpha_read is None else f", alpha {data.alpha:g}"),
-            "rounds": f"{count(plan.config.federation.num_rounds, 'round', comma=False)} with"
+            "rounds": f"{count(plan.config.federation.num_rounds, 'round')} with"
             f" {plan.config.cohort_size} clients each",
             "local_epochs": plan.config.client.local_epochs,
             "local_steps": [text("steps", record["local_steps"]), plan.local_steps.idle],
@@ -74,9 +74,8 @@ def show_result(result: RunResult) -> None:
 def note_outdated(run_ids: Sequence[str], *, again: bool) -> None:
     """Say which runs of the same settings other code made, and whether they were replaced."""
     if run_ids:
-        runs, they = count(len(run_ids), "run"), "it" if len(run_ids) == 1 else "them"
-        what = f"{runs} of the same settings, of code that is not installed any more"
-        note(f"replaced {what}" if again else f"the store has {what}; --again replaces {they}")
+        found = f"{len(run_ids)} of the same settings, of code that is not installed any more"
+        note(f"replaced {found}" if again else f"the store has {found}; --again replaces them")
 
 
 def warnings(row: Row) -> list[str]:

@@ -1,9 +1,8 @@
-"""Text about studies and sweeps: trials, runs, cost, and the command to run next."""
+"""Studies and sweeps as text: trials, runs, and what they cost."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +11,16 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
-from fedbench.bench.terminal.units import duration, parameters, size, text
+from fedbench.bench.terminal.units import duration, parameters, text
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.tuning.confirm import Confirmed
-    from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
 _TRIALS = 20  # of more trials, only the best are listed
 _RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed
-_COST = (
-    *("hours", "concurrency", "device", "device_hours", "finish_hours", "bytes_up", "bytes_down"),
-    "disk_bytes",
-)
 
 
 def show_study(result: StudyResult) -> None:
@@ -35,7 +29,7 @@ def show_study(result: StudyResult) -> None:
     if result.estimate is not None:
         trials = f"{result.to_run} to run, {len(result.trials)} in the store already"
         show_record(head, {"trials": trials, "fidelity": result.fidelity})
-        _show_cost(result.estimate)
+        show_record("cost", asdict(result.estimate))
         return
     best = "none: no trial gave an objective; narrow the space with --space"
     if result.best is not None:
@@ -44,7 +38,7 @@ def show_study(result: StudyResult) -> None:
         best += parameters(result.best["params"])
     elif any(trial["status"] == "refused" for trial in result.trials):
         best = "none: the gate refused every trial; no configuration beat not training"
-    _show_trials(result.trials, result.untrained)
+    _show_trials(result)
     _show_confirmed(result.confirmed)
     again = "" if result.repeated is None else "every bit of the stored trials is the same"
     failed = f"{text('', result.kept_errors)}: not run again, since later trials depend on them"
@@ -53,7 +47,6 @@ def show_study(result: StudyResult) -> None:
         {
             "fidelity": result.fidelity,
             "objective": FINDINGS.get(result.objective, ""),
-            "random init": _random_init(result),
             "best": best,
             "caution": result.cautions,
             "failed": failed if result.kept_errors else "",
@@ -66,53 +59,45 @@ def show_study(result: StudyResult) -> None:
 
 def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
     """Print how the best trial does by labels beside the preset and the worst trial."""
-    if not confirmed:
-        return
-    seeds = list(confirmed[0].values)
     records = [
         {
             "configuration": each.name,
-            heading(each.metric): f"{50 * sum(each.interval):.1f} ± {_half(each.interval):.1f}",
-            "Δ init": "" if each.gain is None else f"{100 * each.gain:+.1f}",
-            "best trial is ahead by": "" if each.behind is None else _ahead(each.behind),
+            heading(each.metric): _points(each.interval),
+            "Δ init": each.gain and f"{100 * each.gain:+.1f}",
+            "best trial is ahead by": _points(each.behind),
             "params": parameters(each.params),
         }
         for each in confirmed
     ]
-    emit(f"confirmation · seeds {seeds[0]} to {seeds[-1]}, which the search has not used")
-    show_records(records, tuple(records[0]))
-    emit(
-        "look at the column before the last: the search read no label; an interval without 0 is a"
-        " difference that these seeds show"
-    )
+    if records:
+        seeds = list(confirmed[0].values)
+        title = f"confirmation · seeds {seeds[0]} to {seeds[-1]}, which the search has not used"
+        show_records(records, tuple(records[0]), title=title)
+        emit(
+            "the search read no label; an interval without 0 is a difference that these seeds show"
+        )
 
 
-def _half(interval: tuple[float, float]) -> float:
-    return 50 * (interval[1] - interval[0])
-
-
-def _ahead(interval: tuple[float, float]) -> str:
+def _points(interval: tuple[float, float] | None) -> str:
+    """Format an interval in points: its middle and its ends."""
+    if interval is None:
+        return ""
     low, high = (100 * value for value in interval)
-    return f"{(low + high) / 2:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{(low + high) / 2:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def show_stored_study(view: StudyView) -> None:
     """Print the trials of a study, and the correlation of its objective with watched metrics."""
     state = "" if view.finished_at else " · not finished"
-    _show_trials(view.trials, view.untrained)
+    _show_trials(view)
     show_record(
         f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}",
-        {
-            "fidelity": view.fidelity,
-            "random init": _random_init(view),
-            "caution": view.cautions,
-            "watched": _watched(view.correlations),
-            "cost": f"{duration(view.seconds)}, {size(view.num_bytes)} sent",
-        },
+        {**vars(view), "watched": _watched(view.correlations)},
+        ("fidelity", "cautions", "watched", "seconds", "num_bytes"),
     )
 
 
-def _watched(correlations: Iterable[Correlation]) -> list[str]:
+def _watched(correlations: Sequence[Correlation]) -> list[str]:
     """Describe correlations of the objective with metrics that the search never saw."""
     return [
         f"objective against {c.metric}: Pearson {_interval(c, 'pearson')}, Spearman"
@@ -123,16 +108,10 @@ def _watched(correlations: Iterable[Correlation]) -> list[str]:
 
 def show_studies(views: Sequence[StudyView]) -> None:
     """Print one line for each study, and why not to trust its best values."""
-    records = [
-        {
-            **vars(view),
-            "trials": len(view.trials),
-            "k-NN Pearson": "".join(
-                _interval(c, "pearson") for c in view.correlations if c.metric == "knn_acc"
-            ),
-        }
-        for view in views
-    ]
+    records = []
+    for view in views:
+        knn = [_interval(c, "pearson") for c in view.correlations if c.metric == "knn_acc"]
+        records.append({**vars(view), "trials": len(view.trials), "k-NN Pearson": "".join(knn)})
     names = ("study_id", "spec", "preset", "trials", "best_objective", "k-NN Pearson")
     show_records(records, (*names, "seconds", "num_bytes"))
     for view in views:
@@ -140,55 +119,39 @@ def show_studies(views: Sequence[StudyView]) -> None:
             emit(f"{view.study_id}: caution: {caution}")
 
 
-def _show_trials(
-    trials: Sequence[Mapping[str, Any]], untrained: Sequence[Mapping[str, float]]
-) -> None:
-    """Print trials, the best first; `untrained` has the metrics of encoders at random init."""
+def _show_trials(study: StudyResult | StudyView) -> None:
+    """Print trials, the best first, and encoders at random init, with which they are compared."""
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
         return objective is None, -trial.get("rounds", 0), -(objective or 0), trial["number"]
 
+    trials = sorted(study.trials, key=place)
     records = [
         {
             **trial,
             **trial["watched"],
             "trial": trial["number"],
             "params": parameters(trial["params"]),
-            "notes": trial["error"] or _notes(trial, untrained),
+            "notes": trial["error"] or ("no weight moved" if trial.get("unmoved") else ""),
         }
-        for trial in sorted(trials, key=place)[:_TRIALS]
+        for trial in trials[:_TRIALS]
     ]
     if len(trials) > _TRIALS:
         note(f"showing the best {_TRIALS} of {len(trials)} trials; --json has all")
-    watched = _distinct(name for trial in trials for name in trial["watched"])
+    records += [{"trial": "random init", "objective": score} for score in _random_init(study)]
+    watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
     show_records(records, names, bold=[True])
 
 
-def _notes(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
-    from fedbench.bench.tuning.random_init import shrinkage_of
-
-    shrunk = "shrunk" if shrinkage_of(trial, untrained) else ""
-    return ", ".join(filter(None, ["no weight moved" if trial.get("unmoved") else "", shrunk]))
-
-
-def _random_init(study: StudyResult | StudyView) -> str:
-    """Describe the objective of encoders at random init, with which trials are compared."""
-    from fedbench.bench.tuning.random_init import noise_limit
-
+def _random_init(study: StudyResult | StudyView) -> list[float]:
     name = study.objective or DEFAULT
     if name == DEFAULT:  # without torch
-        objectives = [values["objective"] for values in study.untrained if "objective" in values]
-    else:
-        from fedbench.bench.tuning.scoring import Scoring
+        return [figures["objective"] for figures in study.untrained if "objective" in figures]
+    from fedbench.bench.tuning.scoring import Scoring
 
-        objectives = Scoring(name).scores(study.untrained)
-    if not objectives:
-        return ""
-    limit, average = noise_limit(objectives), sum(objectives) / len(objectives)
-    further = "" if limit is None else f", of a further one up to {text('', limit)}"
-    return f"{name} of {len(objectives)} encoders {text('', average)}{further}"
+    return Scoring(name).scores(study.untrained)
 
 
 def _interval(correlation: Correlation, kind: str) -> str:
@@ -199,19 +162,14 @@ def _interval(correlation: Correlation, kind: str) -> str:
 
 
 def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
-    """Print the runs of a sweep and their counts, or with `dry_run` its expected cost.
-
-    Args:
-        result: what to print.
-        ids: begin each line with the short id of its run.
-    """
+    """Print the runs of a sweep (with short `ids`) and their counts, or with `dry_run` its cost."""
     head = f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already"
     if result.estimate is not None:
         show_record(f"{head}, {result.to_run} to run", plan_record(result))
         emit("\n")
         names = ("setting", "least", "most", "idle_clients", "num_clients")
         show_records(local_steps(result.cells), names, title="local steps of a client and round")
-        _show_cost(result.estimate)
+        show_record("cost", asdict(result.estimate))
         return
     _show_cells(result.cells, ids=ids)
     done = f"{result.done} done" + (f" ({result.diverged} diverged)" if result.diverged else "")
@@ -221,26 +179,14 @@ def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
 
 
 def plan_record(result: SweepResult) -> dict[str, Any]:
-    """Describe what the runs of a planned sweep differ in."""
+    """Describe what the runs of a planned sweep have in common, and what follows an axis."""
     cells = result.cells
-    points = _distinct(cell["axes"] for cell in cells)
-    axes = {
-        key: _distinct(point[key] for point in points if key in point)
-        for key in _distinct(key for point in points for key in point)
-    }
-    if len(points) != math.prod(map(len, axes.values())):  # no product of lists
-        axes = {"settings": [parameters(point) or "none" for point in points]}
-    by_scaling: dict[str, dict[str, None]] = {}  # text about a scaled value -> its methods
-    for cell in cells:
-        for scaled in cell["scaled"]:
-            by_scaling.setdefault(scaled, {})[cell["method"]] = None
     weights = f"{result.measured} cells take the weights of runs with the same training"
     return {
         "preset": result.preset,
-        "methods": ", ".join(_distinct(cell["method"] for cell in cells)),
-        "seeds": _distinct(cell["seed"] for cell in cells),
-        **axes,
-        "scaled": [f"{', '.join(methods)}: {scaled}" for scaled, methods in by_scaling.items()],
+        "methods": ", ".join(dict.fromkeys(cell["method"] for cell in cells)),
+        "seeds": list(dict.fromkeys(cell["seed"] for cell in cells)),
+        "scaled": list(dict.fromkeys(scaled for cell in cells for scaled in cell["scaled"])),
         "measured": weights if result.measured else "",
     }
 
@@ -256,21 +202,6 @@ def local_steps(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in line.items()} for line in lines]
 
 
-def _distinct(items: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
-    for item in items:
-        if item not in found:
-            found.append(item)
-    return found
-
-
-def _show_cost(cost: Cost) -> None:
-    record = asdict(cost)
-    show_record("cost", record, _COST)
-    emit("\n")
-    show_records(record["steps"], ("method", "backbone", "batch_size", "seconds", "steps", "cells"))
-
-
 def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
     """Print runs, one per line; if there are many, only failed and diverged ones."""
     from fedbench.bench.results.listing import short_ids
@@ -282,7 +213,6 @@ def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
         {**cell, **cell["axes"], **cell["metrics"], "id": short.get(cell["run_id"])}
         for cell in cells
     ]
-    axes = _distinct(key for cell in cells for key in cell["axes"])
+    axes = dict.fromkeys(key for cell in cells for key in cell["axes"])
     shown = main_metrics(name for cell in cells for name in cell["metrics"])
-    if records:
-        show_records(records, ("id", "method", *axes, "seed", *shown, "status", "error"))
+    show_records(records, ("id", "method", *axes, "seed", *shown, "status", "error"))

@@ -17,7 +17,7 @@ from fedbench.bench.system.text import (
     plain_table,
     single_line,
 )
-from fedbench.bench.terminal.console import emit, emit_wrapped, is_terminal, rich_console, write
+from fedbench.bench.terminal.console import emit, is_terminal, rich_console, write
 from fedbench.bench.terminal.units import text
 
 _LEAST = 16
@@ -25,20 +25,11 @@ _LEAST = 16
 
 
 def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-    """Print a line, and below it the values of a record; those that are empty are left out.
+    """Print a line, and below it the values of a record that have `names`, by default all.
 
-    Args:
-        head: the line; empty = none.
-        record: name -> value, as `--json` has it; texts in a list take a line each.
-        names: of the values, in their order; without any, all of them.
-    """
-    emit(record_text(head, record, names))
+    Empty values are left out; texts in a list take a line each.
 
-
-def record_text(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> str:
-    """Format a line, and below it the values of a record; see `show_record`.
-
-    >>> print(record_text("things", {"name": "a", "num_bytes": 1200, "notes": ["an x", "a y"]}))
+    >>> show_record("things", {"name": "a", "num_bytes": 1200, "notes": ["an x", "a y"]})
     things
       name       a
       num_bytes  1.2 kB
@@ -55,7 +46,7 @@ def record_text(head: str, record: Mapping[str, Any], names: Sequence[str] = ())
     for name, texts in lists.items():
         labels = [name, *[""] * (len(texts) - 1)]
         lines += [f"  {label:<{width}}  {line}" for label, line in zip(labels, texts, strict=True)]
-    return "\n".join(lines)
+    emit("\n".join(lines))
 
 
 def _are_lines(value: Any) -> bool:
@@ -71,14 +62,7 @@ def show_records(
     title: str = "",
     bold: Sequence[bool] = (),
 ) -> None:
-    """Print records as a table without the columns that are empty; nothing without a record.
-
-    Args:
-        records: as `--json` has them.
-        names: of the values that have a column, in their order.
-        title: line above the table.
-        bold: for each record, whether a terminal shows it in bold.
-    """
+    """Print records as a table: a column for each name whose values are not all empty."""
     columns = {name: [text(name, record.get(name)) for record in records] for name in names}
     filled = {name: cells for name, cells in columns.items() if any(cells)}
     rows = list(zip(*filled.values(), strict=True))
@@ -93,14 +77,7 @@ def show_table(
     title: str = "",
     bold: Sequence[bool] = (),
 ) -> None:
-    """Print a table.
-
-    Args:
-        header: headings; columns of numbers are aligned to the right.
-        rows: cells, one list for each row.
-        title: line above the table.
-        bold: for each row, whether a terminal shows it in bold.
-    """
+    """Print a table, with columns of numbers aligned to the right and, in a terminal, bold rows."""
     lines = [list(map(single_line, row)) for row in (header, *rows)]
     title = single_line(title)
     if not is_terminal(sys.stdout):
@@ -133,7 +110,7 @@ def show_table(
         console.print(table)
     write(captured.get())
     if dropped:
-        emit_wrapped(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
+        emit(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
 def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -144,12 +121,7 @@ def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _drop(lines: list[list[str]], width: int) -> list[str]:
-    """Take columns out of a table for which a narrow terminal has no room; return their headings.
-
-    Args:
-        lines: headings, then rows.
-        width: of the terminal.
-    """
+    """Take columns for which there is no room out of headings and rows; return their headings."""
     dropped = []
     for name in DROPPED_FIRST:
         if _needed(lines[0], lines[1:]) <= width:

@@ -74,13 +74,13 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def count(number: int, noun: str, plural: str = "", *, comma: bool = True) -> str:
-    """Format a number of things, with commas between thousands unless `comma` is false.
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Format a number of things.
 
     >>> count(1, "run"), count(1200, "run"), count(0, "study", "studies")
     ('1 run', '1,200 runs', '0 studies')
     """
-    return f"{number:{',' if comma else ''}} {noun if number == 1 else plural or f'{noun}s'}"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def parameters(values: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
+from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.checksums import yaml_with_checksum
-from fedbench.bench.system.errors import ConfigError, did_you_mean
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
 
@@ -34,13 +35,7 @@ def write_best(
     params: Mapping[str, Any],
     cautions: Sequence[str] = (),
 ) -> None:
-    """Write a study's best values so that `--config` and `--tuned` take them.
-
-    The entry `caution` holds `cautions`; commands that read the file print it.
-
-    Raises:
-        StoreError: if the file cannot be written.
-    """
+    """Write a study's best values so that `--config` and `--tuned` take them, with cautions."""
     entries = {"spec": spec, "preset": preset, "study": study_id, **params}
     if cautions:
         entries["caution"] = "; ".join(cautions)
@@ -58,19 +53,9 @@ def find_tuned(
 ) -> dict[str, TunedValues]:
     """Look up tuned values for the methods of a sweep on one data set.
 
-    With `auto`, every method must have a finished study on this data set and preset, and the latest
-    is taken; values found on other data must be named. A study or a file that is named serves its
-    method, and the other methods stay untuned.
-
-    Args:
-        store: store of the studies.
-        tuned: `auto`; or ids of studies, or YAML files that `tune` wrote.
-        specs: method specs, in their canonical form.
-        preset: name of the preset.
-        dataset: data set of the sweep; its content counts, and not where it lies.
-
-    Raises:
-        ConfigError: for methods without a study, or a study of none of the methods.
+    With `auto`, every method must have a finished study on this data set (its content counts, and
+    not where it lies) and preset, and the latest is taken; values found on other data must be
+    named. A study or a file that is named serves its method, and the others stay untuned.
     """
     if tuned == AUTO:
         metas = [store.study(study_id) or {} for study_id in store.studies()]
@@ -81,12 +66,12 @@ def find_tuned(
             if meta["preset"] == preset and meta.get("whole") == dataset.whole
         }
         if missing := [spec for spec in specs if spec not in latest]:
-            others = {m["spec"]: m["study_id"] for m in ended if m["spec"] in missing}
-            also = f"; name one of other data or presets: {', '.join(others.values())}"
+            others = [m["study_id"] for m in ended if m["spec"] in missing]
             raise ConfigError(
                 f"--tuned auto: no finished study of {', '.join(missing)} on {dataset.name!r} with"
                 f" preset {preset!r} in {str(store.root)!r}; run `fedbench tune {missing[0]}"
-                f" --preset {preset}` on it first, or choose --methods{also if others else ''}"
+                f" --preset {preset}` on it first, choose --methods, or name a study of other data"
+                f" or presets ({', '.join(others) or 'there is none'})"
             )
         return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned
@@ -118,11 +103,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         if "caution" in content:
             warn_once(f"{study}: {content['caution']}")
         return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
-    known = store.studies()
-    if str(study) not in known:
-        raise ConfigError(
-            f"no study {str(study)!r} in {store.root}{did_you_mean(str(study), known)}"
-        )
+    one_of("study", store.studies())(str(study))
     meta = store.study(str(study)) or {}
     if not meta.get("finished_at"):
         raise ConfigError(

@@ -1,21 +1,33 @@
-"""Concurrency of runs, and the resources of each."""
+"""Concurrency of runs, the resources of each, and their predicted cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from fedbench.bench.runs.arguments import as_path
+from fedbench.bench.runs.arguments import Places, as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
+if TYPE_CHECKING:
+    from fedbench.bench.config import RunConfig
+
 _PANEL = "Runs at a time"
+_share = partial(Option, panel=_PANEL)
+_MANY, CORES = {"min": 1, "max": 100_000}, {"min": 1, "max": 1024}
 LANES = Option(
     "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
     limits={"min": 1, "max": 256},
 )
+
+_RAY_SECONDS = 5.0
+"""Start and end of Ray, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
+import. Measured with Ray 2.60 on one machine of 2 cores."""
+_DEVICES = (1, 8, 64)
+"""Numbers of devices with a finishing time, besides the number of this command."""
 
 
 @dataclass(frozen=True)
@@ -61,64 +73,29 @@ class Cluster:
     """Number of runs at a time, and their resources."""
 
     concurrency: Annotated[
-        int | None,
-        Option(
-            "Number of runs at a time; default: as many as fit. --workers: processes within a run.",
-            limits={"min": 1, "max": 100_000},
-            panel=_PANEL,
-        ),
+        int | None, _share("Runs at a time; default: as many as fit.", limits=_MANY)
     ] = None
     gpus_per_trial: Annotated[
-        float | None,
-        Option(
-            "GPUs per run; may be a fraction, such as 0.5.",
-            limits={"min": 0, "max": 1024},
-            panel=_PANEL,
-        ),
+        float | None, _share("GPUs per run; may be a fraction, such as 0.5.", limits={"min": 0})
     ] = None
     workers: Annotated[
         int,
-        Option(
-            "Processes that train the clients of one run, one core each.",
-            "--workers --cpus-per-trial",
-            {"min": 1, "max": 1024},
-            panel=_PANEL,
-        ),
+        _share("Processes that train one run's clients.", "--workers --cpus-per-trial", CORES),
     ] = 1
     lanes: Annotated[int | None, replace(LANES, panel=_PANEL)] = None
     address: Annotated[
-        str | None,
-        Option(
-            "Ray cluster to join, or auto; default: this machine.",
-            metavar="HOST:PORT",
-            panel=_PANEL,
-        ),
+        str | None, _share("Ray cluster to join, or auto; default: none.", metavar="HOST:PORT")
     ] = None
     wait_for_nodes: Annotated[
-        float,
-        Option(
-            "Seconds to wait for a node that can hold a run; asks an autoscaler.",
-            limits={"min": 0},
-            panel=_PANEL,
-        ),
+        float, _share("Seconds to wait for a node, asked of an autoscaler.", limits={"min": 0})
     ] = 0.0
     checkpoint_dir: Annotated[
         Path | str | None,
-        Option(
-            "Folder for checkpoints of unfinished runs, on a disk that all nodes see.",
-            kind=Path | None,
-            metavar="DIR",
-            panel=_PANEL,
-        ),
+        _share("Folder for checkpoints that all nodes see.", kind=Path | None, metavar="DIR"),
     ] = None
 
     def share(self, device: str) -> Share:
-        """Return the share of each run on `auto`, `cpu` or `cuda`; Ray need not run.
-
-        Raises:
-            ConfigError: for options that exclude each other, or numbers out of range.
-            ResourceError: if this machine is too small and no cluster is joined.
-        """
+        """Return the share of each run on `auto`, `cpu` or `cuda`; refuse bad combinations."""
         from fedbench.bench.system.compute import choose_devices
 
         if self.wait_for_nodes and self.address is None:
@@ -147,11 +124,7 @@ class Cluster:
         return share
 
     def at_a_time(self, share: Share) -> int | None:
-        """Return the number of runs at a time; None in a cluster = as many as it holds.
-
-        Raises:
-            ConfigError: for fewer than one.
-        """
+        """Return the number of runs at a time; None in a cluster = as many as it holds."""
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError(f"--concurrency: must be at least 1 (got {self.concurrency})")
         if self.concurrency is not None or self.address is not None:
@@ -175,3 +148,63 @@ def _here(share: Share) -> dict[str, float]:
     from fedbench.bench.system.compute import physical_cores
 
     return {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted cost of runs, on devices like this machine's.
+
+    A device here is the share of a run: a core (or several), a GPU, or a part of one.
+    """
+
+    hours: float  # start, training and evaluation at the given concurrency
+    device_hours: float  # all runs one after the other, without the start
+    finish_hours: dict[int, float]  # number of devices -> time until the last run has ended
+    bytes_up: int  # from clients to server, all runs
+    bytes_down: int
+    disk_bytes: int  # of the runs in the store, at most
+    concurrency: int  # runs at a time
+    device: str  # that was measured, `cpu` or `cuda`
+
+
+def estimate_cost(
+    configs: Sequence[RunConfig],
+    cluster: Cluster,
+    share: Share,
+    places: Places,
+    *,
+    keep_cells: bool = True,
+) -> Cost:
+    """Estimate the cost of runs from a round of each distinct model.
+
+    Runs that differ only in their seed count as equally expensive, whatever their partitions.
+    Checkpoints stay after a run with `keep_cells` only.
+    """
+    from fedbench.bench.runs.estimate import Estimator, start_seconds
+    from fedbench.bench.system.compute import physical_cores
+
+    device = estimate_device(share)
+    estimator = Estimator(places.cache, device, share.cpus)
+    keys = [config.model_copy(update={"seed": 0}).model_dump_json() for config in configs]
+    distinct = dict(zip(keys, configs, strict=True))
+    estimates = {key: estimator(config) for key, config in distinct.items()}
+    costs = [estimates[key] for key in keys]
+    at_a_time = max(1, min(cluster.at_a_time(share) or physical_cores(), len(costs)))
+    work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
+    # This command, the trial processes, and Ray between them start one after the other.
+    starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0
+    disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
+
+    def finish(devices: int) -> float:
+        return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
+
+    return Cost(
+        hours=finish(at_a_time),
+        device_hours=sum(work) / 3600,
+        finish_hours={n: finish(n) for n in sorted({*_DEVICES, at_a_time})},
+        bytes_up=sum(cost.bytes_up for cost in costs),
+        bytes_down=sum(cost.bytes_down for cost in costs),
+        disk_bytes=sum(disk if keep_cells else disk[:at_a_time]),
+        concurrency=at_a_time,
+        device=device,
+    )

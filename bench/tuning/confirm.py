@@ -14,7 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.arguments import Places, Settings
+from fedbench.bench.runs.arguments import Places, Settings, Sources
 from fedbench.bench.runs.fields import get
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cluster import Cluster
@@ -27,38 +27,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Confirmed:
-    """One configuration on all seeds.
+    """One configuration on all seeds."""
 
-    Attributes:
-        name: `best trial`, `preset` or `worst trial`, or `best trial, preset` where they are one.
-        params: values that trials vary.
-        metric: name of the accuracy: the linear probe's where that is measured, else k-NN.
-        values: accuracy by seed, in [0, 1].
-        interval: 95 % t-interval of its mean.
-        gain: mean difference to the encoder at random init; None if that was not measured.
-        behind: how far the mean lies below that of the best trial, Welch's 95 % interval; None for
-            the best trial itself.
-    """
-
-    name: str
-    params: Mapping[str, Any]
-    metric: str
-    values: Mapping[int, float]
-    interval: tuple[float, float]
-    gain: float | None
-    behind: tuple[float, float] | None
+    name: str  # `best trial`, `preset` or `worst trial`, or `best trial, preset` if they are one
+    params: Mapping[str, Any]  # values that trials vary
+    metric: str  # the linear probe's accuracy where that is measured, else k-NN's
+    values: Mapping[int, float]  # accuracy by seed, in [0, 1]
+    interval: tuple[float, float]  # 95 % t-interval of its mean
+    gain: float | None  # mean difference to random init; None if that was not measured
+    behind: tuple[float, float] | None  # the best trial, Welch's 95 % interval; None for itself
 
 
 def check_confirm(seeds: int, config: RunConfig) -> None:
-    """Refuse a confirmation that could not compare anything.
-
-    Args:
-        seeds: number of seeds; 0 = no confirmation.
-        config: the preset's, with what is evaluated.
-
-    Raises:
-        ConfigError: for too few seeds, or without an accuracy.
-    """
+    """Refuse a confirmation (0 seeds = none) that could not compare anything."""
     if 0 < seeds < MIN_FOR_INTERVAL:
         raise ConfigError(
             f"--confirm: needs at least {MIN_FOR_INTERVAL} seeds for an interval (got {seeds})"
@@ -79,19 +60,8 @@ def confirmation(
     """Run the configurations on seeds that the search has not used, and compare them by labels.
 
     The runs are stored like all others. A configuration of which a run failed or diverged is left
-    out with a warning, and without the best trial nothing is compared.
-
-    Args:
-        base: the preset's configuration, which trials start from.
-        trials: of the study, one at least with an objective.
-        seeds: three or more.
-        settings: sources of the preset's configuration.
-        places: store, data and device.
-        cluster: runs at a time, and their shares.
-        on_progress: called with every event of the runs.
-
-    Raises:
-        FedbenchError: for configuration, data, resource or store problems.
+    out with a warning, and without the best trial nothing is compared. `base` is the preset's
+    configuration; of the trials one at least has an objective.
     """
     best, worst = best_trial(trials), worst_trial(trials)
     assert best is not None
@@ -108,8 +78,10 @@ def confirmation(
         methods=(base.spec,),
         seeds=tuple(seeds),
     )
-    sources = {key: value for key, value in vars(settings).items() if key != "seed"}
-    result = sweep(grid, **sources, **vars(places), **vars(cluster), on_progress=on_progress)
+    values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
+    sources = Sources(settings.preset, settings.config_files, values)
+    given = {**vars(sources), **vars(places), **vars(cluster)}
+    result = sweep(grid, **given, on_progress=on_progress)
     store = places.open_store()
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

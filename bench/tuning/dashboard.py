@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import StoreError, UnknownNameError
+from fedbench.bench.system.arguments import one_of
+from fedbench.bench.system.errors import StoreError
 from fedbench.bench.tuning.space import Dimension, SearchSpace
 
 
@@ -18,15 +19,9 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
 
     Returns:
         The path of the journal under `file`, the ids of its `studies`, and `num_trials`.
-
-    Raises:
-        UnknownNameError: no such study.
-        StoreError: no store, a store without studies, or a study whose description is missing or
-            of another version.
     """
     known = store.require().studies()
-    if study_id is not None and study_id not in known:
-        raise UnknownNameError("study", study_id, known)
+    one_of("study", known)(study_id)
     if not known:
         raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
     import optuna
@@ -70,11 +65,10 @@ def _trial(trial: dict[str, Any], space: dict[str, Any]) -> Any:
     value = trial["objective"]
     done = trial["status"] == "ok" and value is not None and math.isfinite(value)
     undone = TrialState.FAIL if trial["status"] == "error" else TrialState.PRUNED
-    about = {name: trial[name] for name in ("number", "status", "seconds", "seeds")}
     return create_trial(
         state=TrialState.COMPLETE if done else undone,
         value=value if done else None,
         params=trial["params"],
         distributions={name: space[name] for name in trial["params"]},
-        user_attrs={**about, **trial["watched"]},
+        user_attrs={"status": trial["status"], "seeds": trial["seeds"], **trial["watched"]},
     )

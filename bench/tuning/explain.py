@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -17,11 +18,7 @@ from fedbench.bench.tuning.space import read_space, space_file
 
 
 def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
-    """Explain one key of the configuration.
-
-    Args:
-        key: dotted name, such as `client.lr` or `method.temperature`.
-        spec: only for this method spec; None = for every method.
+    """Explain one key of the configuration, for one method spec or for every method.
 
     Returns:
         A record of `key methods meaning kind default presets searched variable`; several where
@@ -31,19 +28,18 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
         in the search space of each method or add-on.
 
     Raises:
-        UnknownNameError: for an unknown method.
-        ConfigError: for an unknown key; names the nearest one.
+        ConfigError: for an unknown method or key; names the nearest one.
     """
     fields = fields_by_key(spec)
     check_key(key, spec or "any method", fields)
-    alike: dict[str, tuple[FieldInfo, list[str]]] = {}  # equal fields of several methods are one
+    alike: dict[str, list[str]] = {}  # equal fields of several methods are one
     for owner, info in fields[key].items():
         facts = repr((info.description, kind_text(info), _default(info)))
-        alike.setdefault(facts, (info, []))[1].append(owner)
-    presets = [load_preset(name) for name in preset_names()]
-    records = []
-    for info, named in alike.values():
-        owners, default = [*filter(None, named)], _default(info)
+        alike.setdefault(facts, []).append(owner)
+    presets, records = [load_preset(name) for name in preset_names()], []
+    for named in alike.values():
+        owners, info = [*filter(None, named)], fields[key][named[0]]
+        default = _default(info)
         records.append(
             {
                 "key": key,
@@ -62,8 +58,7 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
 def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
     """Map dotted names to their fields, by the method or add-on that has them; "" = every run.
 
-    Args:
-        spec: only the fields of this method spec; None = of every method and add-on.
+    With a spec, only its fields are there.
     """
     fields: dict[str, dict[str, FieldInfo]] = {}
     for name in registry.specs() if spec is None else [registry.canonical_spec(spec)]:
@@ -89,23 +84,22 @@ def _values(
 ) -> list[dict[str, Any]]:
     """Return a preset's values of a key: the one that always holds, then its rules' values.
 
-    Values that a later rule replaces for every method in question are left out.
+    A value that a later rule replaces for every method in question is left out.
     """
 
-    def record(value: Any, origin: str, note: str, **when: Any) -> dict[str, Any]:
-        head = {"preset": preset.preset, "value": value, "origin": origin}
-        return {**head, "when": when, "note": note}
+    def record(entry: Any, **when: Any) -> dict[str, Any]:
+        about = {"value": entry.value, "origin": entry.origin, "note": entry.note, "when": when}
+        return {"preset": preset.preset, **about}
 
-    values = [record(default, "default", "")]
-    if entry := preset.values.get(key):
-        values = [record(entry.value, entry.origin, entry.note)]
+    always = preset.values.get(key) or SimpleNamespace(value=default, origin="default", note="")
     specs = [registry.canonical_spec(spec)] if spec else [_specs()[name] for name in owners]
+    values = [record(always)]
     for rule in preset.rules:
         held = [rule.fits(name) for name in specs]
         if (entry := rule.values.get(key)) and (any(held) or not specs):
             if held and all(held) and rule.when.keys() <= {"method", "addon"}:
                 values = []
-            values.append(record(entry.value, entry.origin, entry.note, **rule.when))
+            values.append(record(entry, **rule.when))
     return values
 
 

@@ -6,7 +6,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.fields import build_config, check_key, flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset, preset_names
 from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.arguments import one_of
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 
 METHOD = "method"
@@ -34,15 +36,10 @@ Point = dict[str, Scalar]
 
 
 class Scale(Strict):
-    """Rule by which a value follows an axis: scaled by the ratio of the axis to its plain value.
+    """Rule by which a value follows an axis: scaled by the ratio of the axis to its plain value."""
 
-    Attributes:
-        by: `linear`, `sqrt` (of the ratio), or `inverse`, divided by the ratio.
-        of: dotted name of the axis.
-    """
-
-    by: Literal["linear", "sqrt", "inverse"]
-    of: str
+    by: Literal["linear", "sqrt", "inverse"]  # sqrt: of the ratio; inverse: divided by it
+    of: str  # dotted name of the axis
 
     def follow(self, key: str, plain: RunConfig, new: Any) -> Scaled | None:
         """Scale a value of a configuration to a new value of the axis; None if it does not change.
@@ -65,34 +62,12 @@ class Scale(Strict):
 
 @dataclass(frozen=True)
 class Scaled:
-    """A value that follows an axis.
+    """A value that follows an axis."""
 
-    Attributes:
-        key: its dotted name.
-        base: its value without the axis.
-        value: its value in the cell.
-        text: in one line, as `client.lr 0.003 -> 0.0042: x sqrt(participation 1.0 / 0.5)`.
-    """
-
-    key: str
-    base: int | float
-    value: int | float
-    text: str
-
-
-def _check_scale(
-    key: str, scale: Scale, plain: Any, axes: Sequence[Mapping[str, Sequence[Any]]]
-) -> None:
-    """Check that a value, of which `plain` is an example, can follow an axis of the grid."""
-    if any(key in lists for lists in axes):
-        raise ConfigError(f"scaling: {key} is an axis and cannot follow another")
-    points = [value for lists in axes for value in lists.get(scale.of, ())]
-    if not points:
-        raise ConfigError(f"scaling: {key} follows {scale.of!r}, which is no axis of the grid")
-    for name, values in ((key, [plain]), (scale.of, points)):
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise ConfigError(f"scaling: {name} must be a positive number (got {value!r})")
+    key: str  # its dotted name
+    base: int | float  # its value without the axis
+    value: int | float  # its value in the cell
+    text: str  # as `client.lr 0.003 -> 0.0042: x sqrt(participation 1.0 / 0.5)`
 
 
 class _Lists(Strict):
@@ -115,31 +90,16 @@ class _Lists(Strict):
 
 
 class Grid(_Lists):
-    """A grid file.
+    """A grid file; docs/files.md has its entries."""
 
-    Attributes:
-        grid: its name.
-        description: one line for listings.
-        source: publication of the grid.
-        axes: dotted name -> values; a sweep runs all combinations.
-        points: settings that are no product, each a mapping, at every combination of the axes; one
-            that names a `method` is for that spec only.
-        methods: method specs.
-        seeds: seeds.
-        under: presets of a sweep that is given none; empty = `demo`.
-        presets: preset -> lists that replace those above when the sweep uses that preset.
-        scaling: dotted name -> the axis that its value follows, from the preset's value of both.
-        exclude: combinations that are left out; `method` stands for the spec.
-    """
-
-    grid: str
+    grid: str  # its name
     description: str
     source: str = ""
     axes: Axes = Field(default_factory=dict)
-    points: tuple[Point, ...] = Field(default=({},), min_length=1)
+    points: tuple[Point, ...] = Field(default=({},), min_length=1)  # at each point of the axes
     methods: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    under: tuple[str, ...] = ()
+    under: tuple[str, ...] = ()  # presets of a sweep that is given none; empty = `demo`
     presets: dict[str, _Lists] = Field(default_factory=dict)
     scaling: dict[str, Scale] = Field(default_factory=dict)
     exclude: tuple[dict[str, Scalar], ...] = ()
@@ -162,16 +122,11 @@ class Grid(_Lists):
 
 
 def check_grid(content: Mapping[str, Any], name: str) -> Grid:
-    """Build a grid from the content of its file.
-
-    Raises:
-        ConfigError: for content that is no grid; the message starts with `name`.
-    """
+    """Build a grid from the content of its file; a refusal starts with `name`."""
     try:
         grid = Grid.model_validate(content)
         for preset in (*grid.presets, *grid.under):
-            if preset not in preset_names():
-                raise UnknownNameError("preset", preset, preset_names())
+            one_of("preset", preset_names())(preset)
         for preset in ("", *grid.presets):
             _check_points(grid, preset)
         _check_names(grid)
@@ -219,10 +174,17 @@ def _check_names(grid: Grid) -> None:
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
         build_config(holder[key], {key: value})
+    axes = [axes for axes, _, _ in lists]
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
-        plain = get(build_config(holder[key], {}), key)
-        _check_scale(key, scale, plain, [axes for axes, _, _ in lists])
+        if any(key in each for each in axes):
+            raise ConfigError(f"scaling: {key} is an axis and cannot follow another")
+        points = [value for each in axes for value in each.get(scale.of, ())]
+        if not points:
+            raise ConfigError(f"scaling: {key} follows {scale.of!r}, which is no axis of the grid")
+        for value in (get(build_config(holder[key], {}), key), *points):
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ConfigError(f"scaling: {key} by {scale.of}: {value!r} is not above 0")
 
 
 @dataclass(frozen=True)
@@ -235,21 +197,13 @@ class TunedValues:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
-
-    Attributes:
-        config: its configuration.
-        preset: the preset that it starts from.
-        axes: values of the names that the grid's axes and points set and its method has.
-        study: the tuning study that values come from, if any.
-        scaled: values that an axis changed.
-    """
+    """One run of a sweep."""
 
     config: RunConfig
-    preset: str
-    axes: Mapping[str, Scalar]
-    study: str | None
-    scaled: tuple[Scaled, ...] = ()
+    preset: str  # that it starts from
+    axes: Mapping[str, Scalar]  # names that the grid's axes and points set and its method has
+    study: str | None  # that values come from, if any
+    scaled: tuple[Scaled, ...] = ()  # values that an axis changed
 
 
 def grid_names() -> list[str]:
@@ -258,19 +212,15 @@ def grid_names() -> list[str]:
 
 
 def load_grid(name: str | Path) -> Grid:
-    """Load a grid by name, or from a file if the name ends in `.yaml`.
-
-    Raises:
-        UnknownNameError: for an unknown name.
-        ConfigError: for a file that is missing or does not hold a grid.
-    """
+    """Load a grid by name, or from a file if the name ends in `.yaml`."""
     source = str(name) if str(name).endswith((".yaml", ".yml")) else f"grids/{name}.yaml"
     return check_grid(load_named("grids", str(name)), source)
 
 
 def grid_records() -> list[dict[str, Any]]:
     """Return every grid that ships with fedbench, as a record for listings."""
-    return [load_grid(name).model_dump(mode="json", exclude_none=True) for name in grid_names()]
+    grids = {name: load_grid(name) for name in grid_names()}
+    return [{"name": n, **g.model_dump(mode="json", exclude_none=True)} for n, g in grids.items()]
 
 
 def presets_for(grid: Grid, preset: str | None, files: Sequence[Path | str]) -> tuple[str, ...]:
@@ -297,31 +247,18 @@ def plan(
     some methods under all seeds. Equal configurations are one cell. Scaled values start from the
     value without the axis that they follow, be it tuned, overridden or neither.
 
-    Args:
-        grid: the grid.
-        preset: name of the preset, or its file.
-        methods: method specs in place of the grid's.
-        seeds: seeds in place of the grid's.
-        set: dotted names to values, as `--set` gives them; a field of a method goes to the
-            methods that have it. `data.name` may stand there even where the grid sets it: it says
-            where one of the grid's data sets lies, and cells on others are left out.
-        config_files: YAML files over the preset, as in `resolve`.
-        tuned: per method spec, values found by tuning; specs without an entry stay untuned.
-        environ: environment variables; None = `os.environ`.
-        content: gives the name of the content of a data set at a path; None = by a look-up in the
-            default cache.
+    `methods` and `seeds` replace the grid's; a spec without an entry in `tuned` stays untuned. The
+    others are as in `resolve`: a field of a method goes to the methods that have it, and
+    `data.name` may stand in `set` even where the grid sets it. It says where one of the grid's data
+    sets lies, and cells on others are left out.
 
     Raises:
-        UnknownNameError: for an unknown method or preset.
-        ConfigError: for a value that does not fit, or one that the grid itself sets.
-        DataError: for a data set whose content decides on a value, and that cannot be opened.
+        FedbenchError: as in `resolve`; also for a value that the grid itself sets.
     """
     content = content or content_names()
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
-            raise ConfigError(
-                f"{option}: is empty; give at least one, or leave it out to use the grid's"
-            )
+            raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
     label = load_preset(preset).preset  # of a file, its name
     axes, grid_methods, grid_seeds = grid.lists(label)
     methods = grid_methods if methods is None else methods
@@ -329,7 +266,11 @@ def plan(
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {})
     keys = grid.keys(label)
-    points = _points(axes, grid.points_of(label))
+    points: list[Point] = [
+        {**dict(zip(axes, values, strict=True)), **point}
+        for values in itertools.product(*axes.values())
+        for point in grid.points_of(label)
+    ]
     if _DATA in keys and _DATA in overrides:
         place = str(overrides.pop(_DATA))
         points = _located(points, place, as_read(content, overrides))
@@ -340,7 +281,14 @@ def plan(
         check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
     for spec in specs:
         given = {**user_keys(spec, config_files, environ), **dict.fromkeys(overrides, "--set")}
-        _check_free(grid, keys, given)
+        for key, source in given.items():
+            if key in keys:
+                raise ConfigError(
+                    f"{key} is an axis of grid {grid.grid!r} and cannot be set as well [{source}];"
+                    " use another grid, or `fedbench run` for one value"
+                )
+            if key == "seed":
+                raise ConfigError(f"seed: give --seeds, or leave it to the grid [{source}]")
 
     cells: dict[str, Cell] = {}
     for seed, point, spec in itertools.product(seeds, points, specs):
@@ -368,28 +316,13 @@ def plan(
     return list(cells.values())
 
 
-def _points(axes: Axes, points: Sequence[Point]) -> list[Point]:
-    """Return every point at every combination of the axes."""
-    return [
-        {**dict(zip(axes, values, strict=True)), **point}
-        for values in itertools.product(*axes.values())
-        for point in points
-    ]
-
-
 def _located(points: Sequence[Point], place: str, content: Callable[[str], str]) -> list[Point]:
-    """Return the points on the data set that a place contains, with the place as its name.
-
-    Raises:
-        ConfigError: if there are none.
-    """
+    """Return the points on the data set that a place contains, with the place as its name."""
     name = content(place) if ":" in place else place
     located = [{**point, _DATA: place} for point in points if point.get(_DATA) == name]
     if not located:
         known = ", ".join(dict.fromkeys(str(point.get(_DATA)) for point in points))
-        unknown = "not known; see `fedbench datasets`"
-        contains = f", whose content is {unknown if ':' in name else name}" if ":" in place else ""
-        raise ConfigError(f"{_DATA}: this grid is about {known} (got {place}{contains})")
+        raise ConfigError(f"{_DATA}: this grid is about {known} (got {place}, which is {name})")
     return located
 
 
@@ -407,18 +340,7 @@ def _followers(
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
             followers.append(scale.follow(key, plain, point[scale.of]))
-    return tuple(follower for follower in followers if follower is not None)
-
-
-def _check_free(grid: Grid, keys: Collection[str], given: Mapping[str, str]) -> None:
-    for key, source in given.items():
-        if key in keys:
-            raise ConfigError(
-                f"{key} is an axis of grid {grid.grid!r} and cannot be set as well [{source}];"
-                " use another grid, or `fedbench run` for one value"
-            )
-        if key == "seed":
-            raise ConfigError(f"seed: a sweep takes its seeds from --seeds or the grid [{source}]")
+    return tuple(filter(None, followers))
 
 
 def _excluded(grid: Grid, config: RunConfig) -> bool:
@@ -435,59 +357,32 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     """Return the ids of the rows that are cells of a grid.
 
     A row names the grid that it was first run for. A cell that `run` or another grid executed is
-    therefore recognised by its configuration: it equals a cell under its preset, or it differs
-    from a row of this grid in axes and seed only. The evaluation does not matter unless the grid
-    varies it.
-
-    Args:
-        rows: rows of a store.
-        name: name of the grid, or a YAML file.
-
-    Raises:
-        UnknownNameError: for a grid that does not exist.
+    therefore recognised by its configuration: it differs from a planned cell, or from a row of this
+    grid, only in the names that the grid varies. The evaluation does not matter unless it is one.
     """
     grid = load_grid(name)
-    names = {key for preset in ("", *grid.presets) for key in grid.keys(preset)}
 
-    def trained(config: RunConfig) -> str:
-        """Return a configuration with those fields of its evaluation that the grid varies."""
-        content = config.model_dump(mode="json")
-        varied = {k: v for k, v in content["evaluation"].items() if f"evaluation.{k}" in names}
-        return canonical_json({**content, "evaluation": varied})
-
-    def split(config: RunConfig, preset: str) -> tuple[str, str]:
-        """Return the settings of a training without the grid's names and the seed, and these."""
+    def parts(config: RunConfig, preset: str) -> tuple[str, str]:
+        """Return the settings of a training without the grid's names, and the values of these."""
         values, keys = flat_config(config), grid.keys(preset)
         rest = {
             key: value
             for key, value in values.items()
-            if key != "seed" and key not in keys and not key.startswith("evaluation.")
+            if key not in keys and not key.startswith("evaluation.")
         }
         point = {key: values.get(key) for key in keys}
         return canonical_json([config.spec, rest]), canonical_json([preset, point])
 
-    planned, points = set[str](), set[str]()
-    for preset in sorted({row.preset for row in rows} & {*preset_names()}):
-        try:
-            cells = plan(grid, preset=preset, environ={})
-        except ConfigError:  # it cannot be swept under this preset, so that no row is a cell of it
-            continue
-        for cell in cells:
-            planned.add(trained(cell.config))
-            points.add(split(cell.config, cell.preset)[1])
     known = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
-    configs = {row.row_id: _config_of(row) for row in known}
-    parts = {row.row_id: split(configs[row.row_id], row.preset) for row in known}
-    ran = [row for row in known if row.grid == grid.grid]
-    families = {(parts[row.row_id][0], row.seed) for row in ran}
-    points |= {parts[row.row_id][1] for row in ran}
-    row_ids = {row.row_id for row in rows if row.grid == grid.grid}
-    for row in known:
-        family, point = parts[row.row_id]
-        sibling = (family, row.seed) in families and point in points
-        if sibling or trained(configs[row.row_id]) in planned:
-            row_ids.add(row.row_id)
-    return frozenset(row_ids)
+    parts_of = {row.row_id: parts(_config_of(row), row.preset) for row in known}
+    named = {row.row_id for row in rows if row.grid == grid.grid}
+    cells = [parts_of[row_id] for row_id in named & parts_of.keys()]
+    for preset in sorted({row.preset for row in rows} & {*preset_names()}):
+        with suppress(ConfigError):  # it cannot be swept under this preset: no row is a cell of it
+            cells += [parts(cell.config, preset) for cell in plan(grid, preset=preset, environ={})]
+    settings, points = {rest for rest, _ in cells}, {point for _, point in cells}
+    found = {i for i, (rest, point) in parts_of.items() if rest in settings and point in points}
+    return frozenset(named | found)
 
 
 def _config_of(row: Row) -> RunConfig:

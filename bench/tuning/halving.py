@@ -21,29 +21,20 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.job import Job
 from fedbench.bench.tuning.rungs import Halving, decide
-from fedbench.bench.tuning.study_plan import Params
-from fedbench.bench.tuning.trials import Open, Trials, check_params
+from fedbench.bench.tuning.trials import Open, Params, Trials, check_params
 
 Record = Mapping[str, Any]
 
 
 @dataclass
 class _Bracket:
-    """A bracket whose trials have no record in the store yet.
+    """A bracket whose trials have no record in the store yet."""
 
-    Attributes:
-        folder: the records of its rungs.
-        stored: those that an earlier command wrote, by the names of their files.
-        rung: the rung that its trials run to, from 0.
-        waiting: numbers of the trials that have not reached it.
-        records: records of those that have.
-    """
-
-    folder: Path
-    stored: dict[str, Record]
-    waiting: set[int]
+    folder: Path  # of the records of its rungs
+    stored: dict[str, Record]  # that an earlier command wrote, by the names of their files
+    waiting: set[int]  # numbers of the trials that have not reached the rung
     rung: int = 0
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)  # of the trials that have
 
     def file_name(self, number: int) -> str:
         """Return the name of the file with the record of a trial at this rung."""
@@ -150,24 +141,17 @@ class RungTrials(Trials):
         kept = decide(records, 0 if last else halving.counts(rung, len(records))[1])
         bracket.rung, bracket.waiting = rung + 1, {*kept}
         for number in [number for number in records if number not in kept]:
-            place = {
-                "bracket": number // halving.size,
-                "rung": rung,
-                "rounds": halving.rounds[rung],
-            }
-            pruned = not last and records[number]["status"] == "ok"
-            status = {"status": "pruned"} if pruned else {}
-            self._finish(number, {**records[number], **place, **status})
+            record = {**records[number], "bracket": number // halving.size}
+            record |= {"rung": rung, "rounds": halving.rounds[rung]}
+            if not last and record["status"] == "ok":
+                record["status"] = "pruned"
+            self._finish(number, record)
         for number in sorted(kept):
             self._begin(number, records[number]["params"])
 
 
 def _read(path: Path) -> Record:
-    """Return the record in a file.
-
-    Raises:
-        StoreError: if it cannot be read, or is torn or altered.
-    """
+    """Return the record in a file; refuse one that is torn or altered."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, ValueError) as err:

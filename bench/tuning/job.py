@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.bench.config import RunConfig, config_id
+from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import reopen
+from fedbench.bench.data.datasets import Dataset, reopen
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -30,6 +30,7 @@ from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.tuning.cluster import Cluster
 
 REPORT_SECONDS = 1.0
 """Least time between two reports of one run; reports never influence its result."""
@@ -46,49 +47,46 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One run for a trial process, with everything that the process needs to know.
+    """One run for a trial process, with everything that the process needs to know."""
 
-    Attributes:
-        name: its folder and lock below the store's `cells/`.
-        row_id: identity of the run.
-        label: its name for people.
-        config: configuration of the run.
-        origin: origin for the row.
-        store: root of the store.
-        dataset: cache folder of the data set, of `revision`.
-        revision: revision of the data set.
-        dataset_name: name of its content, which another node may not know; None = look it up.
-        checkpoints: root of another folder for `cells/`; None = the store.
-        workers: processes that train its clients on a CPU.
-        device: `cpu` or `cuda`.
-        lanes: clients at a time in the process; None = no lanes.
-        earlier: ids of runs with the same training, in the store or in the same sweep before it.
-        shared: look for the row in the store first, since another process may have written it.
-        untrained: only measure the encoder before training; no row comes of it.
-        until_round: round after which the run pauses; None = it is run to its end.
-        track: viewers that get its rounds and its row from the trial process.
-        wait_seconds: time to wait for the lock before reporting that the run is busy.
-    """
-
-    name: str
+    name: str  # of its folder and lock below the store's `cells/`
     row_id: str
-    label: str
+    label: str  # its name for people
     config: RunConfig
     origin: Origin
     store: Path
-    dataset: Path
+    dataset: Path  # cache folder of the data set, of `revision`
     revision: str = ""
-    dataset_name: str | None = None
-    checkpoints: Path | None = None
+    dataset_name: str | None = None  # by content, which another node may not know
+    checkpoints: Path | None = None  # root of another folder for `cells/`; None = the store
     workers: int = 1
-    device: str = "cpu"
+    device: str = "cpu"  # or `cuda`
     lanes: int | None = None
-    earlier: tuple[str, ...] = ()
-    shared: bool = True
-    untrained: bool = False
-    until_round: int | None = None
-    track: tuple[str, ...] = ()
-    wait_seconds: float = 0.0
+    earlier: tuple[str, ...] = ()  # runs with its training, in the store or before it in the sweep
+    shared: bool = True  # look into the store first: another process may have written the row
+    untrained: bool = False  # only measure the encoder before training; no row comes of it
+    until_round: int | None = None  # after which the run pauses; None = it is run to its end
+    track: tuple[str, ...] = ()  # viewers that get rounds and row from the trial process
+    wait_seconds: float = 0.0  # for the lock, before the run is reported as busy
+
+    @classmethod
+    def make(
+        cls, config: RunConfig, dataset: Dataset, store: Store, cluster: Cluster, **more: Any
+    ) -> Job:
+        """Return the job of a run; `label`, `origin` and others are given by name."""
+        identity = row_id(config, dataset.revision)
+        known: dict[str, Any] = {
+            "name": identity,
+            "row_id": identity,
+            "store": store.root.resolve(),
+            "dataset": dataset.path,
+            "revision": dataset.revision,
+            "dataset_name": dataset.name,
+            "checkpoints": cluster.checkpoints,
+            "workers": cluster.workers,
+            "lanes": cluster.lanes,
+        }
+        return cls(config=config, **{**known, **more})
 
     @property
     def place(self) -> Store:
@@ -103,30 +101,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a job.
-
-    Attributes:
-        job: the job.
-        status: `ok`, `diverged`, `error`, `paused` after `Job.until_round`, or
-            `elsewhere` if another process ran it.
-        row: its row; None for `error` and `paused`, until a row is made for the error.
-        error: the error in one line.
-        seconds: wall time.
-        bytes: bytes sent by clients and server together.
-        history: its rounds, if they are in no folder that the driver sees.
-        figures: of an encoder without a row: before training, or of a paused run.
-        tracked: True if every viewer of `Job.track` has taken the row.
-    """
+    """Outcome of a job."""
 
     job: Job
-    status: str
-    row: Row | None = None
-    error: str | None = None
+    status: str  # `ok diverged error paused`, or `elsewhere` if another process ran it
+    row: Row | None = None  # None for `error` and `paused`, until a row is made for the error
+    error: str | None = None  # in one line
     seconds: float = 0.0
-    bytes: int = 0
-    history: Sequence[Mapping[str, Any]] | None = None
-    figures: Mapping[str, float] | None = None
-    tracked: bool = False
+    bytes: int = 0  # sent by clients and server together
+    history: Sequence[Mapping[str, Any]] | None = None  # if in no folder that the driver sees
+    figures: Mapping[str, float] | None = None  # without a row: before training, or paused
+    tracked: bool = False  # whether every viewer of `Job.track` has taken the row
 
     @property
     def objective(self) -> float | None:
@@ -173,25 +158,18 @@ def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
         jobs.done(outcome)
         tracking(row.row_id)
     else:
-        if points is None:  # read before `jobs` deletes it
-            points = [record.as_dict() for record in History(outcome.job.folder).read()]
+        # read before `jobs` deletes it
+        rounds = _points(outcome.job.folder) if points is None else list(map(flatten, points))
         jobs.done(outcome)
-        tracking.end(row, [flatten(point) for point in points])
+        tracking.end(row, rounds)
 
 
 def work(job: Job, report: Report, *, history: bool = False) -> str:
-    """Execute a run under its lock and return the status of the last report.
-
-    An error that `breaks_cuda` is raised.
+    """Execute a run under its lock and return the last status; raise an error that `breaks_cuda`.
 
     Every report is a dict with `status`: `running` after some rounds, `busy` if another process
     holds the run, and last `ended` with an `outcome`, or `abort` with the `error` because of which
-    no run is possible here.
-
-    Args:
-        job: the run.
-        report: takes the reports.
-        history: send the rounds with the last report.
+    no run is possible here. With `history`, the last one has the rounds.
     """
     began = time.monotonic()
     try:
@@ -227,15 +205,8 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         tracking.round(flatten(record.as_dict()))
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
-            report(
-                {
-                    "status": "running",
-                    "round": record.round_index + 1,
-                    "total": total,
-                    "loss": record.loss,
-                    "collapsed": record.collapsed,
-                }
-            )
+            seen = {"loss": record.loss, "collapsed": record.collapsed}
+            report({"status": "running", "round": record.round_index + 1, "total": total, **seen})
 
     def ended(status: str, **known: Any) -> Outcome:
         return Outcome(job, status, **{"seconds": time.monotonic() - began, **known})

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.arguments import one_of
+from fedbench.bench.system.errors import ConfigError
 
 NONE, HALVING = FIDELITIES = ("none", "halving")
 ETA = 4
@@ -20,39 +21,23 @@ RUNGS = 3
 
 @dataclass(frozen=True)
 class Halving:
-    """Rungs of every bracket of a study.
+    """Rungs of every bracket of a study."""
 
-    Attributes:
-        eta: one trial in so many goes on after a rung.
-        rounds: configured rounds after which rungs end; the last is the whole run.
-        size: trials of a bracket, which compete with each other.
-    """
-
-    eta: int
-    rounds: tuple[int, ...]
-    size: int
+    eta: int  # one trial in so many goes on after a rung
+    rounds: tuple[int, ...]  # configured rounds after which rungs end; the last is the whole run
+    size: int  # trials of a bracket, which compete with each other
 
     def brackets(self, total: int) -> list[range]:
-        """Return the numbers of the trials of each bracket.
-
-        Raises:
-            ConfigError: if the trials do not fill the last one.
-        """
+        """Return the numbers of the trials of each bracket; refuse a bracket that is not full."""
         if rest := total % self.size:
-            below, above = total - rest, total - rest + self.size
-            allowed = f"{below} or {above}" if below else f"{above}"
             raise ConfigError(
-                f"--trials {total}: brackets of halving have {self.size} trials; give {allowed}"
+                f"--trials {total}: must be a multiple of {self.size} (a bracket); give"
+                f" {total - rest + self.size}"
             )
         return [range(start, start + self.size) for start in range(0, total, self.size)]
 
     def counts(self, rung: int = 0, trials: int | None = None) -> list[int]:
-        """Return the number of trials at a rung and at each later one.
-
-        Args:
-            rung: the first.
-            trials: number at this rung; None = a whole bracket at rung 0.
-        """
+        """Return the number of trials at a rung, by default a whole bracket, and at later ones."""
         counts = [self.size if trials is None else trials]
         for _ in self.rounds[rung + 1 :]:
             counts.append(min(counts[-1], max(1, counts[-1] // self.eta)))
@@ -60,33 +45,19 @@ class Halving:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what belongs to the identity of a study."""
-        return {
-            "name": HALVING,
-            "eta": self.eta,
-            "rounds": list(self.rounds),
-            "sizes": [self.size],
-        }
+        rounds, sizes = list(self.rounds), [self.size]
+        return {"name": HALVING, "eta": self.eta, "rounds": rounds, "sizes": sizes}
 
 
 def make_halving(
     name: str, *, eta: int | None, rungs: int | None, rounds: int, least_rounds: int, size: int
 ) -> Halving | None:
-    """Return the rungs of a search; None for `none`.
+    """Return the rungs of a search for a bracket of `size` trials; None for `none`.
 
-    Args:
-        name: one of `FIDELITIES`.
-        eta: one trial in so many goes on after a rung; None = `ETA`.
-        rungs: number of rungs; None = `RUNGS`, or as many as the rounds and trials suffice for.
-        rounds: configured rounds of a run.
-        least_rounds: rounds that reach every phase of the method.
-        size: trials of a bracket.
-
-    Raises:
-        UnknownNameError: for an unknown name.
-        ConfigError: for options that the rounds or the trials do not suffice for.
+    Every rung reaches every phase of the method, for which it needs `least_rounds`. Without `rungs`
+    there are `RUNGS`, or as many as the rounds and trials suffice for; too many are refused.
     """
-    if name not in FIDELITIES:
-        raise UnknownNameError("fidelity", name, FIDELITIES)
+    one_of("fidelity", FIDELITIES)(name)
     for option, value in (("--eta", eta), ("--rungs", rungs)):
         if value is not None and name == NONE:
             raise ConfigError(f"{option} {value}: needs --fidelity halving")
@@ -121,14 +92,10 @@ def _ends(rounds: int, eta: int, rungs: int) -> list[int]:
 
 
 def decide(records: Mapping[int, Mapping[str, Any]], keep: int) -> list[int]:
-    """Return the numbers of the trials that go on after a rung, the best first.
+    """Return the numbers of the trials that go on after a rung, `keep` at most, the best first.
 
     Trials with the highest scores go on, those that a gate refused after all others; ties: the
     first. Trials without a score (diverged, failed) never go on.
-
-    Args:
-        records: number of each trial of the rung -> its `status` and `score`.
-        keep: number of trials that may go on; 0 after the last rung.
     """
     places = {
         number: (record["status"] != "ok", -record["score"], number)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.system.errors import ConfigError, ResourceError, UnknownNameError
+from fedbench.bench.system.arguments import one_of
+from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.system.packages import install_extra
 
 if TYPE_CHECKING:
@@ -20,21 +21,20 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 Space = Mapping[str, "BaseDistribution"]
-_STARTUP_TRIALS = 8
+_STARTUP = 8
 
 
-def _tpe(seed: int, space: Space) -> BaseSampler:
-    from optuna.samplers import TPESampler
+def _optuna(name: str, **settings: Any) -> Callable[[int, Space], BaseSampler]:
+    def make(seed: int, space: Space) -> BaseSampler:
+        import optuna.samplers
 
-    return TPESampler(
-        n_startup_trials=_STARTUP_TRIALS, multivariate=True, constant_liar=True, seed=seed
-    )
+        sampler: BaseSampler = getattr(optuna.samplers, name)(seed=seed, **settings)
+        return sampler
+
+    return make
 
 
-def _random(seed: int, space: Space) -> BaseSampler:
-    from optuna.samplers import RandomSampler
-
-    return RandomSampler(seed=seed)
+_random = _optuna("RandomSampler")
 
 
 def _sobol(seed: int, space: Space) -> BaseSampler:
@@ -49,12 +49,6 @@ def _sobol(seed: int, space: Space) -> BaseSampler:
     return Sobol(qmc_type="sobol", scramble=True, seed=seed)
 
 
-def _gp(seed: int, space: Space) -> BaseSampler:
-    from optuna.samplers import GPSampler
-
-    return GPSampler(n_startup_trials=_STARTUP_TRIALS, seed=seed)
-
-
 def _cmaes(seed: int, space: Space) -> BaseSampler:
     from optuna.samplers import CmaEsSampler
 
@@ -63,29 +57,16 @@ def _cmaes(seed: int, space: Space) -> BaseSampler:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A search algorithm.
-
-    Attributes:
-        help: what it does, for `--help`.
-        factory: (seed, search space) -> Optuna's sampler.
-        learns: whether a suggestion depends on results; else no trial waits for another.
-        finished_only: whether it learns from nothing but trials that were run to their end.
-        stateful: asked for all trials of a study in order, with one seed; others are made anew for
-            each trial, with a seed of its own.
-        ranges_only: whether it needs two or more ranges of numbers, and no choice.
-        diverged: objective that stands for a diverged trial; None = such a trial is pruned.
-        package: package that it needs besides Optuna; empty = none. The extra has the sampler's
-            name.
-    """
+    """A search algorithm."""
 
     help: str
-    factory: Callable[[int, Space], BaseSampler]
-    learns: bool = True
-    finished_only: bool = False
-    stateful: bool = False
-    ranges_only: bool = False
-    diverged: float | None = None
-    package: str = ""
+    factory: Callable[[int, Space], BaseSampler]  # seed and search space
+    learns: bool = True  # from results; else no trial waits for another
+    finished_only: bool = False  # learns from nothing but trials that were run to their end
+    stateful: bool = False  # asked for all trials in order; else made anew for each, by its seed
+    ranges_only: bool = False  # needs two or more ranges of numbers, and no choice
+    diverged: float | None = None  # objective of a diverged trial; None = such a trial is pruned
+    package: str = ""  # needed besides Optuna; the extra has the sampler's name
 
     def make(self, seed: int, space: Space) -> BaseSampler:
         """Return Optuna's sampler without the warning that it is experimental."""
@@ -95,11 +76,19 @@ class Sampler:
 
 
 SAMPLERS = {
-    "tpe": Sampler("tree-structured Parzen estimator", _tpe),
+    "tpe": Sampler(
+        "tree-structured Parzen estimator",
+        _optuna("TPESampler", multivariate=True, constant_liar=True, n_startup_trials=_STARTUP),
+    ),
     "random": Sampler("independent draws", _random, learns=False),
     "sobol": Sampler("points that fill the space evenly", _sobol, learns=False, stateful=True),
     "grid": Sampler("the values that the space lists", _random, learns=False),
-    "gp": Sampler("Gaussian process", _gp, finished_only=True, package="greenlet"),
+    "gp": Sampler(
+        "Gaussian process",
+        _optuna("GPSampler", n_startup_trials=_STARTUP),
+        finished_only=True,
+        package="greenlet",
+    ),
     "cmaes": Sampler(
         "CMA-ES, for ranges of numbers",
         _cmaes,
@@ -114,14 +103,8 @@ SAMPLERS = {
 
 
 def find_sampler(name: str) -> Sampler:
-    """Return a sampler whose package is installed.
-
-    Raises:
-        UnknownNameError: for an unknown name.
-        ResourceError: if its package is missing.
-    """
-    if name not in SAMPLERS:
-        raise UnknownNameError("sampler", name, SAMPLERS)
+    """Return a sampler; refuse one whose package is missing."""
+    one_of("sampler", SAMPLERS)(name)
     sampler = SAMPLERS[name]
     if sampler.package and importlib.util.find_spec(sampler.package) is None:
         raise ResourceError(
@@ -132,20 +115,12 @@ def find_sampler(name: str) -> Sampler:
 
 
 def check_space(name: str, space: Space) -> None:
-    """Check that a sampler can search a space.
-
-    Raises:
-        ConfigError: for a choice or a single dimension, if it needs ranges of numbers.
-    """
-    if not SAMPLERS[name].ranges_only:
-        return
+    """Refuse a choice or a single dimension, if the sampler needs ranges of numbers."""
     from optuna.distributions import CategoricalDistribution
 
     choices = [key for key, one in space.items() if isinstance(one, CategoricalDistribution)]
-    if choices or len(space) < 2:
-        names = ", ".join(choices or space)
-        found = f"{names} is a choice" if choices else f"it has {names} alone"
+    if SAMPLERS[name].ranges_only and (choices or len(space) < 2):
         raise ConfigError(
-            f"--sampler {name}: needs a search space of two or more ranges of numbers, but {found};"
-            " use --sampler tpe, or --space with other dimensions"
+            f"--sampler {name}: needs a search space of two or more ranges of numbers (got"
+            f" {', '.join(choices or space)}); use --sampler tpe, or --space with other dimensions"
         )

@@ -1,4 +1,9 @@
-"""Score by which a study ranks its trials: an objective by name, with or without a gate."""
+"""Score by which a study ranks its trials, and its comparison with encoders at random init.
+
+A collapsed encoder scores 0 and one at random init little more, so that a search whose settings do
+not learn prefers the trial that moved least. The outcome of a search is therefore compared with
+encoders at random init of other seeds: did any trial leave their noise?
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,8 @@ from fedbench.bench.evaluation.objectives.names import (
 )
 from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
+from fedbench.bench.results.leaderboard.statistics import mean, sample_std
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 _DIM = 128
@@ -29,19 +35,21 @@ SHRUNK, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and
 participation ratio, the least spread of projections, and the least participation ratio."""
 
+NUM_SEEDS = 5
+"""Encoders at random init that are measured, of consecutive seeds."""
+
+SPREAD = (*FIGURES, "rho", "delta_views", "sep")
+"""Figures that trials record besides the objective."""
+
+_LEAST = 3
+"""Fewest encoders at random init whose spread means anything."""
+
 
 @dataclass(frozen=True)
 class Scoring:
-    """The objective of a study.
+    """The objective of a study."""
 
-    Attributes:
-        name: of the objective, with `+gate` if trials are refused that did not learn.
-
-    Raises:
-        UnknownNameError: for a name that does not exist.
-    """
-
-    name: str = DEFAULT
+    name: str = DEFAULT  # with `+gate` if trials are refused that did not learn
 
     def __post_init__(self) -> None:
         if self._plain not in {**OF_CLIENTS, **objectives()}:
@@ -97,19 +105,13 @@ class Scoring:
         return [] if self._plain in usual else [self._plain]
 
     def check_noise(self, multiplier: float | None) -> None:
-        """Refuse an objective to whose sums noise gives no epsilon, where there is noise.
-
-        Raises:
-            ConfigError: names the objectives that go with it.
-        """
+        """Refuse an objective to whose sums noise gives no epsilon, where there is noise."""
         allowed = [objective.name for objective in with_noise(objectives().values())]
         if multiplier is None or self._plain in allowed:
             return
-        single = isinstance(self._found, ClientObjective)
-        why = "are values of single clients" if single else "are unbounded sums"
         raise ConfigError(
-            f"objective {self._plain!r}: its parts {why}, to which"
-            f" evaluation.objective_noise gives no epsilon; use {', '.join(allowed)}"
+            f"objective {self._plain!r}: evaluation.objective_noise gives no epsilon to its parts,"
+            f" which are no bounded sums; use {', '.join(allowed)}"
         )
 
     def scores(self, encoders: Sequence[Mapping[str, float]]) -> list[float]:
@@ -119,12 +121,7 @@ class Scoring:
     def refusal(
         self, figures: Mapping[str, float], untrained: Sequence[Mapping[str, float]]
     ) -> str | None:
-        """Say why the gate refuses an encoder; None if it passes, or if there is no gate.
-
-        Args:
-            figures: of the encoder.
-            untrained: of encoders without training.
-        """
+        """Say why the gate refuses an encoder beside untrained ones; None if it passes."""
         if not self.gated:
             return None
         before = {
@@ -157,6 +154,63 @@ def _below(value: float | None, before: float | None, share: float, least: float
     if value is None:
         return False
     return value < max(least, 0.0 if before is None else share * before)
+
+
+def noise_limit(objectives: Sequence[float]) -> float | None:
+    """Return the largest objective that one more encoder at random init reaches in 39 of 40 draws.
+
+    The upper end of Student's 95 % prediction interval for a further draw of a normal quantity;
+    None below three values.
+    """
+    centre, std = mean(objectives), sample_std(objectives)
+    if centre is None or std is None or len(objectives) < _LEAST:
+        return None
+    from scipy.special import stdtrit
+
+    n = len(objectives)
+    return centre + float(stdtrit(n - 1, 0.975)) * std * math.sqrt(1 + 1 / n)
+
+
+def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
+    """Describe how a trial's encoder has shrunk since random init; empty if it has not."""
+    before = {
+        name: mean([figures[name] for figures in untrained if name in figures]) for name in SPREAD
+    }
+    return shrinkage(trial.get("spread") or {}, before)
+
+
+def cautions(
+    best: Mapping[str, Any],
+    untrained: Sequence[Mapping[str, float]],
+    scoring: Scoring,
+) -> tuple[str, ...]:
+    """List the reasons not to trust the best trial of a study beside encoders at random init."""
+    objectives = scoring.scores(untrained)
+    limit, texts = noise_limit(objectives), list[str]()
+    if limit is None and not scoring.trained:
+        texts.append(
+            f"only {len(objectives)} of {NUM_SEEDS} encoders at random init were measured, too few"
+            " to tell whether a trial has learnt anything; the same `fedbench tune` command"
+            " measures the others"
+        )
+    elif limit is not None and best["objective"] <= limit:
+        texts.append(
+            f"no trial left the noise of random init: the best objective is"
+            f" {best['objective']:.4f}, {len(objectives)} encoders at random init have"
+            f" {mean(objectives):.4f} on average and a further one up to {limit:.4f}"
+        )
+    # Below 0 an objective rises by shrinking alone; SEP does not depend on scale.
+    seps = [figures["sep"] for figures in untrained if "sep" in figures]
+    sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
+    if sep is not None and most is not None and sep <= most:
+        texts.append(
+            f"the best trial tells images apart from views of one image no better than random"
+            f" init: SEP {sep:.3f}, {len(seps)} encoders at random init have {mean(seps):.3f} on"
+            f" average and a further one up to {most:.3f}"
+        )
+    if text := shrinkage_of(best, untrained):
+        texts.append(f"the encoder of the best trial is narrower than before training: {text}")
+    return tuple(texts)
 
 
 def objective_records() -> list[dict[str, Any]]:

@@ -13,7 +13,20 @@ from fedbench.bench.tuning.rungs import FIDELITIES, NONE
 from fedbench.bench.tuning.samplers import SAMPLERS, find_sampler
 
 _MAX_RUNS = 100_000
-_MANY = {"min": 1, "max": _MAX_RUNS}
+_MANY, _FROM_2 = {"min": 1, "max": _MAX_RUNS}, {"min": 2, "max": _MAX_RUNS}
+_SAMPLER = Option(
+    f"Search algorithm: {'; '.join(f'{name} ({one.help})' for name, one in SAMPLERS.items())}.",
+    check=one_of("sampler", SAMPLERS),
+)
+_OBJECTIVE = Option(
+    "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that learnt"
+    " nothing. Default: align-unif; with --fidelity halving loss.",
+    check=check_name,
+)
+_FIDELITY = Option(
+    "Compare trials after fewer rounds and continue the best: none or halving.",
+    check=one_of("fidelity", FIDELITIES),
+)
 
 
 @dataclass(frozen=True)
@@ -30,28 +43,15 @@ class Search:
     seeds_per_trial: Annotated[
         int, Option("Runs per trial; its score is their mean.", limits=_MANY)
     ] = 1
-    sampler: Annotated[
-        str,
-        Option(
-            f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
-            check=one_of("sampler", SAMPLERS),
-        ),
-    ] = "tpe"
+    sampler: Annotated[str, _SAMPLER] = "tpe"
     batch_size: Annotated[
         int | None,
-        Option(
-            "Trials suggested together, part of the study's identity; default: 4; halving: all.",
-            "--batch",
-            _MANY,
-        ),
+        Option("Trials suggested together; default: 4, with halving all.", "--batch", _MANY),
     ] = None
     space_file: Annotated[
         Path | str | None,
         Option(
-            "Search space to use instead of the method's own.",
-            "--space",
-            kind=Path | None,
-            metavar="FILE",
+            "Search space instead of the method's.", "--space", kind=Path | None, metavar="FILE"
         ),
     ] = None
     watch_labels: Annotated[
@@ -60,31 +60,13 @@ class Search:
     study_name: Annotated[
         str | None, Option("Name of the study; default: made from its settings.", "--study")
     ] = None
-    objective: Annotated[
-        str | None,
-        Option(
-            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
-            " learnt nothing. Default: align-unif; with --fidelity halving loss.",
-            check=check_name,
-        ),
-    ] = None
-    fidelity: Annotated[
-        str,
-        Option(
-            "Compare trials after fewer rounds and continue the best: none or halving.",
-            check=one_of("fidelity", FIDELITIES),
-        ),
-    ] = NONE
+    objective: Annotated[str | None, _OBJECTIVE] = None
+    fidelity: Annotated[str, _FIDELITY] = NONE
     eta: Annotated[
-        int | None,
-        Option("One trial in N goes on after a rung; default: 4.", limits={**_MANY, "min": 2}),
+        int | None, Option("One trial in N goes on after a rung; default: 4.", limits=_FROM_2)
     ] = None
     rungs: Annotated[
-        int | None,
-        Option(
-            "Rungs of a bracket; default: 3, or as many as rounds allow.",
-            limits={**_MANY, "min": 2},
-        ),
+        int | None, Option("Rungs of a bracket; default: 3, if rounds allow.", limits=_FROM_2)
     ] = None
 
     @property
@@ -93,11 +75,7 @@ class Search:
         return self.objective or (DEFAULT if self.fidelity == NONE else LOSS)
 
     def check(self) -> None:
-        """Refuse numbers out of range and options that exclude each other.
-
-        Raises:
-            ConfigError, UnknownNameError, ResourceError: names the option.
-        """
+        """Refuse numbers out of range and options that exclude each other."""
         for option, value in (
             ("--trials", self.trials),
             ("--seeds-per-trial", self.seeds_per_trial),

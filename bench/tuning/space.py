@@ -113,19 +113,12 @@ class SpaceFile(Strict):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The fields that may be tuned for a method spec.
-
-    Attributes:
-        spec: canonical method spec.
-        dimensions: dotted name -> range or choice.
-        points: settings to evaluate first; each may leave dimensions out.
-        source: papers or code of ranges and points.
-    """
+    """The fields that may be tuned for a method spec."""
 
     spec: str
-    dimensions: Mapping[str, FloatRange | IntRange | Choice]
-    points: tuple[Mapping[str, Scalar], ...]
-    source: str
+    dimensions: Mapping[str, FloatRange | IntRange | Choice]  # by dotted name
+    points: tuple[Mapping[str, Scalar], ...]  # to evaluate first; each may leave dimensions out
+    source: str  # papers or code of ranges and points
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return the space in Optuna's types."""
@@ -161,11 +154,7 @@ class SearchSpace:
         return settings
 
     def grid(self) -> list[dict[str, Scalar]]:
-        """Return all combinations for a grid search; the last dimension changes fastest.
-
-        Raises:
-            ConfigError: for a range without `grid`.
-        """
+        """Return all combinations for a grid search; the last dimension changes fastest."""
         axes = {key: _steps(dimension) for key, dimension in self.dimensions.items()}
         if without := next((key for key, values in axes.items() if not values), None):
             raise ConfigError(
@@ -177,13 +166,7 @@ class SearchSpace:
 def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
     """Join the search-space files of a spec's method and add-ons.
 
-    Args:
-        spec: method spec.
-        file: replaces the method's file, or all files if its `method` is the whole spec.
-
-    Raises:
-        UnknownNameError: for an unknown method.
-        ConfigError: for a file that is missing or not valid for the spec.
+    Another `file` replaces the method's, or all if its `method` is the whole spec.
     """
     parts = [entry.name for entry in registry.parse_spec(spec)]
     canonical = "+".join(parts)
@@ -197,14 +180,12 @@ def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
             )
         spaces, parts = [space], parts[1:] if target == parts[0] else []
     for name in parts:
-        path = space_file(name)
-        if path is None and not _has_constants(name):
-            continue
-        if path is None:
+        if (path := space_file(name)) is not None:
+            spaces.append(read_space(path, canonical))
+        elif _has_constants(name):
             raise ConfigError(
                 f"{name!r} has no search space; write one and pass it with --space FILE"
             )
-        spaces.append(read_space(path, canonical))
     dimensions = {key: part for space in spaces for key, part in space.space.items()}
     points = tuple(point for space in spaces for point in space.points)
     return SearchSpace(canonical, dimensions, points, "; ".join(space.source for space in spaces))
@@ -222,11 +203,7 @@ def space_file(name: str) -> Path | Traversable | None:
 
 
 def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
-    """Read a search-space file and check it against a spec that contains its method.
-
-    Raises:
-        ConfigError: for an unknown name, an invalid end, or a point or default outside its range.
-    """
+    """Read a search-space file and check it against a spec that contains its method."""
     content = load_yaml(path)
     try:
         space = SpaceFile.model_validate(content)
@@ -242,17 +219,14 @@ def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
 def _check_space(space: SpaceFile, spec: str) -> None:
     known = known_keys(spec)
     addons = {name for name, entry in registry.entries().items() if entry.is_addon}
-    for key, dimension in space.space.items():
+    for key, part in space.space.items():
         check_key(key, spec, known)
         if space.method in addons and not key.startswith(f"method.{space.method}."):
             raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
-        ends = (
-            dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
-        )
-        for value in ends:  # if these are valid, so are all others
-            build_config(spec, {key: value})
+        for value in part.values if isinstance(part, Choice) else (part.low, part.high):
+            build_config(spec, {key: value})  # if the ends are valid, so are all others
         default = flat_config(build_config(spec, {})).get(key)
-        if default is not None and not dimension.holds(default):
+        if default is not None and not part.holds(default):
             raise ConfigError(f"{key}: its default {default!r} must lie in the range")
     for point in space.points:
         for key, value in point.items():
@@ -268,12 +242,11 @@ def space_records() -> list[dict[str, Any]]:
     spaces = [load_space(spec) for spec in registry.specs() if names.issuperset(spec.split("+"))]
     return [
         {
-            "spec": space.spec,
-            "source": space.source,
+            "name": space.spec,
+            **vars(space),
             "dimensions": {
                 key: part.model_dump(mode="json") for key, part in space.dimensions.items()
             },
-            "points": [dict(point) for point in space.points],
         }
         for space in spaces
     ]

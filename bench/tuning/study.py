@@ -22,6 +22,7 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import field_infos
+from fedbench.bench.runs.remeasure import without_training
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -29,26 +30,23 @@ from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.cluster import Cluster, Share
+from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
-from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials
-from fedbench.bench.tuning.random_init import cautions, noise_limit, without_training
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
-from fedbench.bench.tuning.scoring import Scoring
+from fedbench.bench.tuning.scoring import Scoring, cautions, noise_limit
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.study_plan import StudyPlan
-from fedbench.bench.tuning.trials import WATCHED, Trials
+from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
 
 BATCH_SIZE = 4
 """Trials per batch unless `--batch` says otherwise, whatever the machine."""
 _RESULTS = (
-    *("status", "seeds", "params", "objective", "watched"),
-    *("seed_objectives", "bytes", "spread", "scores"),
+    *("status", "seeds", "params", "objective", "watched", "seed_objectives", "bytes", "spread"),
+    "scores",
 )
 """Entries of a trial that a repetition gives again, to the last bit."""
 _ROUNDS = "federation.num_rounds"
@@ -59,58 +57,32 @@ _log = logging.getLogger(__name__)
 class StudyResult(Shown):
     """The outcome of a study.
 
-    Attributes:
-        study_id: its name in the store.
-        spec: method spec.
-        preset: the preset that trials start from.
-        status: `finished`, or `planned` after `dry_run`.
-        best: `trial`, `objective`, `params`; None while no trial has an objective.
-        trials: every trial of the store: `number status objective params seeds watched seconds
-            error` and more.
-        to_run: trials that were, or with `dry_run` would be, executed by this call.
-        config_file: YAML with the best values; None without them, or before the study has finished.
-        untrained: figures of encoders at random init, one per `seed`.
-        cautions: reasons not to trust the best values.
-        objective: name of the score that was maximised.
-        correlation: of objective and k-NN accuracy, with `watch_labels`.
-        fidelity: `name`, `eta`, `rounds` of its rungs and `sizes` of its brackets; None if every
-            trial is run to its end.
-        kept_errors: trials that failed and are not run again, since later ones were suggested
-            after them.
-        confirmed: best trial, preset and worst trial on fresh seeds, with `confirm`.
-        repeated: values in which trials differ from their repetition, with `again`; empty = every
-            bit is the same, None = nothing was repeated.
-        outdated: studies that differ from this one only in code of packages that is not installed
-            any more, and whose values no stored run has; with `again` they are deleted.
-        seconds: wall time of this call.
-        estimate: cost of `to_run`, with `dry_run` only.
+    A trial is a record of `number status objective params seeds watched seconds error` and more.
     """
 
-    study_id: str
+    study_id: str  # its name in the store
     spec: str
-    preset: str
-    status: str
-    best: Mapping[str, Any] | None
-    trials: tuple[Mapping[str, Any], ...] = field(repr=False)
-    to_run: int
-    config_file: Path | None
-    untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)
-    cautions: tuple[str, ...] = ()
-    correlation: Correlation | None = None
-    objective: str = DEFAULT
-    fidelity: Mapping[str, Any] | None = None
-    kept_errors: tuple[int, ...] = ()
-    confirmed: tuple[Confirmed, ...] = ()
-    repeated: tuple[Difference, ...] | None = None
-    outdated: tuple[str, ...] = ()
-    seconds: float = 0.0
-    estimate: Cost | None = None
+    preset: str  # that trials start from
+    status: str  # `finished`, or `planned` after `dry_run`
+    best: Mapping[str, Any] | None  # `trial objective params`; None: no trial has an objective
+    trials: tuple[Mapping[str, Any], ...] = field(repr=False)  # all of the store
+    to_run: int  # trials that were, or with `dry_run` would be, executed by this call
+    config_file: Path | None  # YAML with the best values; None before the study has finished
+    untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)  # by `seed`
+    cautions: tuple[str, ...] = ()  # reasons not to trust the best values
+    correlation: Correlation | None = None  # of objective and k-NN accuracy, with `watch_labels`
+    objective: str = DEFAULT  # name of the score that was maximised
+    fidelity: Mapping[str, Any] | None = None  # `name eta rounds sizes` of halving
+    kept_errors: tuple[int, ...] = ()  # failed, and not run again: later trials depend on them
+    confirmed: tuple[Confirmed, ...] = ()  # configurations on fresh seeds, with `confirm`
+    repeated: tuple[Difference, ...] | None = None  # from the repetition; None: nothing repeated
+    outdated: tuple[str, ...] = ()  # studies of code that is gone; with `again` they are deleted
+    seconds: float = 0.0  # wall time of this call
+    estimate: Cost | None = None  # of `to_run`, with `dry_run` only
 
     def __repr__(self) -> str:
-        best = (
-            "" if self.best is None else f", best trial {self.best['trial']}: {self.best['params']}"
-        )
-        return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}{best}>"
+        best = self.best and f"trial {self.best['trial']}: {self.best['params']}"
+        return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}, best {best}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Return the trials."""
@@ -185,13 +157,6 @@ def tune(
     base = study.base.config
     for line in without_effect(base, study.dataset):
         _log.warning("%s", line)
-    slots = cluster.at_a_time(share)
-    if study.barrier is not None and share.gpus and slots is not None and slots > study.barrier:
-        _log.warning(
-            "%d runs fit at a time, and a batch has %d trials; --batch %d keeps all at work and"
-            " makes another study",
-            *(slots, study.barrier, slots),
-        )
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None
     if dry_run:
@@ -324,11 +289,7 @@ def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
 def _run(
     study: StudyPlan, share: Share, tracking: Tracking, on_progress: OnProgress | None
 ) -> tuple[list[dict[str, Any]], int, Path | None]:
-    """Run the missing trials; return all trials, the number of new ones, and the best values' file.
-
-    Raises:
-        StoreError: if another process runs this study, or the store cannot be written.
-    """
+    """Run the missing trials; return all trials, the number of new ones, and the best file."""
     store, study_id, cluster = study.store, study.study_id, study.cluster
     stored = study.trials()
     to_run = study.missing(stored)
@@ -357,16 +318,10 @@ def _run(
 
             kind = Trials if study.halving is None else RungTrials
             try:
-                run_jobs(
-                    kind(study, kept, meta.get("untrained", ()), record),
-                    cluster,
-                    share,
-                    root=cluster.checkpoints or store.root,
-                    on_progress=on_progress,
-                    tracking=tracking,
-                )
+                jobs = kind(study, kept, meta.get("untrained", ()), record)
+                run_jobs(jobs, cluster, share, store, on_progress, tracking)
             finally:
-                study.forget_random_inits()
+                study.forget(map(study.random_init_name, study.untrained_seeds))
         stored = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter, deque
@@ -17,7 +16,7 @@ from fedbench.bench.config import RunConfig, row_id, training_id
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
@@ -32,9 +31,8 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
-from fedbench.bench.tuning.best import AUTO, find_tuned
-from fedbench.bench.tuning.cluster import Cluster, Share, estimate_device
-from fedbench.bench.tuning.cost import Cost, estimate_cost
+from fedbench.bench.tuning.best import find_tuned
+from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost, estimate_device
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.job import Job, Outcome, error_row
@@ -48,41 +46,26 @@ _log = logging.getLogger(__name__)
 class SweepResult(Shown):
     """The outcome of a sweep; cells are in the order of the grid.
 
-    Attributes:
-        grid: name of the grid.
-        preset: the preset, or presets, that cells start from.
-        planned: cells of the grid.
-        skipped: cells that were in the store already.
-        done: cells that this call or another process executed meanwhile, and that did not fail.
-        diverged: cells of `done` that diverged.
-        failed: cells that ended with an error, now or (without `retry_failed`) before.
-        to_run: cells that were, or with `dry_run` would be, executed.
-        measured: cells of `to_run` that are not trained but take the weights of another run.
-        cells: for each cell `run_id method seed axes scaled status metrics error` and more; the
-            status `planned` means that it has not run. `measured_from` is the run whose training
-            it has. `local_steps` counts the steps of a client in a round, over all clients; None
-            for a cell that a real sweep did not have to run.
-        repeated: comparisons of stored cells with their repetitions, with `again`.
-        outdated: ids of runs of the same settings by code of packages that is not installed any
-            more; with `again` they are deleted.
-        seconds: wall time.
-        estimate: cost of `to_run`, with `dry_run` only.
+    A cell is a record of `run_id method seed axes scaled status metrics error` and more; the status
+    `planned` means that it has not run. `measured_from` is the run whose training it has.
+    `local_steps` counts the steps of a client in a round, over all clients; None for a cell that a
+    real sweep did not have to run.
     """
 
     grid: str
-    preset: str
-    planned: int
-    skipped: int
-    done: int
-    diverged: int
-    failed: int
-    to_run: int
-    measured: int
+    preset: str  # the preset, or presets, that cells start from
+    planned: int  # cells of the grid
+    skipped: int  # cells that were in the store already
+    done: int  # executed by this call, or by another process meanwhile, and not failed
+    diverged: int  # cells of `done` that diverged
+    failed: int  # cells that ended with an error, now or (without `retry_failed`) before
+    to_run: int  # cells that were, or with `dry_run` would be, executed
+    measured: int  # cells of `to_run` that take the weights of another run
     cells: tuple[Mapping[str, Any], ...] = field(repr=False)
-    repeated: tuple[Reproduction, ...] = field(default=(), repr=False)
-    outdated: tuple[str, ...] = ()
-    seconds: float = 0.0
-    estimate: Cost | None = None
+    repeated: tuple[Reproduction, ...] = field(default=(), repr=False)  # with `again`
+    outdated: tuple[str, ...] = ()  # runs of code that is gone; with `again` they are deleted
+    seconds: float = 0.0  # wall time
+    estimate: Cost | None = None  # of `to_run`, with `dry_run` only
 
     def __repr__(self) -> str:
         return (
@@ -171,29 +154,12 @@ def sweep(
     argv = command_line()
 
     done_before = [i for i in named if i in stored and stored[i].status in settled]
-    all_jobs = [
-        Job(
-            name=identity,
-            row_id=identity,
-            label=_label(cell),
-            config=cell.config,
-            origin=Origin(
-                cell.preset,
-                cell.study,
-                grid.grid,
-                argv,
-                scaled={scaled.key: scaled.base for scaled in cell.scaled},
-            ),
-            store=store.root.resolve(),
-            dataset=datasets(cell.config).path,
-            revision=datasets(cell.config).revision,
-            dataset_name=datasets(cell.config).name,
-            checkpoints=cluster.checkpoints,
-            workers=share.cpus,
-            lanes=cluster.lanes,
-        )
-        for identity, cell in named.items()
-    ]
+    all_jobs = []
+    for cell in named.values():
+        scaled = {scaled.key: scaled.base for scaled in cell.scaled}
+        origin = Origin(cell.preset, cell.study, grid.grid, argv, scaled=scaled)
+        known = {"label": _label(cell), "origin": origin}
+        all_jobs.append(Job.make(cell.config, datasets(cell.config), store, cluster, **known))
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
@@ -221,14 +187,7 @@ def sweep(
     if jobs and not dry_run:
         store.check_writable()
         try:
-            run_jobs(
-                source,
-                cluster,
-                share,
-                root=cluster.checkpoints or store.root,
-                on_progress=on_progress,
-                tracking=tracking,
-            )
+            run_jobs(source, cluster, share, store, on_progress, tracking)
         finally:
             if source.outcomes:
                 store.refresh()
@@ -277,14 +236,7 @@ def _repeated(
     with temporary_folder() as folder:
         other = Store(folder)
         source = _Rows([replace(job, store=other.root) for job in jobs], other, already=0)
-        run_jobs(
-            source,
-            cluster,
-            share,
-            root=cluster.checkpoints or other.root,
-            on_progress=on_progress,
-            tracking=Tracking((), other),
-        )
+        run_jobs(source, cluster, share, other, on_progress, Tracking((), other))
         rows = {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
         return tuple(compare(store, i, other, row, places.cache) for i, row in rows.items())
 
@@ -293,10 +245,7 @@ Datasets = Callable[[RunConfig], Dataset]
 
 
 def _opener(data_dir: Path | None) -> Datasets:
-    """Return a function that opens the data set of a configuration, each once.
-
-    So its cache exists before trials reopen it.
-    """
+    """Return a function that opens the data set of a configuration, each once."""
     opened: dict[tuple[Any, ...], Dataset] = {}
 
     def dataset(config: RunConfig) -> Dataset:
@@ -316,28 +265,21 @@ def _planned(
     settings: Mapping[str, Any],
     datasets: Datasets,
 ) -> list[Cell]:
-    """Return the cells of one preset; with `auto`, each gets the values for its data set."""
+    """Return the cells of one preset, with the best values for the data set of each."""
     cells = plan(grid, **settings)
     if tuned is None:
         return cells
     preset = load_preset(settings["preset"]).preset
-
-    def with_best(of: Sequence[Cell]) -> list[Cell]:
-        specs = list(dict.fromkeys(cell.config.spec for cell in of))
-        best = find_tuned(store, tuned, specs, preset, datasets(of[0].config))
-        return plan(grid, **settings, tuned=best)
-
-    if tuned != AUTO:
-        return with_best(cells)
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
         by_data.setdefault(datasets(cell.config).whole, []).append(cell)
-    return [
-        cell
-        for whole, of_data in by_data.items()
-        for cell in with_best(of_data)
-        if datasets(cell.config).whole == whole
-    ]
+    found: list[Cell] = []
+    for whole, of in by_data.items():
+        specs = list(dict.fromkeys(cell.config.spec for cell in of))
+        best = find_tuned(store, tuned, specs, preset, datasets(of[0].config))
+        cells = plan(grid, **settings, tuned=best)
+        found += [cell for cell in cells if datasets(cell.config).whole == whole]
+    return found
 
 
 def _with_earlier(jobs: Sequence[Job], rows: Iterable[Row]) -> list[Job]:
@@ -433,15 +375,7 @@ def _label(cell: Cell) -> str:
 
 
 def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]]) -> None:
-    """Refuse cells in which nobody trains, and warn of those with clients that never do.
-
-    Args:
-        grid: name of the grid.
-        cells: label and steps of each.
-
-    Raises:
-        ConfigError: names the first cell in which nobody trains, and their number.
-    """
+    """Refuse cells in which nobody trains, and warn of those with clients that never do."""
     empty = [(label, s) for label, s in cells if s.idle_clients == s.num_clients]
     if empty:
         label, steps = empty[0]
@@ -464,10 +398,6 @@ def _record(
     measured: str | None,
     steps: LocalSteps | None,
 ) -> dict[str, Any]:
-    metrics: dict[str, Any] = {}
-    if row is not None and row.status == "ok":
-        metrics = {name: getattr(row, name) for name in FINAL_METRICS}
-        metrics |= json.loads(row.metrics_json or "{}")
     return {
         "run_id": identity,
         "method": cell.config.spec,
@@ -478,6 +408,6 @@ def _record(
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not ran,
         "measured_from": measured if row is None else row.measured_from,
-        "metrics": metrics,
+        "metrics": row.metrics if row is not None and row.status == "ok" else {},
         "error": row.error if row is not None else None,
     }

@@ -1,4 +1,4 @@
-"""Trials of a study: Optuna suggests them in batches, their runs come and go in any order.
+"""Plan and trials of a study: Optuna suggests them in batches, runs come and go in any order.
 
 Optuna gives the parameters of a batch before any of its results is known, and gets the results in
 the order of the trials, so that suggestions depend neither on when trials end nor on how often the
@@ -9,37 +9,206 @@ The sampler of every trial is seeded by the trial's number, except for those wit
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
+import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import with_ranks
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
-from fedbench.bench.runs.fields import show
-from fedbench.bench.runs.run import command_line
+from fedbench.bench.runs.fields import flat_config, show
+from fedbench.bench.runs.resolve import Resolved
+from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.seeding import derive
+from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.random_init import SPREAD
+from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.samplers import SAMPLERS
-from fedbench.bench.tuning.scoring import metrics
-from fedbench.bench.tuning.study_plan import Params, StudyPlan
+from fedbench.bench.tuning.scoring import NUM_SEEDS, SPREAD, Scoring, metrics
+from fedbench.bench.tuning.search import Search
+from fedbench.bench.tuning.space import SearchSpace
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
+Params = dict[str, Any]
 _log = logging.getLogger(__name__)
 _BITS = 2**32
 WATCHED = "knn_acc"
 """The metric that `watch_labels` measures besides the objective."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A study: the values that identify it, and those that all its trials share."""
+
+    search: Search  # as asked for
+    base: Resolved  # configuration that trials start from
+    configure: Callable[[Params, int], Resolved]  # parameters and a seed -> that of a run
+    space: SearchSpace  # without the dimensions that the user has set
+    points: Sequence[Params]  # parameters of the first trials; for the sampler `grid`, of all
+    total: int  # number of trials
+    batch_size: int  # trials that are suggested together
+    store: Store
+    dataset: Dataset
+    cluster: Cluster
+    halving: Halving | None = None  # None = all trials are run to their end
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """The objective by which trials are ranked."""
+        return Scoring(self.search.scored_by)
+
+    @cached_property
+    def study_id(self) -> str:
+        """Name in the store: a readable part, and a hash of everything that changes the trials."""
+        name = (self.search.study_name or self.base.config.spec).lower()
+        slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:60] or "study"
+        return f"{slug}-{content_id(canonical_json(self._identity()))[:10]}"
+
+    @property
+    def barrier(self) -> int | None:
+        """Trials of which each waits for those before; None if no trial looks at another."""
+        return self.batch_size if SAMPLERS[self.search.sampler].learns else None
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of a trial's runs."""
+        first = self.base.config.seed
+        return range(first, first + self.search.seeds_per_trial)
+
+    @property
+    def untrained_seeds(self) -> range:
+        """Seeds of the encoders at random init with which the trials are compared."""
+        first = self.base.config.seed
+        return range(first, first + NUM_SEEDS)
+
+    def unmeasured(self) -> list[int]:
+        """Return the seeds of encoders at random init that the stored study does not have."""
+        meta = self.store.study(self.study_id) or {}
+        known = {record["seed"] for record in meta.get("untrained", ())}
+        return [seed for seed in self.untrained_seeds if seed not in known]
+
+    def _identity(self) -> dict[str, Any]:
+        dimensions, values = self.space.dimensions, flat_config(self.base.config)
+        objective = self.scoring.name
+        return {
+            "benchmark": BENCHMARK_VERSION,
+            "data": self.dataset.revision,
+            "base": {
+                key: value
+                for key, value in values.items()
+                # The revision says which images, and the objective which scores.
+                if key not in {*dimensions, "data.name", "evaluation.objectives"}
+            },
+            "spec": self.base.config.spec,
+            "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
+            "points": self.points,
+            "sampler": self.search.sampler,
+            "batch_size": self.batch_size,
+            "seeds_per_trial": self.search.seeds_per_trial,
+            "stop_hopeless": False,  # an option of earlier versions
+            "name": self.search.study_name,
+            **({"code": self.base.config.code} if self.base.config.code else {}),
+            **({} if objective == DEFAULT else {"objective": objective}),
+            **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
+        }
+
+    def outdated(self) -> tuple[str, ...]:
+        """Return the stored studies that differ from this one in the code of packages only.
+
+        Those whose values a stored run has are left out.
+        """
+        if not self.base.config.code:
+            return ()
+        mine = json.loads(canonical_json(self._identity()))
+        names = {*mine, "objective", "fidelity"} - {"code"}
+        used = {row.study_id for row in self.store.rows()}
+        others = {i: self.store.study(i) or {} for i in self.store.studies() if i not in used}
+        return tuple(
+            study_id
+            for study_id, meta in others.items()
+            if study_id != self.study_id
+            and meta.get("code")
+            and all(meta.get(name) == mine.get(name) for name in names)
+        )
+
+    def description(self) -> dict[str, Any]:
+        """Return the content of `study.json`, as far as it is known from the start."""
+        return {
+            "study_id": self.study_id,
+            "preset": self.base.preset,
+            "optuna": version("optuna"),
+            "seed": self.base.config.seed,
+            "config": self.base.config.model_dump(mode="json"),
+            "dataset": self.dataset.name,
+            "whole": self.dataset.whole,
+            **self._identity(),
+        }
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the trials of the store."""
+        return with_ranks(self.store.trials(self.study_id), self.scoring.name)
+
+    def kept(self, stored: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the trials that need no further run.
+
+        A failed one is run again, unless others were suggested, or went on to another rung, after
+        it: another outcome would change the study. With halving whole brackets are kept; the
+        records of others are read again, rung by rung.
+        """
+        last = max((trial["number"] for trial in stored), default=0)
+
+        def stays(trial: Mapping[str, Any]) -> bool:
+            if trial["status"] != "error":
+                return True
+            if self.halving is not None:
+                return "rung" in trial
+            size = self.barrier
+            return size is not None and trial["number"] // size < last // size
+
+        kept = [trial for trial in stored if stays(trial)]
+        if self.halving is None:
+            return kept
+        numbers = {trial["number"] for trial in kept}
+        brackets = [b for b in self.halving.brackets(self.total) if numbers.issuperset(b)]
+        return [trial for trial in kept if any(trial["number"] in b for b in brackets)]
+
+    def missing(self, stored: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of trials to run."""
+        return self.total - sum(1 for trial in self.kept(stored) if trial["number"] < self.total)
+
+    def run_name(self, number: int, seed: int) -> str:
+        """Return the name of a run's folder; no other study, and no sweep, works in it."""
+        return f"{self.study_id}.{number:04d}.{seed}"
+
+    def random_init_name(self, seed: int) -> str:
+        """Return the name of the folder in which an encoder at random init is measured."""
+        return f"{self.study_id}.untrained.{seed}"
+
+    def forget_runs(self, numbers: Iterable[int]) -> None:
+        """Delete the folders of trials' runs, since only their records are kept."""
+        self.forget(self.run_name(number, seed) for number in numbers for seed in self.seeds)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Delete folders of runs."""
+        place = Store(self.cluster.checkpoints or self.store.root)
+        for name in names:
+            forget_cell(place, name)
 
 
 @dataclass
@@ -59,8 +228,7 @@ class Trials:
     Args:
         plan: the study.
         records: trials that need no further run.
-        untrained: `seed` and figures of each encoder at random init; missing ones are measured
-            first.
+        untrained: `seed` and figures of each encoder at random init; others are measured first.
         record: stores these figures whenever there are more.
     """
 
@@ -116,9 +284,6 @@ class Trials:
         """Return a run of the first open trial that has one left, else of a new suggestion.
 
         Encoders at random init come first. None = the next run depends on missing outcomes.
-
-        Raises:
-            StoreError: if a stored trial has other parameters than its number gets now.
         """
         if self._to_measure:
             name = self._to_measure.popleft()
@@ -235,21 +400,9 @@ class Trials:
     def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
         """Return the job of a trial's run, or without `number` of an encoder at random init."""
         plan = self._plan
-        return Job(
-            name=name,
-            row_id=row_id(config, plan.dataset.revision),
-            label=label,
-            config=config,
-            origin=Origin(plan.base.preset, plan.study_id, None, command_line()),
-            store=plan.store.root.resolve(),
-            dataset=plan.dataset.path,
-            revision=plan.dataset.revision,
-            dataset_name=plan.dataset.name,
-            checkpoints=plan.cluster.checkpoints,
-            workers=plan.cluster.workers,
-            lanes=plan.cluster.lanes,
-            shared=False,
-        )
+        origin = Origin(plan.base.preset, plan.study_id, None, command_line())
+        known = {"name": name, "label": label, "origin": origin, "shared": False}
+        return Job.make(config, plan.dataset, plan.store, plan.cluster, **known)
 
     def _close(self, number: int, trial: Open) -> None:
         del self._open[number]
@@ -302,11 +455,7 @@ class Trials:
 
 
 def check_params(where: str, stored: Params, suggested: Params) -> None:
-    """Check that a stored trial has the parameters that its number gets now.
-
-    Raises:
-        StoreError: if it has others.
-    """
+    """Refuse a stored trial that has other parameters than its number gets now."""
     if canonical_json(stored) != canonical_json(suggested):
         raise StoreError(
             f"{where} was made with {stored}, but its number gets {suggested} now (other versions"

@@ -52,7 +52,7 @@ def test_sweep_dry_run_counts_and_estimates(call: Call, tmp_path: Path) -> None:
     assert {cell["seed"] for cell in document["cells"]} == {4}
     assert document["estimate"]["bytes_up"] > 0
     text = call(*words, "--dry-run", "--methods", "supervised")
-    for part in ("3 to run", "0.1, 1, 100", "supervised"):
+    for part in ("3 to run", "data.alpha=0.1", "supervised"):
         assert part in text.out
     assert not (tmp_path / "none").exists()
 

@@ -148,7 +148,7 @@ def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
         ) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == (
-                "run supervised · digits (200 images) · 4 clients, 2 in each round · 1000 rounds"
+                "run supervised · digits (200 images) · 4 clients, 2 in each round · 1,000 rounds"
                 " · 1 worker on cpu\n"
             )
             if first_rounds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import types
 from dataclasses import replace
 from typing import Any
 
@@ -136,33 +135,6 @@ def test_bars_of_rounds_and_clients(columns: int, monkeypatch: pytest.MonkeyPatc
     assert "4 s left + evaluation" in rounds
     assert "1/2 13 images/s" in clients  # 256 images in 20 s
     assert "64 images/s" in drawn[-2]
-
-
-def test_a_notebook_shows_a_run_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without widgets; the output is empty at the end. docs/tutorials/sweep.md has a kernel."""
-    sent: list[str] = []
-
-    class Handle:
-        def update(self, shown: Any, raw: bool = False) -> None:
-            bundle = shown if raw else shown._repr_mimebundle_([], [])
-            sent.append(bundle["text/plain"])
-            assert raw or "<pre" in bundle["text/html"]
-
-    ipython = types.ModuleType("IPython")
-    display = types.ModuleType("IPython.display")
-    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
-    display.display = lambda *_, **__: Handle()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    config = resolve("simclr", set={"federation.num_rounds": 3}, environ={}).config
-    with RunProgress("run simclr") as progress:
-        progress.start(config, ["cpu"])
-        progress.client(ClientDone(0, 1, 2, 128))
-        progress(_ended(0), 3)
-    assert "preparing" in sent[0]
-    assert "rounds" in sent[-2]
-    assert "1/3" in sent[-2]
-    assert sent[-1] == ""
 
 
 def test_a_study_shows_the_best_trial_so_far(monkeypatch: pytest.MonkeyPatch) -> None:

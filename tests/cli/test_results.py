@@ -25,7 +25,7 @@ def test_report(call: Call, copy: Path, tmp_path: Path) -> None:
     file = tmp_path / "out put" / "page.html"
     answer = call("report", file, "--store", copy)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith(f"{file} · 1 run, 0 studies")
+    assert str(file) in answer.out
     assert file.read_text().startswith("<!doctype html>")
     assert call("report", file, "--store", copy, "--json").json["num_rows"] == 1
     assert call("report", tmp_path / "page.pdf", "--store", copy).code == 2
@@ -43,10 +43,10 @@ def test_a_store_that_is_not_there(call: Call, tmp_path: Path, words: tuple[str,
 def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     planned = call("merge", copy, "--store", target, "--dry-run")
-    assert "1 row would be added" in planned.out
+    assert planned.out.split()[:2] == ["rows_added", "1"]
     assert not target.exists()
     assert call("merge", copy, "--store", target, "--json").json["rows_added"] == 1
-    assert "0 rows added, 1 there already" in call("merge", copy, "--store", target).out
+    assert call("merge", copy, "--store", target, "--json").json["rows_same"] == 1
     (row,) = Store(target).rows()
     put(copy, row.model_copy(update={"knn_acc": 0.123}))
     refused = call("merge", copy, "--store", target)
@@ -92,7 +92,7 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     one = call("studies", "simclr-1", *place)
     # x = 0…5, y = 0, 2, 2, 4, 4, 6: r = 19 / sqrt(17.5 * 22) = 0.968; ranks with ties: 0.971.
     assert "against knn_acc: Pearson 0.97 [0.73, 1.00], Spearman 0.97 [0.63, 1.00]" in one.out
-    assert "3 min 0 s, 6.0 MB" in one.out
+    assert {"3 min 0 s", "6.0 MB"} <= {*re.split(r"\s{2,}|\n", one.out)}
     record = call("studies", "simclr-1", *place, "--json").json
     assert (record["best"], len(record["trials"])) == (5, 6)
     unknown = call("studies", "simclr-2", *place)

@@ -120,6 +120,11 @@ def test_wrong_use_is_exit_code_2_and_one_or_two_lines(
     refused(words, message)
 
 
+def test_a_seed_that_has_no_effect_is_named(call: Call, caplog: pytest.LogCaptureFixture) -> None:
+    assert call("config", "simclr", "--set", "seed=11", "--seed", 12, "--json").json["seed"] == 12
+    assert {"seed=11", "--seed"} <= {*caplog.text.split()}
+
+
 def test_files_and_set_read_words_alike(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("client:\n  lr: 1e-3\n", encoding="utf-8")

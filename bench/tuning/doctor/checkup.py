@@ -14,6 +14,7 @@ import psutil
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, ResourceError
+from fedbench.bench.tuning.cluster import local_gpus
 
 if TYPE_CHECKING:
     from fedbench.bench.tuning.doctor.first_runs import FirstRun
@@ -25,18 +26,11 @@ _LITTLE = 2e9
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check.
+    """Result of one check."""
 
-    Attributes:
-        name: of the part that was checked.
-        status: `ok`, `warning` (fedbench works, but perhaps not as intended), or `problem`.
-        detail: state of that part.
-        remedy: advice to the user; empty if none is needed.
-    """
-
-    name: str
-    status: Literal["ok", "warning", "problem"]
-    detail: str
+    name: str  # of the part that was checked
+    status: Literal["ok", "warning", "problem"]  # warning: it works, perhaps not as intended
+    detail: str  # state of that part
     remedy: str = ""
 
 
@@ -57,17 +51,11 @@ def checkup(
 ) -> Checkup:
     """Run all checks; changes nothing.
 
-    Args:
-        store: the store that results would go to.
-        data_dir: cache of data sets; None = the default one.
-        address: of a Ray cluster, to check its nodes too; None = start Ray here.
-        gpu: make tiny runs on this machine's GPU too.
-
-    Raises:
-        ResourceError: if torch sees no GPU for these runs.
+    Ray is started here, or the nodes of the cluster at `address` are checked. With `gpu`, tiny runs
+    are made on this machine's GPU; ResourceError if torch sees none.
     """
-    if gpu:
-        _need_gpu()
+    if gpu and not local_gpus():
+        raise ResourceError("--gpu: torch sees no GPU; `fedbench doctor` says what it does see")
     checks: list[Check] = []
     code = 0
     parts: dict[str, Callable[[], Iterator[Check]]] = {
@@ -113,13 +101,14 @@ def _processor() -> Iterator[Check]:
 
     free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
     detail = f"{physical_cores()} cores, {free / 1e9:.1f} of {total / 1e9:.1f} GB of memory free"
-    if free < _LITTLE:
-        yield Check("processor", "warning", detail, "lower --workers or --concurrency")
-    else:
-        yield Check("processor", "ok", detail)
+    yield _enough("processor", free, detail, "lower --workers or --concurrency")
     measured = measure("cuda" if torch.cuda.is_available() else "cpu")
     detail = f"{measured} ({measured.numpy_blas}; {measured.torch_blas}; {measured.precision})"
     yield Check("numeric platform", "ok", detail)
+
+
+def _enough(name: str, free: float, detail: str, remedy: str) -> Check:
+    return Check(name, "warning", detail, remedy) if free < _LITTLE else Check(name, "ok", detail)
 
 
 def _gpus() -> Iterator[Check]:
@@ -132,24 +121,12 @@ def _gpus() -> Iterator[Check]:
         return
     present = ", ".join(sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*")))
     if present and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        built = torch.version.cuda
-        remedy = (
-            f"a driver for CUDA {built}, or torch for an older one" if built else "CUDA's torch"
-        )
+        remedy = f"install a driver for torch's CUDA ({torch.version.cuda}), or torch for yours"
         detail = f"/dev has {present}, but torch sees none: runs use the processor"
-        yield Check("gpu", "warning", detail, f"install {remedy}")
+        yield Check("gpu", "warning", detail, remedy)
     else:
         hidden = f" (CUDA_VISIBLE_DEVICES hides {present})" if present else ""
         yield Check("gpu", "ok", f"none{hidden}: runs use the processor")
-
-
-def _need_gpu() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ResourceError(
-            "--gpu: torch sees no GPU here; `fedbench doctor` says what it does see"
-        )
 
 
 def _first_runs() -> Iterator[Check]:
@@ -159,6 +136,7 @@ def _first_runs() -> Iterator[Check]:
     from fedbench.bench.system.first_use import MEANS
     from fedbench.bench.system.regime import reproducible
     from fedbench.bench.tuning.doctor.first_runs import RUNS, first_run
+    from fedbench.bench.tuning.job import one_line
 
     device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
     with reproducible(device):
@@ -167,21 +145,18 @@ def _first_runs() -> Iterator[Check]:
             try:
                 run = first_run(spec, precision, device)
             except Exception as err:  # a run that fails is a result, and the others go on
-                text = str(err).partition("\n")[0]
                 remedy = f"fedbench run {spec} --device cuda --debug shows where"
-                yield Check(name, "problem", f"{type(err).__name__}: {text}", remedy)
+                yield Check(name, "problem", one_line(err), remedy)
                 continue
             off |= run.switched_off
             holds |= {*run.holds}
             yield _first_run(name, run, 0.02 if precision == "fp32" else 0.05)
     for means in MEANS:
-        if means in off:
-            remedy = "runs go on without, slower, and their rows say so"
-            yield Check(means, "warning", off[means], remedy)
-        elif means in holds:
+        if means in holds and means not in off:
             yield Check(means, "ok", "gives what the plain way gives")
         else:
-            yield Check(means, "warning", "not compared: no run came to use it")
+            detail = off.get(means, "not compared: no run came to use it")
+            yield Check(means, "warning", detail, "runs go on without, slower; their rows say so")
 
 
 def _first_run(name: str, run: FirstRun, allowed: float) -> Check:
@@ -202,11 +177,7 @@ def _store(store: Store) -> Iterator[Check]:
     folder = next(f for f in (store.root, *store.root.absolute().parents) if f.exists())
     free = shutil.disk_usage(folder).free
     detail = f"{store.root}: {len(store.rows())} rows, {free / 1e9:.1f} GB free"
-    if free < _LITTLE:
-        remedy = "free some space, or choose another --store"
-        yield Check("store", "warning", detail, remedy)
-    else:
-        yield Check("store", "ok", detail)
+    yield _enough("store", free, detail, "free some space, or choose another --store")
     for problem in store.problems():
         yield Check("store", "warning", problem, "delete the file to run its cell again")
 

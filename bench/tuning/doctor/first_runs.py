@@ -52,27 +52,18 @@ _BY_SPEC: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class FirstRun:
-    """How a tiny run on a device compares with the same run on the CPU.
+    """How a tiny run on a device compares with the same run on the CPU."""
 
-    Attributes:
-        loss, cpu_loss: mean over the steps of the first round with steps; later rounds of so small
-            nets amplify rounding.
-        largest_distance: between a weight there and on the CPU, in the end.
-        same_bits_twice: whether a second run there has the weights of the first.
-        same_bits_in_lanes: whether a run in lanes has.
-        lanes: what lanes recorded.
-        holds: means of speed, as `first_use.MEANS` names them, that give what the plain way gives.
-        switched_off: those that do not, and the difference.
-    """
-
-    loss: float
+    loss: (
+        float  # mean of the first round with steps: later rounds of so small nets amplify rounding
+    )
     cpu_loss: float
-    largest_distance: float
-    same_bits_twice: bool
+    largest_distance: float  # between a weight there and on the CPU, in the end
+    same_bits_twice: bool  # whether a second run there has the weights of the first
     same_bits_in_lanes: bool
-    lanes: str
-    holds: tuple[str, ...]
-    switched_off: Mapping[str, str]
+    lanes: str  # what lanes recorded
+    holds: tuple[str, ...]  # of `first_use.MEANS`, those that give what the plain way gives
+    switched_off: Mapping[str, str]  # those that do not, and the difference
 
 
 def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:

@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 import os
-import secrets
-from pathlib import Path
 
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, OnProgress
 from fedbench.bench.tuning.job import Jobs
 from fedbench.bench.tuning.ray.nodes import Pool, share_in_cluster
 from fedbench.bench.tuning.ray.session import ray_session
-from fedbench.bench.tuning.ray.trial import TOKEN_FILE
+from fedbench.bench.tuning.ray.trial import driver_token
 
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
 """Starts of a job whose process dies; more in a cluster, which may lose its nodes."""
-
-
-def cluster_slots(share: Share, address: str) -> int:
-    """Return how many trials a running cluster holds at a time; at least 1.
-
-    Raises:
-        ResourceError: if the cluster does not answer, or holds none.
-        Interrupted: after a signal.
-    """
-    with ray_session(None, address):
-        pool = Pool(share_in_cluster(share))
-        pool.check()
-        return pool.slots()
 
 
 def run_jobs(
     jobs: Jobs,
     cluster: Cluster,
     share: Share,
-    *,
-    root: Path,
+    store: Store,
     on_progress: OnProgress | None,
     tracking: Tracking,
 ) -> None:
     """Run Ray Tune until there are no more jobs; without any, Ray is not started.
-
-    Args:
-        jobs: the jobs.
-        cluster: jobs at a time, and the cluster to join.
-        share: resources of a job.
-        root: folder whose `cells/` holds the checkpoints, for nodes that see it.
-        on_progress: called with every event.
-        tracking: viewers of the runs.
 
     Raises:
         ResourceError, StoreError: if jobs cannot be run here, or outcomes not be stored.
@@ -84,7 +60,7 @@ def run_jobs(
             varies=varies,
             attempts=_ATTEMPTS_HERE if address is None else _ATTEMPTS_IN_CLUSTER,
             patience=max(search.LOST_SECONDS, cluster.wait_for_nodes),
-            token=None if address is None else _token(root),
+            token=None if address is None else driver_token(cluster.checkpoints or store.root),
             on_progress=on_progress,
             tracking=tracking,
         )
@@ -93,11 +69,3 @@ def run_jobs(
             if searcher.failure is not None:
                 raise searcher.failure
             session.raise_if_ending()
-
-
-def _token(root: Path) -> str:
-    """Return the token by which nodes know that they see the driver's folder for checkpoints."""
-    file = root / "cells" / TOKEN_FILE
-    if not file.is_file():
-        atomic_write_text(file, secrets.token_hex(8))
-    return file.read_text(encoding="utf-8")

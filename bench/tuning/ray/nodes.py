@@ -7,13 +7,13 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
-from fedbench.bench.tuning.cluster import Share, listed
+from fedbench.bench.tuning.cluster import Share, listed, local_gpus
 
 PACKAGES = (
     *(DISTRIBUTION, "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
@@ -43,23 +43,14 @@ def share_in_cluster(share: Share) -> Share:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """State of one node.
+    """State of one node."""
 
-    Attributes:
-        node_id: id in Ray.
-        address: IP address.
-        resources: CPUs, GPUs and memory that Ray may use.
-        facts: what `facts` returns there; empty if it did not answer.
-        problems: reasons why no trial can run there.
-        differences: versions unlike the driver's, which may change the last digits of results.
-    """
-
-    node_id: str
+    node_id: str  # in Ray
     address: str
-    resources: Mapping[str, float]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
+    resources: Mapping[str, float]  # that Ray may use
+    facts: Mapping[str, Any] = field(default_factory=dict)  # see `facts`; empty without an answer
+    problems: tuple[str, ...] = ()  # why no trial can run there
+    differences: tuple[str, ...] = ()  # versions unlike here, which may change the last digits
 
     @property
     def name(self) -> str:
@@ -68,11 +59,9 @@ class NodeReport:
 
 
 def report_nodes(*, gpus: bool = False, only: Collection[str] | None = None) -> list[NodeReport]:
-    """Ask all live nodes of the running Ray at once; one that dies meanwhile is left out.
+    """Ask all live nodes of the running Ray, or some, at once; one that dies is left out.
 
-    Args:
-        gpus: ask torch for GPUs too.
-        only: ids of the nodes to ask; None = all.
+    With `gpus`, torch is asked for GPUs there too.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -93,7 +82,7 @@ def _report(node: Mapping[str, Any], answer: Any) -> NodeReport | None:
     """Make a report; None for a dead node, which Ray may list as alive for some seconds."""
     import ray
 
-    resources = {k: v for k, v in node["Resources"].items() if k in ("CPU", "GPU", "memory")}
+    resources = node["Resources"]
     report = NodeReport(node["NodeID"], str(node["NodeManagerAddress"]), resources)
     try:
         known = ray.get(answer, timeout=0)
@@ -136,19 +125,14 @@ def versions() -> dict[str, str | None]:
 
 
 def facts(gpus: bool = False) -> dict[str, Any]:
-    """Return `host python packages commit memory_bytes gpus` of the machine that runs this.
-
-    Args:
-        gpus: ask torch for the names of its GPUs; else they are None.
-    """
+    """Return `host python packages commit memory_bytes gpus` of the machine that runs this."""
     from fedbench.bench.runs.execute import git_sha
 
     names = None
     if gpus:
         import torch
 
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        names = [torch.cuda.get_device_name(index) for index in range(count)]
+        names = [torch.cuda.get_device_name(index) for index in range(local_gpus())]
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
@@ -160,17 +144,10 @@ def facts(gpus: bool = False) -> dict[str, Any]:
 
 
 class Pool:
-    """Nodes of the running Ray that get trials.
+    """Nodes of the running Ray that get trials, `concurrency` at a time or as many as they hold.
 
     A node is left out if it cannot run trials: torch sees fewer GPUs than Ray offers, say, or it
     does not see the folder for checkpoints, or CUDA has failed there under two runs.
-
-    Args:
-        need: resources of a trial.
-        concurrency: trials at a time; None = as many as the nodes hold.
-
-    Attributes:
-        left_out: ids of nodes that get no trials.
     """
 
     def __init__(self, need: Share, concurrency: int | None = None) -> None:
@@ -181,11 +158,7 @@ class Pool:
         self._failed_under: dict[str, set[str]] = {}
 
     def admit_new(self) -> None:
-        """Ask the nodes that were not asked before, warn of differences, leave out the unable.
-
-        Raises:
-            ResourceError: as `leave_out`.
-        """
+        """Ask the nodes that were not asked before, warn of differences, leave out the unable."""
         new = {node["NodeID"] for node in live_nodes()} - set(self._names)
         if not new:
             return
@@ -199,11 +172,7 @@ class Pool:
                 _log.warning("node %s: %s", report.name, ", ".join(report.differences))
 
     def cuda_failed(self, node: str, run: str, error: str) -> None:
-        """Leave a node out on which CUDA has failed under two runs: it is no fault of theirs.
-
-        Raises:
-            ResourceError: as `leave_out`.
-        """
+        """Leave a node out on which CUDA has failed under two runs: it is no fault of theirs."""
         runs = self._failed_under.setdefault(node, set())
         runs.add(run)
         _log.warning("node %s: %s; the run starts again", self._names.get(node, node), error)
@@ -211,11 +180,7 @@ class Pool:
             self.leave_out(node, f"CUDA has failed there under {len(runs)} runs: {error}")
 
     def leave_out(self, node: str, problem: str) -> None:
-        """Give a node that cannot run trials no more of them.
-
-        Raises:
-            ResourceError: if no node is left; names all nodes and their problems.
-        """
+        """Give a node that cannot run trials no more of them; see `check`."""
         if node in self.left_out:  # another trial was there
             return
         text = f"node {self._names.get(node, node)} cannot run trials: {problem}"
@@ -225,11 +190,7 @@ class Pool:
         self.check()
 
     def check(self) -> None:
-        """Refuse a trial that fits no single node, or only nodes that are left out.
-
-        Raises:
-            ResourceError: names the share and the best that a node offers, or the nodes left out.
-        """
+        """Refuse a trial that fits no single node, or only nodes that are left out."""
         nodes = [node["Resources"] for node in live_nodes()]
         if not any(map(self.need.fits, nodes)):
             names = self.need.resources
@@ -239,20 +200,15 @@ class Pool:
                 f" node: {listed(best)}; {len(nodes)} nodes); lower"
                 f" {self.need.excess_option(best)} or add a node (--wait-for-nodes waits for one)"
             )
-        if not any(map(self.need.fits, self._resources())):
+        if not self._fits():
             raise ResourceError(
                 f"no node is left for trials: {'; '.join(self._reasons)};"
                 " `fedbench doctor` shows what torch sees, and the same command continues"
             )
 
     def wait(self, seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Wait until a node can hold a trial; an autoscaler is asked for one.
-
-        Args:
-            seconds: at most this long; `check` says afterwards whether there is one.
-            interrupted: returns True after a signal.
-        """
-        if seconds <= 0 or any(map(self.need.fits, self._resources())):
+        """Wait until a node can hold a trial, `seconds` at most; an autoscaler is asked for one."""
+        if seconds <= 0 or self._fits():
             return
         from ray.autoscaler.sdk import request_resources
 
@@ -260,17 +216,16 @@ class Pool:
         request_resources(bundles=[self.need.resources])
         end = time.monotonic() + seconds
         while time.monotonic() < end and not interrupted():
-            if any(map(self.need.fits, self._resources())):
+            if self._fits():
                 break
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         request_resources(bundles=[])  # from here on the trials themselves ask
 
     def slots(self) -> int:
         """Return how many trials run at a time, at least 1: those asked for, else all that fit."""
-        return self._concurrency or max(1, sum(map(self.need.fits, self._resources())))
+        return self._concurrency or max(1, self._fits())
 
-    def _resources(self) -> Iterator[Mapping[str, float]]:
-        """Yield the resources of each node that is not left out."""
-        for node in live_nodes():
-            if node["NodeID"] not in self.left_out:
-                yield node["Resources"]
+    def _fits(self) -> int:
+        """Return how many trials fit on the nodes that are not left out."""
+        nodes = [node for node in live_nodes() if node["NodeID"] not in self.left_out]
+        return sum(self.need.fits(node["Resources"]) for node in nodes)

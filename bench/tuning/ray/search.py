@@ -46,21 +46,10 @@ class _Stop(BaseException):
 class JobSearcher(Searcher):  # type: ignore[misc]
     """Searcher whose suggestions are jobs; one serves all Tuners of a command.
 
-    Args:
-        jobs: the jobs.
-        pool: nodes that get trials.
-        session: the running Ray.
-        varies: whether nodes may come and go, and their number decides how many trials run.
-        attempts: starts of a job whose process dies. Tune's own retries miss a process that dies
-            between two jobs. Only deaths without a new round in between count.
-        patience: seconds without a running trial after which the nodes are checked.
-        token: of the driver, for trials in a cluster; None without one.
-        on_progress: called with every event.
-        tracking: viewers of the runs.
-
-    Attributes:
-        failure: the first error of the jobs or of `on_progress`; it ends everything.
-        tuners: number of Tuners so far.
+    If nodes may come and go (`varies`), their number decides how many trials run. `attempts` counts
+    starts of a job whose process dies: Tune's own retries miss a process that dies between two
+    jobs. Only deaths without a new round in between count. After `patience` seconds without a
+    running trial the nodes are checked.
     """
 
     def __init__(
@@ -91,12 +80,11 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._unfit: set[str] = set()  # trials whose node cannot run them
         self._handed_out = 0
         self._counted_at, self._lost_since = time.monotonic(), 0.0
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # of the jobs or `on_progress`: ends everything
         self.tuners = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle nothing: the store holds everything."""
-        return {}
+        return {}  # the store holds everything
 
     @property
     def stopping(self) -> bool:
@@ -196,14 +184,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._end(trial_id, Outcome(job, "error", error=text))
 
     def check_progress(self, statuses: Sequence[str]) -> None:
-        """Update the limit, and check the nodes while trials wait and none runs.
-
-        Args:
-            statuses: of Tune's trials.
-
-        Raises:
-            ResourceError: after `patience` in which no node could hold a trial.
-        """
+        """Update the limit; refuse to go on where no node could hold a trial for `patience`."""
         now = time.monotonic()
         if self._varies and now - self._counted_at > _COUNT_SECONDS:
             self._counted_at, before = now, self._limit
@@ -249,32 +230,25 @@ class _Reports(tune.Callback):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_start(self, *, trial: Any, **info: Any) -> None:
         """Pass on that a trial process has started a job."""
         self._call(self._searcher.started, trial.trial_id)
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, *, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Pass a report on; Tune keeps last results, so its large part is taken out."""
         message = dict(result)
         result.pop("outcome", None)
         self._call(self._searcher.reported, trial.trial_id, message)
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_error(self, *, trial: Any, **info: Any) -> None:
         """Pass on that a trial process died."""
         self._call(self._searcher.died, trial.trial_id, _last_line(trial.error_file))
 
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Check the nodes; stop after a signal or an error.
-
-        Raises:
-            _Stop: past Tune, which would wait many seconds for busy processes. Nothing is lost:
-                jobs continue from their checkpoints.
-        """
+    def on_step_end(self, *, trials: list[Any], **info: Any) -> None:
+        """Check the nodes; stop after a signal or an error."""
         self._call(self._searcher.check_progress, [trial.status for trial in trials])
-        if self._searcher.stopping:
-            raise _Stop
+        if self._searcher.stopping:  # past Tune, which would wait many seconds for busy processes;
+            raise _Stop  # nothing is lost: jobs continue from their checkpoints
 
     def _call(self, function: Any, *args: Any) -> None:
         try:
@@ -285,13 +259,7 @@ class _Reports(tune.Callback):  # type: ignore[misc]
 
 
 def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
-    """Run one Tuner until the searcher ends it.
-
-    Args:
-        searcher: hands out jobs and takes reports.
-        pool: nodes that get trials.
-        folder: for Tune's files.
-    """
+    """Run one Tuner, with its files in a folder, until the searcher ends it."""
     searcher.begin_tuner()
     tuner = tune.Tuner(
         tune.with_resources(train, partial(_request, pool.need.resources)),

@@ -9,13 +9,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
@@ -73,17 +73,11 @@ class Interrupted(FedbenchError):  # noqa: N818
 
 @dataclass
 class Session:
-    """A running Ray.
+    """A running Ray."""
 
-    Attributes:
-        folder: for Tune's files; deleted after the session.
-        received: signals so far.
-        lost: name of the part of Ray that has died; empty while all is well.
-    """
-
-    folder: Path
-    received: list[int] = field(default_factory=list)
-    lost: str = ""
+    folder: Path  # of Tune's files; deleted after the session
+    received: list[int] = field(default_factory=list)  # signals
+    lost: str = ""  # name of the part of Ray that has died
     _addresses: dict[str, _Address] = field(default_factory=dict)
 
     @property
@@ -92,12 +86,7 @@ class Session:
         return bool(self.received or self.lost)
 
     def raise_if_ending(self) -> None:
-        """Raise the reason for which the session ends early, if there is one.
-
-        Raises:
-            Interrupted: after a signal.
-            ResourceError: if Ray has died.
-        """
+        """Raise Interrupted after a signal, and ResourceError if Ray has died."""
         if self.received:
             raise Interrupted(self.received[0])
         if self.lost:
@@ -119,14 +108,9 @@ class Session:
                 self._addresses["raylet"] = place
 
     def check_parts(self) -> None:
-        """Look after the parts of Ray without which nothing goes on.
-
-        Raises:
-            Interrupted, ResourceError: as `raise_if_ending`.
-        """
+        """Look after the parts of Ray without which nothing goes on; see `raise_if_ending`."""
         dead = [name for name, place in self._addresses.items() if not _answers(place)]
-        if dead:
-            self.lost = self.lost or dead[0]
+        self.lost = self.lost or "".join(dead[:1])
         self.raise_if_ending()
 
 
@@ -148,15 +132,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     A Ray that the calling program had started itself is used, and left running. The first signal to
     stop (SIGINT, SIGTERM, SIGHUP) sets `Session.ending`; a second SIGINT raises KeyboardInterrupt.
     So does the death of Ray's processes, seen within seconds: Ray itself waits for a minute or two.
-
-    Args:
-        num_cpus: processes at a time; None = physical cores. Only without `address`.
-        address: of a running cluster, `HOST:PORT` or `auto`.
-
-    Raises:
-        ConfigError: for an address of another form.
-        ResourceError: if Ray does not start, or the cluster does not answer.
-        Interrupted: if a signal arrived while it started.
+    `num_cpus` processes run at a time on this machine, by default as many as physical cores.
     """
     with temporary_folder(short_folder()) as folder:
         session = Session(folder)
@@ -206,11 +182,7 @@ def auth_state() -> str:
 
 
 def short_folder() -> Path:
-    """Return a folder for temporary files whose name is short enough for the sockets below it.
-
-    Raises:
-        ResourceError: if there is none.
-    """
+    """Return a folder for temporary files whose name is short enough for the sockets below it."""
     usual = temporary_place()
     places = [os.environ.get("RAY_TMPDIR"), str(usual), str(Path(os.sep, "tmp"))]
     for place in places:
@@ -229,8 +201,7 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     A private Ray gets its token in a file of `folder`: Ray would write one to the home folder. A
     cluster is joined with the user's token, if there is one, which Ray itself uses only when told.
     """
-    names = [*_ENVIRONMENT, _TOKEN_PATH, _AUTH_MODE]
-    before = {name: os.environ.get(name) for name in names}
+    before = dict(os.environ)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if private and not {_TOKEN_PATH, _AUTH_MODE, _TOKEN} & set(os.environ):
@@ -243,11 +214,9 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = old
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @cache
@@ -274,25 +243,19 @@ def _watch(session: Session) -> Iterator[Callable[[], None]]:
             delete_folder(session.folder)
             try:
                 session.raise_if_ending()
-            except FedbenchError as err:
-                _exit(err)
+            except FedbenchError as err:  # end at once, as the command line ends with such an error
+                prefix = "" if isinstance(err, Interrupted) else "error: "
+                cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live display hides it
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(f"{cursor}{prefix}{err}\n")
+                    sys.stderr.flush()
+                os._exit(err.exit_code)
 
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield left.set
     finally:
         left.set()
-
-
-def _exit(error: FedbenchError) -> NoReturn:
-    """End this process at once, as the command line ends with such an error."""
-    prefix = "" if isinstance(error, Interrupted) else "error: "
-    with suppress(OSError, ValueError):
-        if sys.stderr.isatty():
-            sys.stderr.write("\x1b[?25h")  # a live display hides the cursor
-        sys.stderr.write(f"{prefix}{error}\n")
-        sys.stderr.flush()
-    os._exit(error.exit_code)
 
 
 @contextmanager
@@ -337,9 +300,9 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     if address is not None:
         address = _check_reachable(address)
     # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
-    worker.print_to_stdstream = _log_node_events
+    worker.print_to_stdstream = lambda data, **_: _log.debug("%s", " ".join(data["lines"]))
     # While it starts, Ray would handle SIGTERM itself: by `sys.exit(15)`, without our exit code.
-    utils.set_sigterm_handler = _keep_handler
+    utils.set_sigterm_handler = lambda _: None
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -361,18 +324,9 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
                 f"Ray does not start: {reason}; `fedbench doctor` looks for the cause, and"
                 " the same command begins again"
             ) from err
-        silent = isinstance(err, ConnectionError | TimeoutError)
-        problem = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
-        hint = f"; {auth_state()}" if silent else ""
-        raise ResourceError(f"{problem} {address!r}: {reason}{hint}") from err
-
-
-def _keep_handler(handler: object) -> None:
-    pass
-
-
-def _log_node_events(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
-    _log.debug("%s", " ".join(data["lines"]))
+        raise ResourceError(
+            f"cannot join the Ray cluster at {address!r}: {reason}; {auth_state()}"
+        ) from err
 
 
 def _check_reachable(address: str) -> str:
@@ -380,11 +334,6 @@ def _check_reachable(address: str) -> str:
 
     A killed cluster leaves processes behind that `auto` takes for a cluster.
     """
-    if address.startswith("ray://"):
-        raise ConfigError(
-            f"--address {address}: results go to a folder of the machine that fedbench runs on, and"
-            " it must be a node of the cluster; start it there, for example with `ray job submit`"
-        )
     if address == "auto":
         from ray._private import services
 
@@ -396,8 +345,10 @@ def _check_reachable(address: str) -> str:
                 " start one with `ray start --head`, or name it: --address HOST:PORT"
             ) from err
     host, _, port = address.rpartition(":")
-    if not (host and port.isdigit()):
-        raise ConfigError(f"--address: must be HOST:PORT or auto (got {address!r})")
+    if not (host and port.isdigit()) or "/" in host:  # ray:// is for clients outside the cluster
+        raise ConfigError(
+            f"--address: must be HOST:PORT or auto, on a node of the cluster (got {address!r})"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except OSError as err:

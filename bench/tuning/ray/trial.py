@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 import socket
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, ResourceError
+from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cluster import local_gpus
@@ -28,19 +30,20 @@ _OF_SHARE = 0.9
 """Part of a process's share of a GPU's memory that torch may allocate."""
 
 
+def driver_token(root: Path) -> str:
+    """Return the token by which nodes know that they see the driver's folder for checkpoints."""
+    file = root / "cells" / TOKEN_FILE
+    if not file.is_file():
+        atomic_write_text(file, secrets.token_hex(8))
+    return file.read_text(encoding="utf-8")
+
+
 def settle(job: Job, token: str) -> tuple[Job, bool]:
     """Give a job a folder for checkpoints that this node sees.
 
-    Args:
-        job: the job.
-        token: content of the driver's `TOKEN_FILE`.
-
     Returns:
         The job, and True if its checkpoints lie on this node alone, so that its history must be
-        sent and its folder deleted when it has ended.
-
-    Raises:
-        ResourceError: if its GPU, the data set, or `--checkpoint-dir` is not on this node.
+        sent and its folder deleted when it has ended. ResourceError: the node lacks something.
     """
     if job.device == "cuda" and not local_gpus():
         raise ResourceError("Ray offers a GPU, torch sees none")
@@ -66,11 +69,7 @@ def settle(job: Job, token: str) -> tuple[Job, bool]:
 
 
 def _scratch() -> Path:
-    """Return the user's folder on this node.
-
-    Raises:
-        ResourceError: if it belongs to another user, who could then change its content.
-    """
+    """Return the user's folder on this node; refuse one of another user, who could change it."""
     folder = temporary_place() / f"fedbench-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
@@ -85,9 +84,6 @@ def limit_memory(gpus: float) -> None:
 
     Ray only counts fractions; without this, one trial that grows ends all its neighbours. A tenth
     is left for what torch does not count: the context of CUDA and its libraries.
-
-    Args:
-        gpus: number or fraction of GPUs that the process was granted.
     """
     if 0 < gpus < 1:
         import torch
@@ -97,14 +93,9 @@ def limit_memory(gpus: float) -> None:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Run one job; the function of Ray Tune's trials.
+    """Run a `job`, in a cluster with the driver's `token`; the function of Ray Tune's trials.
 
-    Args:
-        config: a `Job` under `job`; in a cluster, the driver's token under `token`.
-
-    Raises:
-        ResourceError: if this node cannot run the job, after a report that says so.
-        RuntimeError: for a failure of CUDA; Tune ends the process, so that no other job meets it.
+    After a failure of CUDA, or if this node cannot run the job, Tune ends the process.
     """
     import ray
     from ray import tune

@@ -40,8 +40,9 @@ class InOneProcess:
     untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)
     ran: list[str] = field(default_factory=list)
 
-    def __call__(self, jobs: Jobs, *_: Any, tracking: Tracking, **__: Any) -> None:
+    def __call__(self, jobs: Jobs, *given: Any) -> None:
         """Run jobs with the signature of `run_jobs`."""
+        tracking: Tracking = given[-1]
         order, out = random.Random(self.seed), list[Job]()
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:

@@ -23,17 +23,13 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert result.estimate.bytes_up > 0
     assert result.estimate.disk_bytes > 0
     assert result.estimate.device == "cpu"
-    # 4 cells of each method, each with one round of one of three clients: a step at least.
-    steps = {step["method"]: (step["cells"], step["steps"]) for step in result.estimate.steps}
-    assert {method: cells for method, (cells, _) in steps.items()} == {"simclr": 4, "supervised": 4}
-    assert all(count >= 4 for _, count in steps.values())
     finish = result.estimate.finish_hours
     assert sorted(finish) == [1, 2, 8, 64]
     assert finish[1] > finish[2] == result.estimate.hours >= finish[8] >= finish[64]
     assert finish[1] > result.estimate.device_hours > 0
     assert not (tmp_path / "s").exists()
     shown = plan_record(result)
-    assert (shown["data.alpha"], shown["seeds"]) == ([0.1, 100.0], [0, 1])
+    assert (shown["methods"], shown["seeds"]) == ("simclr, supervised", [0, 1])
     assert json.dumps(result.as_dict())
 
 
@@ -44,7 +40,7 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     grid = GRID.model_copy(update={"axes": axes, "scaling": scaling})
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
-    assert plan_record(result)["scaled"] == [f"simclr, supervised: {value}"]
+    assert plan_record(result)["scaled"] == [value]
 
 
 @pytest.mark.usefixtures("unpriced")
@@ -54,4 +50,3 @@ def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     # Twice SimCLR, once supervised: a point of a method is used for that method only.
     assert [cell["method"] for cell in result.cells].count("simclr") == 2
-    assert len(plan_record(result)["settings"]) == 3

@@ -151,7 +151,7 @@ def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
     assert len(cells("mi-table4", preset="mi", set=tiny, content=content)) == 7 * 3 * 5
     for name, got in (
         ("hub:/mnist", "mnist"),
-        ("hub:/cifar10", "`fedbench datasets`"),
+        ("hub:/cifar10", "hub:cifar10"),
         ("svhn", "svhn"),
     ):
         given = {"data.name": name}

@@ -20,7 +20,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.random_init import SPREAD
+from fedbench.bench.tuning.scoring import SPREAD
 from fedbench.bench.tuning.study import tune
 
 from .conftest import InOneProcess, KilledError

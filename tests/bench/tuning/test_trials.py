@@ -24,8 +24,7 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import Choice, FloatRange, SearchSpace
-from fedbench.bench.tuning.study_plan import StudyPlan
-from fedbench.bench.tuning.trials import Trials
+from fedbench.bench.tuning.trials import StudyPlan, Trials
 
 LR = FloatRange(type="float", low=1e-3, high=0.3, log=True)
 SPACE: dict[str, Any] = {

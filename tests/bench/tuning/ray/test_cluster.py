@@ -24,7 +24,7 @@ from fedbench.bench.system.errors import (
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
 from fedbench.bench.tuning.job import Job, work
-from fedbench.bench.tuning.ray import executor, nodes, session, trial
+from fedbench.bench.tuning.ray import nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
 from tests.bench.tuning.test_sweep import SMALL
@@ -142,11 +142,11 @@ def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
-    token = executor._token(tmp_path / "store")
-    assert executor._token(tmp_path / "store") == token  # of the folder, not of the command
+    token = trial.driver_token(tmp_path / "store")
+    assert trial.driver_token(tmp_path / "store") == token  # of the folder, not of the command
     made = job(tmp_path / "store")
     assert trial.settle(made, token) == (made, False)
-    assert trial.settle(made, executor._token(tmp_path / "other"))[1]
+    assert trial.settle(made, trial.driver_token(tmp_path / "other"))[1]
 
 
 def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
