@@ -55,11 +55,6 @@ from fedbench.bench.system.text import utf8_text
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
 
-def known_names() -> tuple[str, ...]:
-    """Return the names of all data sets, with the plugins'."""
-    return tuple(entries())
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images and labels of one data set."""
@@ -117,7 +112,7 @@ def load_dataset(
     """Open a data set and build its cache first if need be; never uses the network.
 
     Args:
-        name: one of `known_names()`, with a path for `hub:` and the like.
+        name: one of `fedbench datasets`, with a path for `hub:` and the like.
         data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
             else ~/.cache/fedbench.
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).

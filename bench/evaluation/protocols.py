@@ -8,9 +8,8 @@ from functools import cache
 from importlib.metadata import EntryPoint
 
 from fedbench.bench.config.schema import PROBES
-from fedbench.bench.evaluation.angles import angle_summary
 from fedbench.bench.evaluation.metrics import Metric, register
-from fedbench.bench.evaluation.probes import Encoded, knn_accuracy, probe_accuracies
+from fedbench.bench.evaluation.probes import Encoded, angle_summary, knn_accuracy, probe_accuracies
 from fedbench.bench.evaluation.sgd import finetune_accuracies, linear_probe_paper
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import load, load_all

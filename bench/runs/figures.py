@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.data.labels import balanced_subset
-from fedbench.bench.evaluation.angles import class_angles, histogram
 from fedbench.bench.evaluation.features import check_finite, extract
+from fedbench.bench.evaluation.probes import class_angles, histogram
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.runs.export import TrainedRun, load_run

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.data import datasets
 from fedbench.bench.data.sources import base
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.tuning.grid import load_grid, plan
@@ -99,4 +98,4 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
 
 def test_a_name_that_is_taken_is_left_out_with_a_warning(package: Path) -> None:
     with pytest.warns(PluginWarning, match="plugin 'digits'"):
-        assert "blobs" in datasets.known_names()
+        assert "blobs" in base.entries()

@@ -125,7 +125,7 @@ def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> 
     Raises:
         UnknownNameError: for a data set that is neither in the store nor known.
     """
-    from fedbench.bench.data.datasets import known_names
+    from fedbench.bench.data.sources.base import entries
 
     run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
     if frame.empty:
@@ -133,7 +133,7 @@ def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> 
     frame = named_by_content(frame)
     held = sorted(frame.dataset.unique())
     if dataset is not None and on_dataset(frame, dataset).empty:
-        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, known_names()):
+        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, entries()):
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
         hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
         return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,6 @@ COLUMNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         *("environment", "arm64 neon"),
         {"platform": "arm64 neon, onednn acl, torch 2.14.1, cpu, 01234567"},
     ),
-    ("environment", "wall_seconds", {"wall_seconds": 12.0}),
 )
 """Other values of columns: the check, what it names, and the values."""
 
@@ -177,11 +175,6 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "method.x",
     ),
     "changed code": (lambda a, _: with_row(a, git_sha=f"{a.row.git_sha}-dirty"), "code", "git_sha"),
-    "an end before the start": (
-        lambda a, _: with_row(a, finished_at=a.row.started_at - timedelta(hours=1)),
-        "environment",
-        "it ran",
-    ),
     "an accuracy of 150 % after a round": (
         lambda a, _: with_points(a, lambda p: p | {"metrics.mlp_acc": 1.5}),
         "metrics",

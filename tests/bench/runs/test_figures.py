@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbench.bench.evaluation.angles import class_angles
 from fedbench.bench.evaluation.features import extract
+from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import load_run
 from fedbench.bench.runs.figures import draw_angles, draw_maps, figures, measure, project

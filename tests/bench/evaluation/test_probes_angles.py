@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench.evaluation.angles import angle_summary, both_angles, class_angles, histogram
+from fedbench.bench.evaluation.probes import angle_summary, both_angles, class_angles, histogram
 from fedbench.bench.system.seeding import generator
 
 LABELS = np.arange(5).repeat(4)
