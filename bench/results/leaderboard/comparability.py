@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -185,7 +184,7 @@ def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
 def titles(
     classes: Mapping[str, Mapping[str, Any]],
     presets: Mapping[str, Collection[str]],
-    unlike: Mapping[str, Collection[str]] = MappingProxyType({}),
+    unlike: Mapping[str, Collection[str]],
 ) -> dict[str, str]:
     """Return titles of classes: data, presets, alpha, and the settings in which classes differ.
 
@@ -197,7 +196,7 @@ def titles(
         presets: the presets that the runs of each class started from.
         unlike: the keys of each class that its title names in any case.
 
-    >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1, "num_clients": 8}}, {"a": ["demo"]})
+    >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1}}, {"a": ["demo"]}, {})
     {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}
     """
     names = dict.fromkeys(n for keys in classes.values() for n in keys if n not in _ALWAYS)

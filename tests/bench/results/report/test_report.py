@@ -19,6 +19,7 @@ from fedbench.bench.results.report.content import cell_ids, columns, short_title
 from fedbench.bench.results.report.partitions import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from tests.bench.results.conftest import rank
 
@@ -53,7 +54,7 @@ def fill(store: Store, make_row: MakeRow) -> None:
     store.write_row(make_row(RunConfig(spec="shaky"), status="diverged"))
     store.write_row(make_row(RunConfig(spec="broken"), status="error", error=EVIL))
     folder = store.cell_dir(row.row_id)
-    (folder / "geometry.json").write_text(json.dumps(geometry(row)))
+    (folder / "geometry.json").write_text(json_with_checksum(geometry(row)))
     for number in range(5):
         record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
         watched = {"knn_acc": 0.5 + 0.01 * number**2}
@@ -182,7 +183,7 @@ def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_pa
     for seed in range(2):
         row = make_row(RunConfig(seed=seed), linear_acc=0.5)
         store.write_row(row)
-        text = json.dumps(geometry(row)) if seed == 0 else "{"
+        text = json_with_checksum(geometry(row)) if seed == 0 else "{}"
         store.cell_dir(row.row_id).mkdir(parents=True)
         (store.cell_dir(row.row_id) / "geometry.json").write_text(text)
     (problem,) = fedbench.report(file, store).problems
