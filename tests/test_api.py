@@ -212,9 +212,9 @@ def test_progress_of_rounds_in_a_pipe_is_thinned_out(
         for index in range(2, 30):  # resumed after two rounds
             progress(RoundRecord(index, 0.5, {}, 4, 0, 8, 10**6, 10**6, 0.9, 5.0, 0.8, False), 30)
     lines = capsys.readouterr().err.splitlines()
-    # one line per 5 s, the first and the last round; 2 MB a round, those before it included
+    # one line per 5 s, the first and the last round; 2 MB a round
     assert [line.split(" · ")[0] for line in lines] == [
         f"round {index}/30" for index in (3, 8, 13, 18, 23, 28, 30)
     ]
-    assert " · 6.0 MB · " in lines[0]
-    assert lines[-1].endswith("60.0 MB · evaluating")
+    assert " · 2.0 MB · " in lines[0]
+    assert lines[-1].endswith("2.0 MB · evaluating")

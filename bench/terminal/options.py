@@ -97,18 +97,12 @@ def _parse_trackers(text: str | None) -> list[str]:
 
 
 Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
-ShownSpec = Annotated[
-    str | None, argument("Method with optional add-ons; default: all methods.", "SPEC")
-]
+ShownSpec = Annotated[str | None, argument("Method with add-ons; default: all methods.", "SPEC")]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
-RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…")]
-SomeRunIds = Annotated[
-    list[str] | None, argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…")
-]
+RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings.", "RUN_ID…")]
+SomeRunIds = Annotated[list[str] | None, argument("Run ids, or beginnings of them.", "RUN_ID…")]
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
-Address = Annotated[
-    str | None, Option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT")
-]
+Address = Annotated[str | None, Option("Ray cluster to check, or auto.", metavar="HOST:PORT")]
 Labels = Annotated[
     str | None,
     Option("N examples in C equal classes instead of the data set's.", metavar="balanced:N:C"),
@@ -130,12 +124,8 @@ Again = Annotated[
 Ids = Annotated[bool, Option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
 DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
-DataName = Annotated[
-    str | None, Option("Data set to use, if it lies elsewhere on this machine.", "--data")
-]
-ReproducedBy = Annotated[
-    str | None, Option("Your name: record in the store that you repeated the run.", "--by")
-]
+DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]
+ReproducedBy = Annotated[str | None, Option("Your name: record who repeated the run.", "--by")]
 Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
 Workers = Annotated[
     int | None,

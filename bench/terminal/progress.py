@@ -103,7 +103,7 @@ class RunProgress(Status):
             f"round {done}/{total}",
             f"loss {loss}",
             f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
-            f"{size(record.bytes_up + record.bytes_down)} sent",
+            size(record.bytes_up + record.bytes_down),
         ]
         shown = {name: record.metrics[name] for name in main_metrics(record.metrics)}
         if self.verbose:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.evaluation.shrinkage import shrinkage
-from fedbench.bench.runs.code import not_recorded
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
@@ -167,6 +166,8 @@ def show_description(description: Description) -> None:
     show_record("provenance", dict(row), _PROVENANCE)
     show_record("", {"repeat it": description.commands})
     if description.other_code:
+        from fedbench.bench.runs.code import not_recorded
+
         note(f"{not_recorded(description.other_code)}: `fedbench run` would make another run")
 
 
