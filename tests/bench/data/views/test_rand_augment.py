@@ -9,9 +9,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from fedbench.bench.data.views.rand_augment import RAND_AUGMENT_OPERATIONS, cutout, rand_augment
-from fedbench.bench.data.views.recipes import VIEWS, ViewRecipe
+from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import _draw, make_view
-from fedbench.bench.system.errors import ConfigError
 
 NAMES = {
     "shear-x": "ShearX",
@@ -105,11 +104,6 @@ def test_cutout_erases_a_clipped_square(shape: tuple[int, int, int]) -> None:
         grey = torch.full((shape[0], bottom - top, right - left), 0.5)
         expected = tv.erase(image, top, left, bottom - top, right - left, grey)
         assert torch.equal(result, expected)
-
-
-def test_a_resized_crop_does_not_go_with_it() -> None:
-    with pytest.raises(ConfigError, match="padded"):
-        ViewRecipe("both", "resized", rand_augment=(2, 10))
 
 
 def test_the_strong_view_ends_with_a_square_of_zeros() -> None:
