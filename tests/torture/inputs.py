@@ -50,7 +50,7 @@ from fedbench.bench.results.store import released
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum
+from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, json_with_checksum
 from fedbench.cli import app, main
 
 SECONDS, MEGABYTES = 600, 2000
@@ -285,7 +285,7 @@ class Torture:
             if self.random.random() < 0.6:
                 key = self.random.choice(sorted(STUDY))
                 value: Any = self.random.choice([None, 1, -1, [], {}, "\x1b", "x"])
-                content = json.dumps({**STUDY, key: value})
+                content = json_with_checksum({**STUDY, key: value})
             (store / "trials" / "s" / "study.json").write_text(content)
         else:
             files = sorted(

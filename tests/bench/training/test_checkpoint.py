@@ -170,8 +170,3 @@ def test_an_altered_round_is_refused_by_line(tmp_path: Path) -> None:
     path.write_text(lines[0] + lines[2])  # whole lines, one is missing
     with pytest.raises(DataError, match="line 2 is of round 3"):
         history.read()
-
-
-def test_a_history_of_an_older_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text(json.dumps(RECORD.as_dict()) + "\n")
-    assert History(tmp_path).read(1) == [RECORD]
