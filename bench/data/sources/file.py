@@ -277,6 +277,13 @@ def _npz(file: Path) -> Splits:
     return Splits([train], [test], None)
 
 
+class NpzFile(OneFile):
+    """The same, as `npz:FILE`."""
+
+    kind = "npz"
+
+
 SOURCES["file:PATH"] = Entry(
     OneFile.make, "one Parquet, CSV, IDX or .npz file, packed by gzip or not", has_columns=True
 )
+SOURCES["npz:FILE"] = Entry(NpzFile.make, "a NumPy file of MedMNIST's or Keras's form")

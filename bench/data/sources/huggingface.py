@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,16 @@ from typing import Any, ClassVar, NamedTuple
 from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource
+from fedbench.bench.data.sources.base import (
+    SOURCES,
+    SPLIT_NAMES,
+    Entry,
+    PathSource,
+    Request,
+    Source,
+)
 from fedbench.bench.data.sources.decode import Picture, Splits
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.errors import ConfigError, DataError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
@@ -118,8 +126,8 @@ def open_file(file: Path, suffix: str) -> Any:
 
 
 @contextmanager
-def offline() -> Iterator[None]:
-    """Keep the `datasets` library from the network for a while."""
+def offline(*, unless: bool = False) -> Iterator[None]:
+    """Keep the `datasets` library from the network for a while, unless it may download."""
     import datasets
     import huggingface_hub
 
@@ -127,7 +135,7 @@ def offline() -> Iterator[None]:
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
         for place in places:
-            place.HF_HUB_OFFLINE = True
+            place.HF_HUB_OFFLINE = not unless
         yield
     finally:
         for place, set_by_user in zip(places, before, strict=True):
@@ -208,6 +216,18 @@ FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLIT_NAMES)})(?:[-_.].*)?\.[a-z]+
 NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
 
 
+def _both(shards: Mapping[str, list[Shard]], name: str) -> Splits:
+    """Return the training and test images of shards by split."""
+    labelled = shards.get("train", [])
+    train = [*labelled, *shards.get("unlabelled", [])]
+    if not train:
+        raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
+    test = shards.get("test") or shards.get("validation") or []
+    # No client of a test image is asked for.
+    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
+    return Splits(train, test, labelled[0].class_names() if labelled else None)
+
+
 class HubFolder(PathSource):
     """A folder with train-*.parquet and test-*.parquet (else validation-*) at any depth.
 
@@ -243,15 +263,7 @@ class HubFolder(PathSource):
             ]
             for split, files in self._splits().items()
         }
-        labelled = shards.get("train", [])
-        train = [*labelled, *shards.get("unlabelled", [])]
-        if not train:
-            found = ", ".join(sorted(shards))
-            raise DataError(f"{self.kind}:{self.path.name} has no training images; found: {found}")
-        test = shards.get("test") or shards.get("validation") or []
-        # No client of a test image is asked for.
-        test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
-        return Splits(train, test, labelled[0].class_names() if labelled else None)
+        return _both(shards, f"{self.kind}:{self.path.name}")
 
     def _splits(self) -> dict[str, list[Path]]:
         """Return the files of each split, in order of name."""
@@ -313,6 +325,76 @@ def _check_numbers(files: list[Path]) -> None:
         )
 
 
+HUB_NAME = re.compile(
+    r"hf:(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class HubName(Source):
+    """A data set by its name on the Hub: OWNER/NAME, OWNER/NAME/CONFIG, either with @REVISION.
+
+    `fedbench data prepare` may download it; otherwise the library reads its own cache offline.
+
+    Raises:
+        ConfigError: the name has another form.
+    """
+
+    request: Request
+
+    def __post_init__(self) -> None:
+        """Check the form of the name."""
+        if not HUB_NAME.fullmatch(self.request.name):
+            raise ConfigError(
+                f"data set {self.request.name}: needed is hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or"
+                " either with @REVISION"
+            )
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        """Name of the cache folder."""
+        text = self.request.name.removeprefix("hf:")
+        slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
+        return f"hf-{slug}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def identity(self) -> str:
+        """Return the name: a set that is in the cache is not looked up again."""
+        return f"hf/{self.request.name.removeprefix('hf:')}"
+
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        name, reading = self.request.name, self.request.reading
+        shards: dict[str, list[Shard]] = {}
+        for split, rows in self._load().items():
+            if kind := SPLIT_NAMES.get(split):
+                shard = Shard(f"{name} ({split})", partial(_same, rows), reading)
+                shards.setdefault(kind, []).append(replace(shard, labelled=kind != "unlabelled"))
+        return _both(shards, name)
+
+    def _load(self) -> Mapping[str, Any]:
+        import datasets
+
+        match = HUB_NAME.fullmatch(self.request.name)
+        assert match is not None  # as checked when it was made
+        download = self.request.download
+        try:
+            with offline(unless=download):
+                found: Mapping[str, Any] = datasets.load_dataset(
+                    match["name"], match["config"], revision=match["revision"]
+                )
+        except Exception as err:  # the library raises those of every format and of the network
+            remedy = "" if download else f"; if it is not there yet, run: {self.request.command}"
+            raise DataError(
+                f"{self.request.name} cannot be loaded ({first_line(err)}){remedy}"
+            ) from err
+        return found
+
+
+def _same(rows: Any) -> Any:
+    return rows
+
+
+SOURCES["hf:OWNER/NAME"] = Entry(HubName, has_columns=True)
 SOURCES["hub:PATH"] = Entry(
     HubFolder.make, "a folder of Parquet files, or one that save_to_disk wrote", has_columns=True
 )

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -256,6 +257,7 @@ BUILD: dict[str, Callable[[Path], str]] = {
         p, train=table(LABELS), test=table(TEST, first=100)
     ),
     "`hub:` one set that `save_to_disk` wrote": lambda p: saved(p, train=table(LABELS)),
+    "`hf:OWNER/NAME`": lambda _: "hf:owner/name",
     "`folder:` `train/CLASS/` and `test/CLASS/`": lambda p: split_folders(p, "test"),
     "`folder:` `train/CLASS/` and `valid/CLASS/`": lambda p: split_folders(p, "valid"),
     "`folder:` `CLASS/`": folders,
@@ -321,8 +323,27 @@ def test_the_page_lists_these_layouts() -> None:
     assert {layout for layout, gives in rows_of_the_page() if gives == "refused"} == set(REFUSED)
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Answer for the Hub, at the call that leaves fedbench."""
+    calls: list[Any] = []
+
+    def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Any]:
+        switches = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
+        calls.append((name, subset, revision, *switches))
+        splits = {"train": table(LABELS), "test": table(TEST, first=100)}
+        return {split: datasets.Dataset(content) for split, content in splits.items()}
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    return calls
+
+
 @pytest.mark.parametrize(("layout", "gives"), rows_of_the_page())
-def test_a_layout_gives_what_the_page_says(layout: str, gives: str, tmp_path: Path) -> None:
+def test_a_layout_gives_what_the_page_says(
+    layout: str, gives: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "hf:" in layout:
+        request.getfixturevalue("hub")
     name, reading = BUILD[layout](tmp_path / "set"), OPTIONS.get(layout, PLAIN)
     if gives == "refused":
         with pytest.raises(DataError, match=REFUSED[layout]):
@@ -340,6 +361,15 @@ def test_a_layout_gives_what_the_page_says(layout: str, gives: str, tmp_path: Pa
     else:
         some = {"both splits": 0, "both splits, some images unlabelled": COUNT // 2}
         assert (train, test, classes, hidden) == (COUNT, 6, 3, some[gives])
+
+
+def test_the_library_is_kept_from_the_network(hub: list[Any], tmp_path: Path) -> None:
+    load_dataset("hf:owner/name/small@v1", tmp_path)
+    load_dataset("hf:owner/name/small@v1", tmp_path)  # from fedbench's own cache
+    assert hub == [("owner/name", "small", "v1", True, True)]
+    assert not datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(ConfigError, match="hf:OWNER/NAME"):
+        load_dataset("hf:name", tmp_path)
 
 
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
@@ -560,7 +590,7 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
         revisions = {load_dataset(name, tmp_path / "data").revision for name in names}
         assert len(revisions) == 1
     one, two = (
-        load_dataset(f"file:{file}", tmp_path / "data") for file in (packed, tmp_path / "x.npz")
+        load_dataset(f"npz:{file}", tmp_path / "data") for file in (packed, tmp_path / "x.npz")
     )
     assert one.revision == two.revision
     (tmp_path / "named" / "pictures" / "0.png").write_bytes(png(250))
