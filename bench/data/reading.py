@@ -131,8 +131,15 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
         table = pa.csv.read_csv(file, convert_options=types)
     else:
         table = pq.read_table(file)
-    if {"split", "file", "row"} <= {*table.column_names}:
+    named = {"split", "file", "row"} & {*table.column_names}
+    if len(named) == 3:
         table = table.take(_training_rows(table, images))
+    elif named - {"split"}:
+        raise ValueError(
+            f"its column {' and '.join(sorted(named))} cannot say which image a line is of without"
+            " all of split, file and row, as `fedbench data split` prints them; keep the three, or"
+            " none of file and row, and the order of the images"
+        )
     elif "split" in table.column_names:
         table = table.filter(pc.not_equal(table["split"], "test"))
     if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):

@@ -21,7 +21,13 @@ from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
-from fedbench.bench.runs.code import changed_code, drop_outdated, not_recorded, outdated
+from fedbench.bench.runs.code import (
+    changed_code,
+    drop_outdated,
+    foreign_modules,
+    not_recorded,
+    outdated,
+)
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import (
     OnResume,
@@ -40,6 +46,7 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.system.source import check_source
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
@@ -148,6 +155,7 @@ def run(
         if on_round is not None:
             on_round(record, total)
 
+    check_source(foreign_modules(config), config.code)
     row = store.finished(run_id)
     stored_before, repeated = row is not None, None
     if row is not None and again:

@@ -159,6 +159,8 @@ def show_bundle(result: BundleVerification) -> None:
     names = ("run_id", "method", "seed", "verdict", "limit", "reason")
     show_records(reruns, names, title="run again")
     verdict = "nothing contradicts it" if result.ok else "refused"
+    if skipped := sum(bool(check.unchecked) for check in result.checks):
+        verdict += f" ({skipped} of {len(result.checks)} checks were not made of every run)"
     record = {**vars(result), "by": str(result.by or ""), "problems": len(result.problems) or None}
     shown = ("by", "problems", "board", "added_to", "seconds")
     show_record(f"{count(len(result.rows), 'run')}: {verdict}", record, shown)

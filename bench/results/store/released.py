@@ -173,7 +173,7 @@ def _download(address: str) -> bytes | None:
             err.close()
             if err.code == 404:
                 return None
-        why = str(getattr(err, "reason", None) or err)[:200]
+        why = " ".join(str(getattr(err, "reason", None) or err).split())[:200]
         raise StoreError(
             f"cannot fetch {address}: {why}; download it, and name the file instead"
         ) from err

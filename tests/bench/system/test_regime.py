@@ -81,6 +81,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "_lazy_init", start)
     monkeypatch.setattr(torch.cuda.memory, "_lazy_init", start)
+    real = torch.nn.Module.to
+
+    def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        if "cuda" in f"{args}{kwargs}":  # in a process that had a fake GPU torch starts none again
+            start()
+        return real(module, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "to", to)
     return seen
 
 

@@ -651,6 +651,7 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
         (lambda split: split.replace({"split": {"test": "train"}}), "'test', not 'train'"),
         (lambda split: split[split["split"] == "train"][1:], r"train\.csv row \d+ has no row"),
         (lambda split: split.iloc[[0, 0, *range(1, COUNT)]], r"train\.csv row 0 has two"),
+        (lambda split: split.drop(columns="split"), "split, file and row"),
         (lambda split: split.assign(file="elsewhere/train.csv"), r"no image train\.csv row 0"),
     ],
 )
