@@ -317,6 +317,8 @@ def reproduce(
         )
     output.show(result, show_results.show_reproduction)
     if result.verdict == "different":
+        if who is not None:
+            note("not recorded, since it differs")
         return DIFFERENT
     if who is not None:
         from fedbench.bench.board.reproductions import record_reproduction

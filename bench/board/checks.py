@@ -365,11 +365,13 @@ _UNREADABLE = (FedbenchError, RuntimeError, TypeError, ValueError, KeyError, Att
 class Checker:
     """Makes the checks that need no run.
 
-    `studies` is the store of the studies that rows name; None = there are none.
+    `studies` is the store of the studies that rows name; None = there are none. `other_code` are
+    the rows whose code is not what is installed here: to run them again would tell nothing.
     """
 
     def __init__(self, data_dir: Path | None = None, studies: Store | None = None) -> None:
         self.problems: list[Problem] = []
+        self.other_code: set[str] = set()
         self.counts = {name: CheckCount(name, str(about)) for name, about in _ABOUT.items()}
         self._studies = studies
         self._data = lru_cache(maxsize=None)(partial(data_of, data_dir=data_dir))
@@ -387,6 +389,7 @@ class Checker:
         try:
             claim = self._claim(entry)
         except Unchecked as why:
+            self.other_code.add(row_id)
             for name in CHECKS:
                 self._leave_out(name, why)
             return
@@ -397,6 +400,8 @@ class Checker:
             try:
                 found = list(check(claim))
             except Unchecked as why:
+                if check is check_code:
+                    self.other_code.add(row_id)
                 self._leave_out(name, why)
                 continue
             except _UNREADABLE as err:

@@ -287,6 +287,7 @@ def verify_bundle(
                 checker.add("", COPIES, [])
             except StoreError as err:
                 checker.add("", COPIES, [str(err).replace(str(opened.root), str(bundle))])
+        known = [run_id for run_id in opened.entries if run_id not in checker.other_code]
         reruns = tuple(
             reproduce(
                 run_id,
@@ -297,7 +298,7 @@ def verify_bundle(
                 device=device,
                 on_round=None if on_rerun is None else on_rerun(run_id),
             )
-            for run_id in chosen(opened.id, [*opened.entries], 0 if checker.problems else rerun)
+            for run_id in chosen(opened.id, known, 0 if checker.problems else rerun)
         )
         if checker.problems or any(again.verdict == "different" for again in reruns):
             target = None

@@ -234,6 +234,8 @@ def test_missing_code_is_no_contradiction(
     assert counts["ledger"] == counts["configuration"] == (1, 1)
     assert all("their-package 1.2" in c.reason for c in result.checks if c.unchecked)
     assert "their-package 1.2" in _text("0" * 64, [known.row], None)
+    pack([known], None, tmp_path / "alone")
+    assert verify_bundle(tmp_path / "alone", board, rerun=1).reruns == ()
     pack([of_plugin(honest[0], {})], None, tmp_path / "unknown")  # no package brought it
     (problem,) = found(tmp_path / "unknown", board)
     assert problem.check == "configuration"
