@@ -63,7 +63,7 @@ def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) 
     subprocess.run([*build, str(source)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("fedbench_ssl-*.whl")
     (archive,) = tmp_path.glob("fedbench_ssl-*.tar.gz")
-    assert archive.stat().st_size < 5_000_000
+    assert archive.stat().st_size < 12_000_000  # encoders are 9 MB of it
     with zipfile.ZipFile(wheel) as content:
         (name,) = (n for n in content.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(content.read(name), validate=True)  # what PyPI checks
