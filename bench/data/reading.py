@@ -136,9 +136,9 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
         table = table.take(_training_rows(table, images))
     elif named - {"split"}:
         raise ValueError(
-            f"its column {' and '.join(sorted(named))} cannot say which image a line is of without"
-            " all of split, file and row, as `fedbench data split` prints them; keep the three, or"
-            " none of file and row, and the order of the images"
+            f"of columns split, file and row it has only {' and '.join(sorted(named))}; keep all"
+            " three, as `fedbench data split` prints them, or leave out file and row and keep the"
+            " order"
         )
     elif "split" in table.column_names:
         table = table.filter(pc.not_equal(table["split"], "test"))

@@ -24,17 +24,9 @@ from fedbench.bench.method import Net
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
+from tests.bench.evaluation.coloured import coloured
 
 CPU = torch.device("cpu")
-
-
-def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise whose brightest channel is its class, which crops and flips do not change."""
-    rng = seeding.numpy_generator(seed, "coloured")
-    labels = rng.integers(0, 3, size)
-    images = rng.integers(0, 120, (size, 3, 8, 8), dtype=np.uint8)
-    images[np.arange(size), labels] += 90
-    return images, labels
 
 
 def blind_net() -> Net:

@@ -10,16 +10,7 @@ import torch
 from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError
 from fedbench.bench.evaluation.sgd import cosine, linear_probe_paper
 from fedbench.bench.nn import optimizers
-from fedbench.bench.system import seeding
-
-
-def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise whose brightest channel is its class, which crops and flips do not change."""
-    rng = seeding.numpy_generator(seed, "coloured")
-    labels = rng.integers(0, 3, size)
-    images = rng.integers(0, 120, (size, 3, 8, 8), dtype=np.uint8)
-    images[np.arange(size), labels] += 90
-    return images, labels
+from tests.bench.evaluation.coloured import coloured
 
 
 def channel_means(images: torch.Tensor) -> torch.Tensor:
