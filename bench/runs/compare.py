@@ -291,7 +291,8 @@ def _round_differences(
 ) -> list[Difference]:
     """Differences in values of rounds and in their number, apart from seconds.
 
-    A run without a curve, such as a trial, is compared by its row alone.
+    A run without a curve, such as a trial, is compared by its row alone. Curves of before there was
+    drift lack it.
     """
     if not before:
         return []
@@ -301,6 +302,7 @@ def _round_differences(
         for index, (old, new) in enumerate(zip(before, after, strict=False))
         for name in dict.fromkeys([*old, *new])
         if name != "seconds" and old.get(name) != new.get(name)
+        if not name.startswith("drift.") or (name in old) == (name in new)
     ]
 
 

@@ -145,6 +145,8 @@ def show_description(description: Description) -> None:
     if description.at_chance:
         show_record("", {"at_chance": description.at_chance})
     _show_curves(description.curve)
+    if drift := _drift(description.curve[-1:]):
+        show_record("", {"drift in the last round": drift})
     emit("\n")
     config = [
         {"key": key, "value": json.dumps(value), "source": source}
@@ -169,6 +171,19 @@ def show_description(description: Description) -> None:
         from fedbench.bench.runs.code import not_recorded
 
         note(f"{not_recorded(description.other_code)}: `fedbench run` would make another run")
+
+
+def _drift(last: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the drift of a round, a phrase for the encoder and one for the heads."""
+    found = []
+    for group in ("encoder", "heads") if last else ():
+        names = ("norm", "norm_std", "cosine", "diversity")
+        norm, std, cosine, diversity = (last[0].get(f"drift.{group}.{name}") for name in names)
+        if norm is not None:
+            phrase = f"{group} {norm:.3g} ± {std:.2g}"
+            directions = f" (cosine {cosine:.2f}, diversity {diversity:.2f})" if cosine else ""
+            found.append(phrase + directions)
+    return found
 
 
 def _show_curves(curve: Sequence[Mapping[str, Any]]) -> None:

@@ -33,6 +33,7 @@ class RoundRecord:
         seconds: wall-clock time.
         traffic: every message of the round, `{direction: {group: {messages, numbers, bytes,
             revealing, smallest}}}`, as `bench.training.ledger` counts them.
+        drift: of the clients' updates, as `Drift.values` has it; {} with client-level privacy.
     """
 
     round_index: int
@@ -50,6 +51,7 @@ class RoundRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     traffic: Mapping[str, Any] = field(default_factory=dict)
+    drift: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""

@@ -26,6 +26,7 @@ from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import Aggregate, Protection, Weigh, optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.client import Task, Trained
+from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, History, RoundRecord
 from fedbench.bench.training.layout import Binding, Layout
 from fedbench.bench.training.ledger import Ledger
@@ -174,6 +175,8 @@ class Trainer:
             self._weigh(index),
             method.needs().unweighted,
         )
+        # Its figures would tell of single clients what client-level privacy hides.
+        drift = None if config.privacy.clip is not None else Drift(self.layout, self.vector)
         exchanged = Ledger()
         exchanged.merge(self._per_client.one_way("down"), times=len(cohort))
         self.rounds_begun = index + 1
@@ -196,6 +199,8 @@ class Trainer:
                         lost = f"the loss of client {trained.client_id} is not finite"
                         raise Diverged(f"round {index + 1}: {lost}")
                     aggregate.fold(trained.client_id, self._weight(trained), upload)
+                    if drift is not None and trained.num_steps:
+                        drift.add(upload)
                     uploads.append(self._upload(trained, upload))
                     results.append(trained)
                     if trained.stored_personal:
@@ -206,6 +211,7 @@ class Trainer:
         finally:  # messages count even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():
+            moved = {} if drift is None else drift.values()
             aggregate.apply(self.vector, self._optimizer)
             server = Server(
                 index,
@@ -226,7 +232,7 @@ class Trainer:
         self.train_seconds += time.perf_counter() - began
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
         seconds = time.perf_counter() - began
-        return self._record(index, results, exchanged, server.log, metrics, seconds)
+        return self._record(index, results, exchanged, server.log, metrics, seconds, moved)
 
     def _pre_round(
         self, index: int, tasks: Sequence[Task], executor: Executor, exchanged: Ledger
@@ -326,6 +332,7 @@ class Trainer:
         log: Mapping[str, float],
         metrics: Mapping[str, float],
         seconds: float,
+        drift: Mapping[str, Mapping[str, float]],
     ) -> RoundRecord:
         steps = sum(result.num_steps for result in results)
         stepped = [result for result in results if result.num_steps]
@@ -359,6 +366,7 @@ class Trainer:
             collapsed=collapsed,
             metrics=metrics,
             seconds=seconds,
+            drift=drift,
         )
 
     def _checkpoint(self) -> None:
