@@ -69,7 +69,7 @@ else:
 
 PROBES = "fedbench.probes"
 """Group of entry points whose names are further `evaluation.protocols`."""
-PROTOCOLS = ("knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune")
+PROTOCOLS = ("knn", "linear", "linear-paper", "few-shot", "mlp", "local", "angles", "finetune")
 """Probes that ship."""
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import EntryPoint
 
 from fedbench.bench.config.schema import PROBES
+from fedbench.bench.evaluation.few_shot import few_shot
 from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.evaluation.probes import Encoded, angle_summary, knn_accuracy, probe_accuracies
 from fedbench.bench.evaluation.sgd import finetune_accuracies, linear_probe_paper
@@ -65,6 +66,7 @@ SHIPPED = (
     Probe(("knn",), _knn),
     Probe(("linear", "mlp", "local"), probe_accuracies),
     Probe(("linear-paper",), _linear_paper),
+    Probe(("few-shot",), few_shot),
     Probe(
         ("finetune",),
         lambda encoded, _: finetune_accuracies(encoded.setup, encoded.net, encoded.device),

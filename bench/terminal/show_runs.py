@@ -60,8 +60,9 @@ def show_plan(plan: RunPlan) -> None:
 def show_result(result: RunResult) -> None:
     """Print the result of a run: objective, accuracies, cost, privacy."""
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
-    shown = [name for main in main_metrics(result.row.metrics) for name in (main, _BEFORE + main)]
-    _show_metrics({name: v for name, v in result.row.metrics.items() if name in shown})
+    metrics = result.row.metrics
+    shown = [name for main in main_metrics(metrics) for name in (main, _BEFORE + main)]
+    _show_metrics({name: metrics[name] for name in shown if name in metrics})
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
     names = ("at_chance", *_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
