@@ -177,7 +177,8 @@ class ModelConfig(Strict):
 
     backbone: str = Field(
         "resnet8",
-        description="resnet18 (CIFAR stem), resnet8 (for CPUs), cct-4-3x2 or vit-5 (transformers)",
+        description="resnet18 (CIFAR stem), resnet8 (for CPUs), cct-4-3x2 or vit-5 (transformers),"
+        " timm:NAME, torchvision:NAME, or one of another package",
     )
     width: int | None = Field(
         None,

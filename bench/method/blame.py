@@ -10,7 +10,7 @@ from pathlib import Path
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import FedbenchError, PluginError
 
-_GROUPS = ("methods", "probes", "objectives", "datasets")
+_GROUPS = ("methods", "backbones", "probes", "objectives", "datasets")
 
 
 def error_of_plugin(err: BaseException) -> PluginError | None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
+from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign, refuse_group_norm
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
 from fedbench.bench.system.plugins import load, load_error, origin
@@ -76,7 +77,7 @@ class CustomShape:
     description: str
 
 
-Shape = ResNetShape | CCTShape | ViTShape | CustomShape
+Shape = ResNetShape | CCTShape | ViTShape | CustomShape | ForeignShape
 PLUGINS = "fedbench.backbones"
 BACKBONES: Mapping[str, ResNetShape | CCTShape | ViTShape] = {
     "resnet18": ResNetShape((2, 2, 2, 2), 64, "ResNet-18 with a 3x3 stem and no max-pool, 512-d"),
@@ -120,16 +121,16 @@ class Backbone:
     """Maker of encoders, and of norms that match them; `Method.build` gets one.
 
     Attributes:
-        shape: the ResNet, transformer or encoder of another package.
+        shape: the ResNet, transformer, or encoder of another package or library.
         width: channels of the first stage, or of a token.
         stem_stride: stride of the first convolution.
         in_channels: channels of the images.
-        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, and one
-            of these in the heads on top of it.
+        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, a net of
+            another library its own, and one of these in the heads on top of it.
         norm_groups: groups of a group norm.
         image_size: (H, W); a transformer takes images of this size only.
         head_norm_name: of the heads, where it is another one; the same three.
-        init: `torch`, `he-fan-out` or, for a transformer, `cct`.
+        init: `torch`, `he-fan-out` or, for a compact transformer, `cct`.
         seed: the run's: encoders draw their weights from it alone, so that all methods start from
             the same one; None = from the global generator, like the rest of a net.
     """
@@ -207,10 +208,16 @@ def make_backbone(
     Raises:
         UnknownNameError: if there is no backbone of this name.
         PluginError: if that of another package cannot be loaded.
+        ResourceError: if its library is not installed.
         ConfigError: if the channels cannot be divided into `norm_groups` groups, or a transformer's
-            width among its heads, or the first weights are those of another kind of encoder.
+            width among its heads, or the first weights are those of another kind of encoder; or if
+            the net of a library does not take these images or settings.
     """
-    shape = _shape(config.backbone)
+    shape: Shape
+    if is_foreign(config.backbone):
+        shape = foreign_shape(config, (in_channels, *image_size))
+    else:
+        shape = _shape(config.backbone)
     width = config.width or shape.width
     if isinstance(shape, CCTShape | ViTShape):
         if width % shape.heads:
@@ -225,6 +232,8 @@ def make_backbone(
                     f"model.width: must be divisible by 12 with {config.backbone}: it has 3 heads,"
                     f" and positions a sine and a cosine of two coordinates (got {width})"
                 )
+    elif isinstance(shape, ForeignShape):
+        pass  # its norms are its own
     elif config.norm == "group" and width % config.norm_groups:
         raise ConfigError(
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
@@ -248,12 +257,31 @@ def make_backbone(
 
 
 @cache
+def check_output(backbone: Backbone, name: str) -> None:
+    """Refuse an encoder of another package that does not give one vector of `dim` for each image.
+
+    Raises:
+        PluginError: naming what it gives for two images.
+    """
+    if not isinstance(backbone.shape, CustomShape):
+        return
+    with scope(0, "output"), torch.no_grad():
+        features = backbone.make()(torch.zeros(2, backbone.in_channels, *backbone.image_size))
+    got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    if got != [2, backbone.dim]:
+        raise PluginError(
+            f"backbone {name!r} gives {got} for two images, and its dim says [2, {backbone.dim}]"
+        )
+
+
+@cache
 def _shape(name: str) -> Shape:
     if name in BACKBONES:
         return BACKBONES[name]
     points = {point.name: point for point in entry_points(group=PLUGINS)}
     if name not in points:
-        raise UnknownNameError("backbone", name, [*BACKBONES, *points])
+        known = [*BACKBONES, *points]
+        raise UnknownNameError("backbone", name, known, "; also timm:NAME and torchvision:NAME")
     try:
         shape = load(points[name])
     except Exception as err:
@@ -267,6 +295,9 @@ def _make(backbone: Backbone) -> nn.Module:
     match backbone.shape:
         case CustomShape(make=make):
             return make(backbone)
+        case ForeignShape() as shape:
+            refuse_group_norm(shape, backbone.norm_name)  # of a part with a norm of its own
+            return shape.make()
         case CCTShape() as shape:
             return CCT(backbone, shape)
         case ViTShape() as shape:

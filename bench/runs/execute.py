@@ -56,7 +56,7 @@ OnStart = Callable[[RunConfig, Sequence[str]], None]
 OnResume = Callable[[int, int], None]
 """Called with the rounds done and all rounds of the run, if an earlier attempt left some."""
 
-_PACKAGES = ("torch", "torchvision", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
 _log = logging.getLogger(__name__)
 
 

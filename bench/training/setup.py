@@ -18,7 +18,7 @@ from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
-from fedbench.bench.nn.backbones import Backbone, make_backbone
+from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
@@ -81,6 +81,7 @@ class Setup:
             ),
         )
         setup._check_labels()
+        check_output(setup.backbone, config.model.backbone)
         return setup
 
     def _check_labels(self) -> None:
