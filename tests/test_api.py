@@ -7,7 +7,9 @@ import inspect
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +57,7 @@ PLACES = ["store", "data_dir", "device"]
 CLUSTER = ["concurrency", "gpus_per_trial", "workers", "address", "checkpoint_dir"]
 KEYWORDS = {
     "resolve": SETTINGS,
-    "run": [*SETTINGS, *PLACES, "workers", "track", "on_start", "on_resume", "on_round"],
+    "run": [*SETTINGS, *PLACES, "workers", "track", "on_round", "on_progress"],
     "plan_run": [*SETTINGS, *PLACES, "workers"],
     "partition": [*SETTINGS, "data_dir", "labels"],
     "tune": [
@@ -122,22 +124,21 @@ def test_rounds_are_reported(tmp_path: Path) -> None:
     seen: list[object] = []
     settings = {**TINY, "federation.num_rounds": 3, "evaluation.protocols": []}
 
-    def watch(record: RoundRecord, total: int) -> None:
-        seen.append((record.round_index, total))
-        if seen == ["cpu", (0, 3), (1, 3)]:
-            raise KeyboardInterrupt
+    class Watch(fedbench.RunProgress):
+        def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+            seen.extend(devices)
+
+        def resume(self, done: int, total: int) -> None:
+            seen.append(f"{done} of {total} done")
+
+        def __call__(self, record: RoundRecord, total: int) -> None:
+            seen.append((record.round_index, total))
+            if seen == ["cpu", (0, 3), (1, 3)]:
+                raise KeyboardInterrupt
 
     def run() -> None:
-        fedbench.run(
-            "supervised",
-            set=settings,
-            store=tmp_path,
-            workers=1,
-            device="cpu",
-            on_start=lambda config, devices: seen.extend(devices),
-            on_resume=lambda done, total: seen.append(f"{done} of {total} done"),
-            on_round=watch,
-        )
+        place: dict[str, Any] = {"store": tmp_path, "workers": 1, "device": "cpu"}
+        fedbench.run("supervised", set=settings, on_progress=Watch("x", quiet=True), **place)
 
     with pytest.raises(KeyboardInterrupt):
         run()

@@ -50,22 +50,14 @@ ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than th
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric of a stored run and of its repetition, and how far they may differ.
+    """One metric of a stored run and of its repetition, and how far they may differ."""
 
-    Attributes:
-        metric: column, or key of `metrics_json`.
-        stored, now: its two values.
-        sd: standard deviation of a single run; 0 for an encoder before training.
-        limit: largest difference that is within the spread.
-        source: seeds or test images that the standard deviation comes from.
-    """
-
-    metric: str
+    metric: str  # column, or key of `metrics_json`
     stored: float
     now: float
-    sd: float
-    limit: float
-    source: str
+    sd: float  # standard deviation of a single run; 0 for an encoder before training
+    limit: float  # largest difference that is within the spread
+    source: str  # seeds or test images that the standard deviation comes from
 
     @property
     def within(self) -> bool:
@@ -158,18 +150,14 @@ _ROUNDED = frozenset(
 class Judgement:
     """Comparison of a row with another of the same run.
 
-    Attributes:
-        differences: values that are not the same to the last bit; empty = reproduced.
-        spread: metrics with the spread of seeds, if the platforms are known to differ.
-        verdict: `same bits`; for another numeric platform only, `within seed spread`, or `cannot
-            tell` where more than 5 points of an accuracy are within it; `different`.
-        reason: the cause of the verdicts `cannot tell` and `different`; empty otherwise.
+    Only between numeric platforms a verdict is `within seed spread`, or `cannot tell` where more
+    than 5 points of an accuracy are within it.
     """
 
-    differences: tuple[Difference, ...]
-    spread: tuple[Spread, ...]
+    differences: tuple[Difference, ...]  # not the same to the last bit; empty = reproduced
+    spread: tuple[Spread, ...]  # of metrics, if the platforms are known to differ
     verdict: Verdict
-    reason: str
+    reason: str  # of the verdicts `cannot tell` and `different`; empty otherwise
 
     @property
     def limit(self) -> float | None:
@@ -179,22 +167,13 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Reproduction(Judgement):
-    """A stored run compared with its repetition.
+    """A stored run compared with its repetition."""
 
-    Attributes:
-        num_rounds: rounds that were compared; 0 if the store has no curve of the run.
-        not_compared: metrics that only one of the two runs has, since another version of the code
-            made the other.
-        environment: versions and hardware that differ: name to (then, now).
-        row: the new row.
-        claimed: the stored row.
-    """
-
-    num_rounds: int
-    not_compared: tuple[str, ...]
-    environment: Mapping[str, tuple[str | None, str | None]]
-    row: Row = field(repr=False)
-    claimed: Row = field(repr=False)
+    num_rounds: int  # that were compared; 0 if the store has no curve of the run
+    not_compared: tuple[str, ...]  # metrics that only one has, made by another version of the code
+    environment: Mapping[str, tuple[str | None, str | None]]  # that differs: name to (then, now)
+    row: Row = field(repr=False)  # the new one
+    claimed: Row = field(repr=False)  # the stored one
 
     @property
     def run_id(self) -> str:

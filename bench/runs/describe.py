@@ -27,24 +27,16 @@ CHANGED = "changed"
 class Description:
     """One row of a store and what belongs to it.
 
-    Attributes:
-        config: dotted name -> value and its source: as in `fedbench config`, or `changed`, with
-            the study or the grid where one is known.
-        curve: points by evaluated round, as `curve.parquet` has them.
-        at_chance: terms of the loss that ended at chance (`bench.results.chance`).
-        commands: command lines that repeat the run; the first compares every bit.
-        other_code: what other packages bring with another code than the recorded one; then only the
-            first command is about this run.
-        sources_unknown: why sources are empty: its method or preset is not here; empty if they are.
+    The source of a value is as in `fedbench config`, or `changed`, with study or grid if known.
     """
 
     row: Row
-    config: Mapping[str, tuple[Any, str]]
-    curve: Sequence[Mapping[str, Any]]
-    at_chance: tuple[str, ...]
-    commands: tuple[str, ...]
-    sources_unknown: str = ""
-    other_code: tuple[str, ...] = ()
+    config: Mapping[str, tuple[Any, str]]  # dotted name -> value and its source
+    curve: Sequence[Mapping[str, Any]]  # points by evaluated round, as in `curve.parquet`
+    at_chance: tuple[str, ...]  # terms of the loss that ended at chance (`bench.results.chance`)
+    commands: tuple[str, ...]  # that repeat the run; the first compares every bit
+    sources_unknown: str = ""  # why sources are empty: its method or preset is not here
+    other_code: tuple[str, ...] = ()  # of packages, not as recorded: only the first command holds
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""

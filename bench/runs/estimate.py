@@ -34,11 +34,9 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.training.client import ClientRunner, Task, Trained
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Ledger
+from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of, steps_per_epoch
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
@@ -58,51 +56,31 @@ _LONG = 5.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of one run.
+    """Cost of one run."""
 
-    Attributes:
-        seconds: whole run with the given workers: all rounds, all evaluations, and the start of the
-            processes.
-        bytes_up, bytes_down: clients to server and back, whole run.
-        disk_bytes: checkpoints and clients' personal tensors while it runs.
-        num_steps, step_seconds: local steps of the whole run, and one of them on one worker.
-    """
-
-    seconds: float
+    seconds: float  # with the given workers: the sum of the next three
     train_seconds: float
     evaluation_seconds: float
-    start_seconds: float
-    bytes_up: int
+    start_seconds: float  # of the processes
+    bytes_up: int  # from clients to server, whole run
     bytes_down: int
-    disk_bytes: int
-    num_steps: int
+    num_steps: int  # local steps of the whole run
     workers: int
-    step_seconds: float
+    step_seconds: float  # of one step on one worker
 
 
 @dataclass
 class _Parts:
-    """Measured parts of a run: seconds, and bytes that no declaration tells.
+    """Measured parts of a run: seconds, and bytes that no declaration tells."""
 
-    Attributes:
-        client: a client's part of a round, without its steps.
-        server: the server's part of a round, without the checkpoint.
-        checkpoint, evaluation: one of each.
-        wire: bytes per image that cross to server-only parts in training, up and down.
-        latents: bytes per image of activations that go up after the last local epoch.
-        extras: bytes of a client's other extras in a round, and of its pre-round statistics.
-        client_bytes: size of a client's file of personal tensors; 0 if it keeps none.
-    """
-
-    evaluation: float
+    evaluation: float  # one of them
     step: float = 0.0
-    client: float = 0.0
-    server: float = 0.0
+    client: float = 0.0  # a client's part of a round, without its steps
+    server: float = 0.0  # the server's part of a round, without the checkpoint
     checkpoint: float = 0.0
-    wire: tuple[float, float] = (0.0, 0.0)
-    latents: float = 0.0
-    extras: float = 0.0
-    client_bytes: int = 0
+    wire: tuple[float, float] = (0.0, 0.0)  # bytes per image to server-only parts, up and down
+    latents: float = 0.0  # bytes per image of activations that go up after the last local epoch
+    extras: float = 0.0  # bytes of a client's other extras in a round, and before it
 
 
 class Estimator:
@@ -156,9 +134,6 @@ class Estimator:
         evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
         evaluating = evaluations * parts.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
-        # A client has one file, and another for each of the last two rounds that it took part in
-        # after its first; each worker writes one.
-        files = len(setup.partition.sizes) + cohort_size * max(0, min(2, rounds - 1)) + busy
         return Estimate(
             seconds=training + evaluating + starting,
             train_seconds=training,
@@ -166,7 +141,6 @@ class Estimator:
             start_seconds=starting,
             bytes_up=round(bytes_up),
             bytes_down=round(bytes_down),
-            disk_bytes=2 * _checkpoint_bytes(config, trainer.layout) + files * parts.client_bytes,
             num_steps=num_steps,
             workers=busy,
             step_seconds=parts.step,
@@ -212,8 +186,6 @@ class Estimator:
         parts.wire = runner.wire[0] / images, runner.wire[1] / images
         parts.latents = runner.latents / max(1, runner.latent_images)
         parts.extras = runner.extras / max(1, runner.clients)
-        files = [*(trainer.folder / "clients").glob("*.safetensors")]
-        parts.client_bytes = max((path.stat().st_size for path in files), default=0)
         return parts
 
     def _evaluation_seconds(self, setup: Setup) -> float:
@@ -243,22 +215,16 @@ class Estimator:
 
 
 class _TimedRunner(ClientRunner):
-    """Trains clients for a few local steps and measures each of them.
-
-    Attributes:
-        seconds: time of all their parts of the round.
-        steps: duration of each step and of making its batch.
-        wire: bytes that crossed to server-only parts in these steps, up and down.
-        latents: bytes of activations that went up afterwards, of `latent_images`.
-        extras: bytes of all else that went up, without weights.
-    """
+    """Trains clients for a few local steps and measures each of them."""
 
     def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
         super().__init__(setup, device, personal_dir)
-        self.clients = self.images = self.latents = self.latent_images = self.extras = 0
-        self.seconds = 0.0
-        self.steps: list[float] = []
-        self.wire = (0, 0)
+        self.clients = self.images = 0
+        self.latents = self.latent_images = 0  # bytes that went up after the steps, of how many
+        self.extras = 0  # bytes of all else that went up, without weights
+        self.seconds = 0.0  # of all clients' parts of the round
+        self.steps: list[float] = []  # seconds of each, with making its batch
+        self.wire = (0, 0)  # bytes to server-only parts in these steps, up and down
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         """Train one client, or ask for its pre-round statistics."""
@@ -308,9 +274,3 @@ def start_seconds() -> float:
     began = time.perf_counter()
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
     return time.perf_counter() - began
-
-
-def _checkpoint_bytes(config: RunConfig, layout: Layout) -> int:
-    """Size of a checkpoint: the server's tensors and its optimizer's moments."""
-    moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
-    return BYTES_PER_NUMBER * (layout.server_size + moments * optimized_size(layout))

@@ -51,8 +51,6 @@ from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
 OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
-OnStart = Callable[[RunConfig, Sequence[str]], None]
-"""Called before a run with its configuration and the device of each of its workers."""
 OnResume = Callable[[int, int], None]
 """Called with the rounds done and all rounds of the run, if an earlier attempt left some."""
 
@@ -62,26 +60,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """Folders, processes and device of a run; nothing here changes its result on a CPU.
+    """Folders, processes and device of a run; nothing here changes its result on a CPU."""
 
-    Attributes:
-        folder: the run's folder (checkpoints, partition, history).
-        workers: processes that train clients; None = physical cores, or one per GPU.
-        dataset: the run's data set, opened before; None = open it by name.
-        lanes: clients at a time in one process, whose steps are recorded and replayed; None = one
-            after another.
-        checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
-        until_round: configured rounds after which the run pauses; None = it is run to its end.
-    """
-
-    folder: Path
+    folder: Path  # of checkpoints, partition and history
     data_dir: Path | str | None = None
-    workers: int | None = 1
+    workers: int | None = 1  # processes that train clients; None = physical cores, or one per GPU
     device: str = "auto"
-    dataset: Dataset | None = None
-    lanes: int | None = None
-    checkpoint_seconds: float | None = None
-    until_round: int | None = None
+    dataset: Dataset | None = None  # opened before; None = open it by name
+    lanes: int | None = None  # clients at a time whose steps are recorded; None = no recording
+    checkpoint_seconds: float | None = None  # between two, at least; None = by number of rounds
+    until_round: int | None = None  # configured rounds after which it pauses; None = at its end
 
     @property
     def partition(self) -> Path:
@@ -94,35 +82,24 @@ class Paused(Exception):  # noqa: N818
     """Raised when a run has reached `Place.until_round`; its folder and checkpoint stay.
 
     Executing it again, with a later bound or none, gives the bits of a run that never paused.
-
-    Attributes:
-        metrics: of the encoder after that round, as a row of the finished run would name them.
-        rounds_done: rounds so far, the preparatory ones included.
-        bytes: sent so far, in both directions.
-        seconds: of training, over all attempts.
     """
 
-    metrics: Mapping[str, float]
-    rounds_done: int
-    bytes: int
-    seconds: float
+    metrics: Mapping[str, float]  # of the encoder after that round, by the names of a row
+    rounds_done: int  # preparatory rounds included
+    bytes: int  # sent so far, in both directions
+    seconds: float  # of training, over all attempts
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Circumstances of a run; recorded, but not part of its identity.
-
-    Attributes:
-        measured_from: row id of the run whose weights are evaluated.
-        scaled: fields that a rule of the grid changed, and their values without it.
-    """
+    """Circumstances of a run; recorded, but not part of its identity."""
 
     preset: str = "demo"
     study_id: str | None = None
     grid: str | None = None
     argv: str | None = None
-    measured_from: str | None = None
-    scaled: Mapping[str, float] = field(default_factory=dict)
+    measured_from: str | None = None  # row id of the run whose weights are evaluated
+    scaled: Mapping[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
 
 
 def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
@@ -211,11 +188,7 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
 
 
 class _Run:
-    """A run that is being trained and evaluated.
-
-    Attributes:
-        last: round after which it ends or pauses.
-    """
+    """A run that is being trained and evaluated."""
 
     def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
         check_client_privacy(setup)
@@ -231,7 +204,7 @@ class _Run:
             return Trainer(setup, place.folder, identity, self._device, monitor, seconds)
 
         self.trainer = begin()
-        self.last = self.trainer.total_rounds
+        self.last = self.trainer.total_rounds  # round after which it ends or pauses
         if place.until_round is not None:
             preparatory = setup.method.needs().preparatory_rounds
             self.last = min(self.last, preparatory + place.until_round)
@@ -313,11 +286,7 @@ class _Run:
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
-        """Metrics of the current weights.
-
-        With `first`, of a net before training, with the initial personal tensors and with
-        batch-norm statistics filled.
-        """
+        """Metrics of the current weights; `first`: of a net before training, statistics filled."""
         binding, trainer = self.trainer.binding, self.trainer
 
         def select(client_id: int) -> None:

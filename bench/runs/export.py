@@ -33,21 +33,16 @@ from fedbench.bench.training.steps import partition_of
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run with its weights, on the CPU.
-
-    Attributes:
-        binding: the net, in eval mode, with the weights of the last round.
-        select: puts a client's personal tensors into the net; the initial ones if it never trained.
-    """
+    """A finished run with its weights, on the CPU."""
 
     row: Row
     setup: Setup
-    binding: Binding
-    select: Callable[[int], None]
+    binding: Binding  # the net, in eval mode, with the weights of the last round
+    select: Callable[[int], None]  # puts a client's personal tensors, or the initial ones, into it
 
 
 def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
-    """Read a finished run, named by its row id or an unambiguous beginning of it, with its weights.
+    """Read a finished run with its weights; `run_id` may be the beginning of its row id.
 
     Raises:
         StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.

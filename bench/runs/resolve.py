@@ -34,18 +34,14 @@ _log = logging.getLogger(__name__)
 class Resolved:
     """A configuration and the source of each value.
 
-    Attributes:
-        config: complete and validated.
-        preset: the preset it started from.
-        sources: dotted name -> `default`, `preset NAME (paper|code|ours)`, `tuned study ID`,
-            `file PATH`, `environment VARIABLE`, `--set` or `--seed`.
-        study: the tuning study that values come from, if any.
+    A source is `default`, `preset NAME (paper|code|ours)`, `tuned study ID`, `file PATH`,
+    `environment VARIABLE`, `--set` or `--seed`.
     """
 
-    config: RunConfig
-    preset: str
-    sources: Mapping[str, str]
-    study: str | None
+    config: RunConfig  # complete and validated
+    preset: str  # that it started from
+    sources: Mapping[str, str]  # by dotted name
+    study: str | None  # that values come from, if any
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench config --json`."""

@@ -21,59 +21,34 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.estimate import Estimate
 
 _COST = (
-    "wall_seconds",
-    "train_seconds",
-    "bytes_up",
-    "bytes_down",
-    "peak_memory_bytes",
-    "num_parameters",
-    "rounds_done",
-    "resumes",
+    *("wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes"),
+    *("num_parameters", "rounds_done", "resumes"),
 )
 _PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
 
 
 @dataclass(frozen=True, repr=False)
 class RunResult(Shown):
-    """A finished run.
+    """A finished run; keys of `cost` and `privacy` are columns of the store, most of them."""
 
-    Attributes:
-        run_id: its row id; `export_encoder` and `fedbench export` take it.
-        status: `ok`, or `diverged` when loss or weights stopped being finite.
-        method: canonical method spec.
-        metrics: accuracies in [0, 1]; None = not measured.
-        cost: seconds, bytes and counts; keys as in the columns of the store, and
-            `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
-        traffic: `{direction: {group: {messages, numbers, bytes, revealing, smallest}}}`.
-        privacy: what messages reveal, and epsilon with the numbers behind it; keys as in the
-            columns of the store.
-        paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
-        at_chance: terms of the loss that ended at chance (`bench.results.chance`).
-        stored_before: whether the store had it already, so that nothing was executed.
-        measured_from: the run whose weights were evaluated; None if this run was trained.
-        repeated: comparison with a repetition, with `again`; None if nothing was repeated.
-        outdated: ids of runs of the same settings by code of packages that is not installed any
-            more; with `again` they are deleted.
-    """
-
-    run_id: str
-    status: str
-    method: str
+    run_id: str  # its row id; `export_encoder` and `fedbench export` take it
+    status: str  # `ok`, or `diverged` when loss or weights stopped being finite
+    method: str  # canonical method spec
     preset: str
     seed: int
     config: RunConfig = field(repr=False)
-    metrics: Mapping[str, float | None]
-    cost: Mapping[str, float | int | None]
-    traffic: Mapping[str, Any]
-    privacy: Mapping[str, Any]
-    paths: Mapping[str, str | None]
+    metrics: Mapping[str, float | None]  # accuracies in [0, 1]; None = not measured
+    cost: Mapping[str, float | int | None]  # also `linear_acc_per_gb`: accuracy over 1e9 bytes
+    traffic: Mapping[str, Any]  # {direction: {group: {messages, numbers, bytes, revealing, …}}}
+    privacy: Mapping[str, Any]  # what messages reveal, and epsilon with the numbers behind it
+    paths: Mapping[str, str | None]  # `store`, and `run row curve checkpoint partition` or None
     collapsed: bool
-    at_chance: tuple[str, ...]
-    stored_before: bool
-    measured_from: str | None
+    at_chance: tuple[str, ...]  # terms of the loss that ended at chance (`bench.results.chance`)
+    stored_before: bool  # in the store already, so that nothing was executed
+    measured_from: str | None  # the run whose weights were evaluated; None if this was trained
     row: Row = field(repr=False)
-    repeated: Reproduction | None = field(default=None, repr=False)
-    outdated: tuple[str, ...] = ()
+    repeated: Reproduction | None = field(default=None, repr=False)  # with `again`
+    outdated: tuple[str, ...] = ()  # runs of code that is gone; with `again` they are deleted
 
     @classmethod
     def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
@@ -141,24 +116,16 @@ class RunResult(Shown):
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run that has not been executed, with its estimated cost.
-
-    Attributes:
-        stored: whether the store has it already.
-        measured_from: the run whose weights would be evaluated instead of training them once more;
-            None if it would be trained.
-        local_steps: of a client in a round, over all clients.
-        without_effect: a line for each setting that changes nothing.
-    """
+    """A run that has not been executed, with its estimated cost."""
 
     run_id: str
-    stored: bool
-    measured_from: str | None
+    stored: bool  # in the store already
+    measured_from: str | None  # run whose weights would be evaluated; None if it would be trained
     preset: str
     workers: int
     device: str
-    local_steps: LocalSteps
-    without_effect: tuple[str, ...]
+    local_steps: LocalSteps  # of a client in a round, over all clients
+    without_effect: tuple[str, ...]  # a line for each setting that changes nothing
     estimate: Estimate
     config: RunConfig = field(repr=False)
     store: Path

@@ -19,25 +19,10 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs import remeasure
+from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
-from fedbench.bench.runs.code import (
-    changed_code,
-    drop_outdated,
-    foreign_modules,
-    not_recorded,
-    outdated,
-)
 from fedbench.bench.runs.compare import Reproduction, compare
-from fedbench.bench.runs.execute import (
-    OnResume,
-    OnRound,
-    OnStart,
-    Origin,
-    Place,
-    execute,
-    open_dataset,
-)
+from fedbench.bench.runs.execute import OnRound, Origin, Place, execute, open_dataset
 from fedbench.bench.runs.fields import with_code
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
@@ -61,22 +46,20 @@ CUSTOM = "custom"
 
 
 class Watcher(Protocol):
-    """Callbacks of a run in one object."""
+    """What follows a run, such as `fedbench.RunProgress`."""
 
-    @property
-    def start(self) -> OnStart:
-        """As `on_start`."""
+    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+        """Take the configuration and the device of each worker, before a run is executed."""
 
-    @property
-    def resume(self) -> OnResume:
-        """As `on_resume`."""
+    def resume(self, done: int, total: int) -> None:
+        """Take the rounds done and all rounds, if an earlier attempt is continued."""
 
     @property
     def client(self) -> OnClient:
-        """As `on_client`."""
+        """Called whenever a client has ended its part of a round."""
 
     def __call__(self, record: RoundRecord, total: int) -> None:
-        """As `on_round`."""
+        """Take the record of a round that has ended, and the number of rounds."""
 
 
 @grouped
@@ -92,10 +75,7 @@ def run(
     reuse: bool = True,
     again: bool = False,
     origin: Origin | None = None,
-    on_start: OnStart | None = None,
-    on_resume: OnResume | None = None,
     on_round: OnRound | None = None,
-    on_client: OnClient | None = None,
     on_progress: Watcher | None = None,
 ) -> RunResult:
     """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
@@ -118,19 +98,14 @@ def run(
         again: repeat a run that the store has, and compare it; then delete the runs that differ
             from it only in code of other packages which is not installed any more (`outdated`).
         origin: preset, study and grid to record; None = as the configuration was resolved.
-        on_start: called before a run is executed, with its configuration and each worker's device.
-        on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
-        on_client: called whenever a client has ended its part of a round.
-        on_progress: does all four of these that are not given, as `fedbench.RunProgress`.
+        on_progress: follows the run, as `fedbench.RunProgress`; `on_round` replaces its rounds.
 
     Raises:
         StoreError: if the store cannot be written, or another process executes this run.
         FedbenchError: for configuration, data or device problems.
     """
-    if on_progress is not None:
-        on_start, on_resume = on_start or on_progress.start, on_resume or on_progress.resume
-        on_round, on_client = on_round or on_progress, on_client or on_progress.client
+    on_round = on_round or on_progress
     config, found = _configuration(spec, settings, places.cache)
     recorded, store = origin or found, places.open_store()
     tracking = Tracking(track, store)
@@ -155,26 +130,14 @@ def run(
         if on_round is not None:
             on_round(record, total)
 
-    check_source(foreign_modules(config), config.code)
+    check_source(code.foreign_modules(config), config.code)
     row = store.finished(run_id)
     stored_before, repeated = row is not None, None
     if row is not None and again:
-        with temporary_folder() as folder:
-            here = replace(places, store=folder)
-            call = run(
-                config,
-                **vars(here),
-                workers=workers,
-                lanes=lanes,
-                reuse=False,
-                origin=recorded,
-                on_start=on_start,
-                on_resume=on_resume,
-                on_round=on_round,
-                on_client=on_client,
-            )
-            repeated = compare(store, run_id, here.open_store(), call.row, places.data_dir)
-            row = repeated.claimed
+        given = {**vars(replace(places, store=None)), "workers": workers, "lanes": lanes}
+        given |= {"origin": recorded, "on_round": on_round, "on_progress": on_progress}
+        repeated = _repeat(store, run_id, config, **given)
+        row = repeated.claimed
     if row is None:
         store.check_writable()
         with store.lock(run_id) as locked:
@@ -194,12 +157,14 @@ def run(
                     if track:
                         group = config_id(config, dataset.revision)
                         tracking.begin(Begun(run_id, group, config, recorded.preset, dataset.name))
-                    if on_start is not None:
-                        on_start(config, devices)
+                    resume = client = None
+                    if on_progress is not None:
+                        on_progress.start(config, devices)
+                        resume, client = on_progress.resume, on_progress.client
                     known = replace(recorded, argv=recorded.argv or command_line())
                     rows = store.rows() if reuse else ()
                     known, trained = remeasure.begin(store, rows, config, known, place)
-                    row = execute(config, known, place, ended, on_resume, on_client)
+                    row = execute(config, known, place, ended, resume, client)
                     row = remeasure.with_training_of(row, trained)
                     store_run(store, row)
                 except BaseException:
@@ -210,7 +175,7 @@ def run(
         store.refresh()
     tracking(run_id)
     result = RunResult.of(row, store, stored_before=stored_before)
-    others = drop_outdated(store, [row]) if again else outdated(store, [row])
+    others = (code.drop_outdated if again else code.outdated)(store, [row])
     return replace(result, repeated=repeated, outdated=others)
 
 
@@ -362,26 +327,27 @@ def reproduce(
     row = store.find(run_id)
     if row.status == "error":
         raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
-    with temporary_folder() if keep is None else nullcontext(keep) as place:
-        other = open_store(place)
-        config = _config(row, data_name, data_dir)
-        if changed := changed_code(row.code, config.code):
-            _log.warning("%s: the result may differ from run %s", not_recorded(changed), row.row_id)
-        result = run(
-            config,
-            store=other,
-            origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
-            data_dir=data_dir,
-            workers=workers,
-            reuse=False,
-            device=device,
-            on_round=on_round,
+    config = _config(row, data_name, data_dir)
+    if changed := code.changed_code(row.code, config.code):
+        _log.warning(
+            "%s: the result may differ from run %s", code.not_recorded(changed), row.row_id
         )
+    origin = Origin(preset=row.preset, study_id=row.study_id, grid=row.grid)
+    places: dict[str, Any] = {"store": keep, "data_dir": data_dir, "device": device}
+    return _repeat(
+        store, run_id, config, origin=origin, workers=workers, on_round=on_round, **places
+    )
+
+
+def _repeat(store: Store, run_id: str, config: RunConfig, **given: Any) -> Reproduction:
+    """Run a stored run again, in another store or a temporary one, and compare it with its row."""
+    place = given.pop("store")
+    with temporary_folder() if place is None else nullcontext(place) as folder:
+        other = open_store(folder)
+        result = run(config, store=other, reuse=False, **given)
         if result.stored_before:
-            raise StoreError(
-                f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
-            )
-        return compare(store, run_id, other, result.row, data_dir)
+            raise StoreError(f"{str(other.root)!r} has run {run_id} already: nothing was run again")
+        return compare(store, run_id, other, result.row, given["data_dir"])
 
 
 def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:

@@ -162,7 +162,6 @@ class Cost:
     finish_hours: dict[int, float]  # number of devices -> time until the last run has ended
     bytes_up: int  # from clients to server, all runs
     bytes_down: int
-    disk_bytes: int  # of the runs in the store, at most
     concurrency: int  # runs at a time
     device: str  # that was measured, `cpu` or `cuda`
 
@@ -172,14 +171,8 @@ def estimate_cost(
     cluster: Cluster,
     share: Share,
     places: Places,
-    *,
-    keep_cells: bool = True,
 ) -> Cost:
-    """Estimate the cost of runs from a round of each distinct model.
-
-    Runs that differ only in their seed count as equally expensive, whatever their partitions.
-    Checkpoints stay after a run with `keep_cells` only.
-    """
+    """Estimate the cost of runs from a round of each distinct model; seeds change no cost."""
     from fedbench.bench.runs.estimate import Estimator, start_seconds
     from fedbench.bench.system.compute import physical_cores
 
@@ -193,7 +186,6 @@ def estimate_cost(
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
     # This command, the trial processes, and Ray between them start one after the other.
     starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0
-    disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
 
     def finish(devices: int) -> float:
         return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
@@ -204,7 +196,6 @@ def estimate_cost(
         finish_hours={n: finish(n) for n in sorted({*_DEVICES, at_a_time})},
         bytes_up=sum(cost.bytes_up for cost in costs),
         bytes_down=sum(cost.bytes_down for cost in costs),
-        disk_bytes=sum(disk if keep_cells else disk[:at_a_time]),
         concurrency=at_a_time,
         device=device,
     )

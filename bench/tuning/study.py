@@ -167,8 +167,7 @@ def tune(
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
         runs += [without_training(base)] * len(study.unmeasured())
         runs += [evaluated] * 3 * confirm
-        keep = study.halving is not None
-        cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
+        cost = estimate_cost(runs, cluster, share, places)
     else:
         before = stored
         stored, to_run, file = _run(study, share, tracking, on_progress)

@@ -42,8 +42,6 @@ def test_bytes_and_steps_are_those_of_the_run(
         estimate.train_seconds + estimate.evaluation_seconds + estimate.start_seconds
     )
     assert min(estimate.train_seconds, estimate.evaluation_seconds, estimate.start_seconds) > 0
-    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
-    assert estimate.disk_bytes >= stored * 0.5
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert result.estimate.concurrency == 2
     assert result.estimate.hours > 0
     assert result.estimate.bytes_up > 0
-    assert result.estimate.disk_bytes > 0
     assert result.estimate.device == "cpu"
     finish = result.estimate.finish_hours
     assert sorted(finish) == [1, 2, 8, 64]
