@@ -100,9 +100,7 @@ POD = "spec.rayClusterSpec.workerGroupSpecs.0.template.spec"
         ("spec.ttlSecondsAfterFinish", 600),  # misspelt
         ("spec.backoffLimit", "3"),  # text for a number
         ("spec.rayClusterSpec.headGroupSpec.rayStartParams.num-cpus", 0),  # a number for text
-        ("spec.rayClusterSpec.workerGroupSpecs.0.minReplicas", None),
         ("spec.rayClusterSpec.authOptions.mode", "tokens"),
-        (f"{POD}.containers.0.volumeMounts.0.mountpath", "/dev/shm"),
         (f"{POD}.containers.0.resources.limits.memory", "32GiB"),
         (f"{POD}.volumes.0.emptyDir.sizeLimit", "4 Gi"),
     ],

@@ -46,10 +46,9 @@ class _Stop(BaseException):
 class JobSearcher(Searcher):  # type: ignore[misc]
     """Searcher whose suggestions are jobs; one serves all Tuners of a command.
 
-    If nodes may come and go (`varies`), their number decides how many trials run. `attempts` counts
-    starts of a job whose process dies: Tune's own retries miss a process that dies between two
-    jobs. Only deaths without a new round in between count. After `patience` seconds without a
-    running trial the nodes are checked.
+    If nodes may come and go (`varies`), their number decides how many trials run. A job whose
+    process dies is started `attempts` times without a new round in between (Tune's own retries miss
+    a process that dies between two jobs). The nodes are checked after `patience` idle seconds.
     """
 
     def __init__(
@@ -231,21 +230,17 @@ class _Reports(tune.Callback):  # type: ignore[misc]
         return {}
 
     def on_trial_start(self, *, trial: Any, **info: Any) -> None:
-        """Pass on that a trial process has started a job."""
         self._call(self._searcher.started, trial.trial_id)
 
     def on_trial_result(self, *, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Pass a report on; Tune keeps last results, so its large part is taken out."""
         message = dict(result)
-        result.pop("outcome", None)
+        result.pop("outcome", None)  # large, and Tune keeps last results
         self._call(self._searcher.reported, trial.trial_id, message)
 
     def on_trial_error(self, *, trial: Any, **info: Any) -> None:
-        """Pass on that a trial process died."""
         self._call(self._searcher.died, trial.trial_id, _last_line(trial.error_file))
 
     def on_step_end(self, *, trials: list[Any], **info: Any) -> None:
-        """Check the nodes; stop after a signal or an error."""
         self._call(self._searcher.check_progress, [trial.status for trial in trials])
         if self._searcher.stopping:  # past Tune, which would wait many seconds for busy processes;
             raise _Stop  # nothing is lost: jobs continue from their checkpoints
@@ -267,8 +262,8 @@ def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
             search_alg=searcher,
             num_samples=-1,
             reuse_actors=True,
-            trial_name_creator=_trial_name,
-            trial_dirname_creator=_trial_name,
+            trial_name_creator=lambda trial: trial.trial_id,
+            trial_dirname_creator=lambda trial: trial.trial_id,
         ),
         run_config=tune.RunConfig(
             name=f"run-{searcher.tuners}",
@@ -285,14 +280,10 @@ def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
 
 
 def _request(resources: dict[str, float], config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """Return the request of one trial, which keeps away from the nodes under `avoid`."""
+    """Ask for a place of one trial, away from the nodes under `avoid`."""
     avoid = config.get("avoid")
     where = {"bundle_label_selector": [{_NODE: f"!in({','.join(avoid)})"}]} if avoid else {}
     return tune.PlacementGroupFactory([resources], **where)
-
-
-def _trial_name(trial: Any) -> str:
-    return str(trial.trial_id)
 
 
 def _last_line(file: str | None) -> str:

@@ -11,7 +11,6 @@ from fedbench.bench.runs import estimate
 from fedbench.bench.runs.estimate import Estimator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Trainer
 
 
 @pytest.mark.parametrize(
@@ -78,21 +77,6 @@ def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> No
     doubled = estimator(tiny_config("simclr", federation__num_rounds=4, seed=3))
     assert doubled.bytes_up == 2 * first.bytes_up
     assert doubled.num_steps == 2 * first.num_steps
-
-
-def test_real_numbers_of_a_method_are_alike_but_for_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator, measured = Estimator(), list[Any]()
-
-    def measure(_: Estimator, setup: Setup, trainer: Trainer) -> Any:
-        measured.append(setup.config.method["temperature"])
-        return parts(step=1.0)
-
-    monkeypatch.setattr(Estimator, "_measure", measure)
-    for temperature in (0.1, 0.2, 0.3):
-        estimator(tiny_config("simclr", method__temperature=temperature))
-    assert measured == [0.1]
-    estimator(tiny_config("simclr", method__hidden_dim=10))
-    assert len(measured) == 2
 
 
 def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,6 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "card",
     [
-        {},
         {"model": {"backbone": "resnet8", "width": 10**6}},
         {"model": {"backbone": "x"}},
         {"feature_dim": 10**15},

@@ -134,15 +134,6 @@ def test_pictures_of_many_runs_and_classes(count: int) -> None:
         assert Image.open(io.BytesIO(picture(runs)["png"])).size[0] > 500
 
 
-def test_pictures_name_the_runs() -> None:
-    both = [numbers(0), numbers(1)]
-    histograms, maps = (" ".join(texts(draw(both)["svg"])) for draw in (draw_angles, draw_maps))
-    for seed in ("seed 0", "seed 1"):
-        assert seed in histograms
-        assert seed in maps
-    assert "pfedae, 2 encoders, median 15°" in histograms
-
-
 def test_errors(store: Store, tmp_path: Path) -> None:
     for error, run_ids in ((StoreError, ["f" * 20]), (ConfigError, [])):
         with pytest.raises(error):

@@ -65,6 +65,12 @@ DEVICE = {  # Orchestra's device setting: half of 100 clients, batches of 16, E 
     "client.local_epochs": 10, "client.keep_last_batch": False, "federation.num_rounds": 100,
     "model.norm": "batch", "client.lr": 0.003, "method.temperature": 0.1,
 }  # fmt: skip
+MI = {
+    "data.partition": "hsu", "data.num_clients": 100, "cohort": 10, "client.lr": 0.1,
+    "client.momentum": 0.0, "client.weight_decay": 0.0, "server.optimizer": "adam",
+    "server.lr": 0.001, "method.temperature": 0.5, "method.augmentation": "simclr-m",
+    "method.hidden_dim": 2048, "method.uv.rows": "mean", "method.uv.code_dim": 128,
+}  # fmt: skip
 MANY = {"data.num_clients": 500, "cohort": 10}
 TINY = {
     "model.backbone": "cct-4-3x2", "model.width": None, "model.init": "cct",
@@ -81,6 +87,7 @@ TINY = {
             for name in ("cifar10", "cifar100", "hub:/some/where/cifar100")
         ),
         ("supervised", "cross-device", {}, {"client.lr": 0.01}),
+        ("simclr+uv", "mi", {}, MI),
         ("simclr", "mi", {"data__name": "cifar100"}, MANY),
         ("simclr", "mi", {"data__name": "hub:/some/where/data"}, MANY),
         (
@@ -114,12 +121,6 @@ def test_mi_semi_is_mi_with_a_tenth_of_the_labels() -> None:
         same = semi.model_copy(update={"data": mi.data, "method": mi.method})
         assert same == mi
     assert settle("semifed", "mi") == settle("semifed", "mi-semi")
-    config = settle("simclr+uv", "mi-semi", data__name="cifar100", data__partition="joint")
-    assert (config.data.num_clients, config.cohort_size, config.data.label_fraction) == (
-        500,
-        10,
-        0.1,
-    )
 
 
 def test_methods_that_need_labels_get_some_everywhere() -> None:
@@ -128,24 +129,6 @@ def test_methods_that_need_labels_get_some_everywhere() -> None:
             assert settle(spec, name).data.label_fraction == 0.1
     with pytest.raises(ConfigError, match=r"label_fraction.*'semifed'"):
         settle("semifed", "demo", data__label_fraction=0)
-
-
-def test_mi() -> None:
-    config = settle("simclr+uv", "mi")
-    assert (config.data.partition, config.data.num_clients, config.cohort_size) == ("hsu", 100, 10)
-    client = config.client
-    assert (client.lr, client.momentum, client.weight_decay) == (0.1, 0.0, 0.0)
-    assert (config.server.optimizer, config.server.lr) == ("adam", 0.001)
-    assert config.method == {
-        "temperature": 0.5, "variant": "nt-xent", "augmentation": "simclr-m",
-        "hidden_dim": 2048, "projection_dim": 128, "projector_norm": False,
-        "uv": {
-            "weight": 1.0, "temperature": 1.0, "rows": "mean", "uv_on": "all",
-            "hidden_dim": 2048, "code_dim": 128,
-        },
-    }  # fmt: skip
-    supervised = settle("supervised", "mi").method
-    assert supervised == {"augmentation": "simclr-m", "num_views": 2}
 
 
 def test_rules_go_by_content_and_not_by_the_folder(tmp_path: Path) -> None:
@@ -210,18 +193,6 @@ def test_budgets_of_the_presets_for_a_cpu() -> None:
     # Five passes of one client over 10,000 images, two of them without labels.
     assert budget(settle("central-ae", "laptop")) == (312, 1560, 49_920)
     assert settle("pfedae", "laptop").data.test_subset is None
-
-
-def test_sources_tell_paper_from_decision() -> None:
-    resolved = resolve("simclr", preset="mi", environ={})
-    assert resolved.sources["client.batch_size"] == "preset mi (paper)"
-    assert resolved.sources["model.norm_groups"] == "preset mi (ours)"
-    assert resolved.sources["model.init"] == "preset mi (ours)"
-    released = resolve("simclr", preset="cross-silo", environ={})
-    assert released.config.model.init == "torch"
-    assert released.sources["model.init"] == "preset cross-silo (code)"
-    assert resolved.sources["method.hidden_dim"] == "preset mi (paper)"
-    assert resolved.sources["evaluation.every"] == "default"
 
 
 HEAD = "preset: x\ndescription: d\nsource: s\n"

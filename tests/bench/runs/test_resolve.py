@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fedbench.bench.config import config_id
 from fedbench.bench.config.dotted import flatten, unflatten
@@ -152,14 +151,14 @@ def test_bad_overrides(key: str, value: Any) -> None:
 
 def test_errors_name_their_source(tmp_path: Path) -> None:
     file = write(tmp_path, "client:\n  lr: '1e-3'\n")
-    with pytest.raises(ConfigError, match=r"\(got '1e-3'\) \[file .*x\.yaml\]"):
-        settle(config_files=[file])
-    with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__CLIENT__LRR\]"):
-        settle(environ={"FEDBENCH__CLIENT__LRR": "1"})
-    with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__SERVER__LR\]"):
-        settle(environ={"FEDBENCH__SERVER__LR": "-1"})
-    with pytest.raises(ConfigError, match=r"\[tuned study s\]"):
-        settle(tuned={"client.lr": -1.0}, study="s")
+    for given, source in (
+        ({"config_files": [file]}, r"file .*x\.yaml"),
+        ({"environ": {"FEDBENCH__CLIENT__LRR": "1"}}, "environment FEDBENCH__CLIENT__LRR"),
+        ({"environ": {"FEDBENCH__SERVER__LR": "-1"}}, "environment FEDBENCH__SERVER__LR"),
+        ({"tuned": {"client.lr": -1.0}, "study": "s"}, "tuned study s"),
+    ):
+        with pytest.raises(ConfigError, match=rf"\[{source}\]$"):
+            settle(**given)
 
 
 def test_a_file_for_another_method_is_refused(tmp_path: Path) -> None:
@@ -262,14 +261,6 @@ def test_yaml_tags_aliases_and_empty_values() -> None:
 def test_numbers_that_float32_cannot_hold_are_refused(key: str, value: float, bound: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{key}: .*{bound}.* \[--set\]"):
         resolve("simclr", set={key: value}, environ={})
-
-
-def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
-    lr = resolve("simclr", set={"client.lr": 1e37}, environ={}).config.client.lr
-    weight = torch.nn.Parameter(torch.ones(2))
-    for optimizer in (torch.optim.SGD([weight], lr=lr), torch.optim.Adam([weight], lr=lr)):
-        weight.grad = torch.ones(2)
-        optimizer.step()
 
 
 def test_a_phase_that_would_never_come_is_refused() -> None:

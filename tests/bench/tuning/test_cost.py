@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.terminal.show_tuning import plan_record
-from fedbench.bench.tuning.grid import Point, Scale
+from fedbench.bench.tuning.grid import Scale
 from fedbench.bench.tuning.sweep import sweep
 
 from .test_sweep import GRID, SMALL, small
@@ -40,12 +40,3 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
     assert plan_record(result)["scaled"] == [value]
-
-
-@pytest.mark.usefixtures("unpriced")
-def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
-    points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
-    grid = GRID.model_copy(update={"axes": {}, "points": points})
-    result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
-    # Twice SimCLR, once supervised: a point of a method is used for that method only.
-    assert [cell["method"] for cell in result.cells].count("simclr") == 2

@@ -14,8 +14,6 @@ from fedbench.bench.tuning.grid import (
     Grid,
     TunedValues,
     check_grid,
-    grid_names,
-    grid_records,
     load_grid,
     plan,
 )
@@ -112,19 +110,6 @@ def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
         cells(**given)
 
 
-def test_own_grid_file(tmp_path: Path) -> None:
-    file = tmp_path / "own.yaml"
-    file.write_text(
-        "grid: own\ndescription: d\nmethods: [simclr]\n"
-        "axes: {client.local_epochs: [1, 2], method.temperature: [0.1, 0.5]}\n",
-        encoding="utf-8",
-    )
-    planned = cells(load_grid(file))
-    settings = [tuple(cell.axes.values()) for cell in planned]
-    assert settings == [(1, 0.1), (1, 0.5), (2, 0.1), (2, 0.5)]
-    assert [cell.config.method["temperature"] for cell in planned] == [0.1, 0.5, 0.1, 0.5]
-
-
 def test_unknown_names() -> None:
     with pytest.raises(UnknownNameError, match="'heterogeneity'"):
         load_grid("heterogenity")
@@ -168,12 +153,6 @@ def test_bad_grids_are_refused_at_load(parts: dict[str, Any], named: str) -> Non
         small(**parts)
 
 
-def test_records() -> None:
-    assert "heterogeneity" in grid_names()
-    record = next(candidate for candidate in grid_records() if candidate["grid"] == "heterogeneity")
-    assert record["presets"]["demo"] == {"axes": {"data.alpha": [0.1, 1.0, 100.0]}, "seeds": [0, 1]}
-
-
 def test_the_learning_rate_follows_participation_by_its_root() -> None:
     planned = cells(
         load_grid("participation"), preset="cross-device", methods=["simclr"], seeds=[0]
@@ -208,10 +187,3 @@ def test_scaling_starts_from_tuned_and_overridden_values() -> None:
     (cell, *_) = cells(grid, set={"client.lr": 0.1}, methods=["simclr"])
     assert cell.config.client.lr == pytest.approx(0.1 * (0.25 / 0.5) ** 0.5, rel=1e-5)
     assert cell.scaled[0].base == 0.1
-
-
-def test_a_field_of_one_method_follows_there_only() -> None:
-    scaling = {"method.temperature": {"by": "linear", "of": "data.alpha"}}
-    planned = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
-    assert [len(cell.scaled) for cell in planned] == [0, 0, 1, 0]  # the demo's alpha is 0.1
-    assert planned[2].config.method["temperature"] == pytest.approx(1.0)

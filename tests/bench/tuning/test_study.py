@@ -322,14 +322,6 @@ def test_the_study_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert len({*ids}) == 1
 
 
-def test_settings_that_do_nothing_are_said(
-    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
-) -> None:
-    in_one_process(fake=scored(by_lr))
-    small(tmp_path, trials=1, set={"client.batch_size": 500})
-    assert [r.message.partition(":")[0] for r in caplog.records] == ["client.batch_size=500"]
-
-
 def test_what_another_process_did_before_the_lock_is_not_done_again(
     tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,21 +351,6 @@ def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
         small(tmp_path, trials=2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"trials": 0}, "--trials"),
-        ({"seeds_per_trial": 0}, "--seeds-per-trial"),
-        ({"sampler": "tpee"}, "'tpe'"),
-        ({"device": "cpu", "gpus_per_trial": 1}, "--device cpu"),
-        ({"gpus_per_trial": -1}, "--gpus-per-trial"),
-    ],
-)
-def test_wrong_use(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        small(tmp_path, **settings)
-
-
 def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process()
     result = small(tmp_path, trials=2, seeds_per_trial=2)
@@ -386,12 +363,3 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
     assert watched.correlation.n == 3
     assert json.dumps(watched.as_dict(), default=str)
-
-
-def test_a_study_that_does_not_say_on_which_data(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    old = {"study_id": "old", "spec": "simclr", "preset": "demo", "finished_at": "2026-01-02"}
-    store.write_study("old", {**old, "trials": 4, "seeds_per_trial": 1})
-    assert spent(store, ["old"]) == {}
-    with pytest.raises(ConfigError, match="old"):
-        find_tuned(store, "auto", ["simclr"], "demo", load_dataset("digits"))

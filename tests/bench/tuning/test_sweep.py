@@ -24,7 +24,7 @@ from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
-from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
+from fedbench.bench.tuning.sweep import _planned, sweep
 from tests.bench.results.conftest import rank
 
 from .conftest import InOneProcess, KilledError
@@ -191,45 +191,6 @@ def test_diverged_cells_are_done(tmp_path: Path, in_one_process: Use) -> None:
     assert counts(small(tmp_path, methods=["supervised"], set={"client.lr": 1e30})) == (
         2, 2, 0, 0, 0,
     )  # fmt: skip
-
-
-def test_a_torn_row_does_not_stop_a_sweep(
-    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
-) -> None:
-    in_one_process()
-    small(tmp_path)
-    before = rows(tmp_path)
-    torn = sorted((tmp_path / "rows").iterdir())[0]
-    torn.write_bytes(torn.read_bytes()[:-9])
-    assert counts(small(tmp_path)) == (4, 3, 1, 0, 0)
-    assert rows(tmp_path) == before
-    assert str(torn) in caplog.text
-
-
-def test_an_error_does_not_overwrite_a_row_that_came_meanwhile(
-    tmp_path: Path, in_one_process: Use
-) -> None:
-    in_one_process()
-    small(tmp_path / "elsewhere")
-    finished = Store(tmp_path / "elsewhere").rows()
-
-    def overtaken(job: Job) -> Outcome:
-        for row in finished:
-            Store(tmp_path / "here").write_row(row)
-        return Outcome(job, "error", error="no luck")
-
-    in_one_process(fake=overtaken)
-    small(tmp_path / "here")
-    assert Store(tmp_path / "here").rows() == finished
-
-
-def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("preset: cross-silo\ndata.name: digits\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"simclr.*'cross-silo'"):
-        small(tmp_path / "s", config_files=[file], methods=["simclr"], tuned="auto")
-    with pytest.raises(ConfigError, match="--tuned"):
-        small(tmp_path / "s", tuned=[])
 
 
 def job(store: Path, **changes: Any) -> Job:
@@ -430,18 +391,3 @@ def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there() -> Non
         plan(load_grid(grid), preset=preset, environ={})
     row = row_of(resolve("simclr", preset=preset, environ={}).config, preset)
     assert cells_of([row], grid) == frozenset()
-
-
-def test_only_a_cell_that_can_use_weights_waits_for_them(tmp_path: Path) -> None:
-    first = job(tmp_path)
-    waits, trains = (
-        replace(
-            job(tmp_path, **{"evaluation.every": every}),
-            row_id=str(every),
-            earlier=(first.row_id,),
-        )
-        for every in (0, 1)
-    )
-    rows = _Rows([first, waits, trains], Store(tmp_path), already=0)
-    assert [rows.next(), rows.next(), rows.next()] == [first, trains, None]
-    assert not rows.finished

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import fedbench
-from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.trackers import Begun, TensorBoard
+from fedbench.bench.results.trackers import TensorBoard
 from fedbench.bench.tuning.grid import Grid
 
 SETTINGS: dict[str, Any] = {
@@ -40,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(TensorBoard, name, call)
 
-    noted("begin", lambda run: f"begin {run.row_id[:4]}")
+    noted("begin", lambda run: f"begin {run.row_id[:4]} {run.study or ''}".strip())
     noted("round", lambda done, seconds, values: f"round {done}")
     noted("finished", lambda row, points: f"{row.status} {row.row_id[:4]} {len(points)}")
     return seen
@@ -60,27 +59,16 @@ def test_a_sweep_shows_rounds_as_they_end(
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
 
 
-def test_trials_of_a_study_name_it(
-    tmp_path: Path, in_one_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Encoders before training are no runs to be shown."""
-    in_one_process(width=1)
-    begun: list[Begun] = []
-    rows: list[Row] = []
-    monkeypatch.setattr(TensorBoard, "begin", lambda _, run: begun.append(run))
-    monkeypatch.setattr(TensorBoard, "round", lambda *_: None)
-    monkeypatch.setattr(TensorBoard, "finished", lambda _, row, points: rows.append(row))
-    result = fedbench.tune("simclr", trials=2, store=tmp_path, **CALL)
-    assert [run.settings["study"] for run in begun] == [result.study_id] * 2
-    assert [row.row_id for row in rows] == [run.row_id for run in begun]
-
-
 def test_a_trial_that_pauses_keeps_its_rounds(
     tmp_path: Path, in_one_process: Any, calls: list[str]
 ) -> None:
-    """A rung ends after one round; half of the trials go on from there."""
+    """A rung ends after one round; half of the trials go on. Random inits are no runs."""
     in_one_process(width=1)
-    fedbench.tune("simclr", trials=4, store=tmp_path, fidelity="halving", eta=4, rungs=2, **CALL)
+    halving = {"trials": 4, "fidelity": "halving", "eta": 4, "rungs": 2}
+    result = fedbench.tune("simclr", store=tmp_path, **halving, **CALL)
+    begun = [call for call in calls if call.startswith("begin")]
+    assert len(begun) == 5
+    assert all(call.endswith(result.study_id) for call in begun)
     ended = [index for index, call in enumerate(calls) if call.startswith("ok")]
     assert len(ended) == 1
     first = calls[ended[0] - 4]

@@ -19,7 +19,6 @@ from fedbench.bench.system.errors import (
     ConfigError,
     FedbenchError,
     ResourceError,
-    StoreError,
 )
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
@@ -228,13 +227,3 @@ def test_a_cluster_is_joined_with_the_users_token(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert mode()[0] == "disabled"
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
-
-
-def test_a_store_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
-    store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
-    made = replace(job(store.root), checkpoints=apart.root)
-    row = last(made)["outcome"].row
-    (tmp_path / "store").write_text("a file, not a folder")
-    with pytest.raises(StoreError, match=str(store.root)):
-        store_run(store, row, elsewhere=made.folder)
-    assert list(made.folder.glob("round-*"))

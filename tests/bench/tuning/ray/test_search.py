@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
 from fedbench.bench.tuning.ray.session import Session
+from fedbench.bench.tuning.search import Search
 
 
 class Fixed:
@@ -189,15 +190,6 @@ def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None
     assert searcher.exhausted
 
 
-def test_a_cell_that_a_tuner_forgot_goes_to_the_next() -> None:
-    searcher = make(Fixed(jobs(1)), attempts=2)
-    searcher.suggest("a")
-    searcher.end_tuner()
-    assert not searcher.exhausted
-    searcher.begin_tuner()
-    assert name(searcher.suggest("b")) == "cell-0"
-
-
 def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     source = Fixed(jobs(2))
     searcher = make(source)
@@ -256,13 +248,19 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cluster().at_a_time(Share(2)) == 3
     assert there.at_a_time(Share(1)) is None
     assert Cluster(concurrency=3).at_a_time(Share(1, 1)) == 3
-    with pytest.raises(ConfigError, match="--gpus-per-trial"):
-        Cluster(gpus_per_trial=0).share("cuda")
-    with pytest.raises(ConfigError, match="--gpus-per-trial"):
-        Cluster(gpus_per_trial=2).share("auto")
     with pytest.raises(ResourceError, match=r"7 CPU.*--workers"):
         Cluster(workers=7).share("cpu")
-    with pytest.raises(ConfigError, match="--workers"):
-        Cluster(workers=0).share("cpu")
-    with pytest.raises(ConfigError, match="--concurrency"):
-        Cluster(concurrency=0).at_a_time(Share())
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: Cluster(gpus_per_trial=0).share("cuda"), "--gpus-per-trial"),
+        (lambda: Cluster(gpus_per_trial=2).share("auto"), "--gpus-per-trial"),
+        (lambda: Cluster(gpus_per_trial=-1).share("auto"), "--gpus-per-trial"),
+        (lambda: Cluster(gpus_per_trial=1).share("cpu"), "--device cpu"),
+        (lambda: Cluster(workers=0).share("cpu"), "--workers"),
+        (lambda: Cluster(concurrency=0).at_a_time(Share()), "--concurrency"),
+        (Search(trials=0).check, "--trials"),
+        (Search(seeds_per_trial=0).check, "--seeds-per-trial"),
+        (Search(sampler="tpee").check, "'tpe'"),
+    ]
+    for call, named in wrong:
+        with pytest.raises(ConfigError, match=named):
+            call()

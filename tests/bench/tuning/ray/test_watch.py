@@ -98,10 +98,3 @@ def test_a_part_of_a_joined_cluster_that_listens_no_more_has_died(tmp_path: Path
     session.received.append(signal.SIGTERM)  # the whole cluster was asked to end
     with pytest.raises(Interrupted, match="SIGTERM"):
         session.raise_if_ending()
-
-
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
-)
-def test_exit_codes_of_signals(signum: signal.Signals, code: int) -> None:
-    assert Interrupted(signum).exit_code == code
