@@ -37,11 +37,9 @@ class _Bracket:
     records: dict[int, Record] = field(default_factory=dict)  # of the trials that have
 
     def file_name(self, number: int) -> str:
-        """Return the name of the file with the record of a trial at this rung."""
         return f"rung-{self.rung}.trial-{number:04d}.json"
 
     def write(self, number: int, record: Record) -> None:
-        """Write the record of a trial at this rung."""
         text = json_with_checksum(record, indent=2)
         atomic_write_text(self.folder / self.file_name(number), f"{text}\n")
 
@@ -53,7 +51,7 @@ class RungTrials(Trials):
     falls. If all trials of a rung fail nothing is decided: the next command runs them again.
     """
 
-    def __init__(self, plan: Any, records: Any, *args: Any) -> None:
+    def __init__(self, plan: Any, records: Any) -> None:
         self._halving: Halving = plan.halving
         self._brackets: dict[int, _Bracket] = {}  # by the numbers of their trials
         stored_before = {record["number"] for record in records}
@@ -64,7 +62,7 @@ class RungTrials(Trials):
                 stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
                 bracket = _Bracket(folder, stored, {*trials})
                 self._brackets.update(dict.fromkeys(trials, bracket))
-        super().__init__(plan, records, *args)
+        super().__init__(plan, records)
         runs = sum(self._halving.counts()) * len(self._halving.brackets(plan.total))
         self.ended = runs * len(plan.seeds) - self._runs_ahead()
 

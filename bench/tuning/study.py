@@ -181,7 +181,7 @@ def tune(
         for trial in stored
         if trial["objective"] is not None and WATCHED in trial["watched"]
     ]
-    untrained = (store.study(study.study_id) or {}).get("untrained", ())
+    untrained = study.untrained
     confirmed: tuple[Confirmed, ...] = ()
     if confirm and best is not None and not dry_run:
         first = study.base.config.seed + search.seeds_per_trial
@@ -307,18 +307,11 @@ def _run(
                 # A killed process may have begun the next batch, which may get other parameters.
                 start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
                 study.forget_runs(range(start, start + study.batch_size))
-            meta = store.study(study_id)
-            if not meta:
-                meta = {**study.description(), "finished_at": None}
-                store.write_study(study_id, meta)
-
-            def record(untrained: Sequence[Mapping[str, float]]) -> None:
-                store.write_study(study_id, {**meta, "untrained": [*untrained]})
-
+            if not store.study(study_id):
+                store.write_study(study_id, {**study.description(), "finished_at": None})
             kind = Trials if study.halving is None else RungTrials
             try:
-                jobs = kind(study, kept, meta.get("untrained", ()), record)
-                run_jobs(jobs, cluster, share, store, on_progress, tracking)
+                run_jobs(kind(study, kept), cluster, share, store, on_progress, tracking)
             finally:
                 study.forget(map(study.random_init_name, study.untrained_seeds))
         stored = study.trials()
@@ -352,8 +345,7 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
     if best is None:
         return None
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
-    earlier = store.study(study_id) or {}
-    untrained = earlier.get("untrained", [])
+    earlier, untrained = store.study(study_id) or {}, study.untrained
     texts = cautions(best, untrained, study.scoring)
     description = {
         **study.description(),

@@ -97,10 +97,14 @@ class StudyPlan:
         first = self.base.config.seed
         return range(first, first + NUM_SEEDS)
 
+    @property
+    def untrained(self) -> list[Mapping[str, float]]:
+        """Seed and figures of each encoder at random init that the stored study has."""
+        return [*(self.store.study(self.study_id) or {}).get("untrained", ())]
+
     def unmeasured(self) -> list[int]:
         """Return the seeds of encoders at random init that the stored study does not have."""
-        meta = self.store.study(self.study_id) or {}
-        known = {record["seed"] for record in meta.get("untrained", ())}
+        known = {figures["seed"] for figures in self.untrained}
         return [seed for seed in self.untrained_seeds if seed not in known]
 
     def _identity(self) -> dict[str, Any]:
@@ -225,20 +229,11 @@ class Open:
 class Trials:
     """The runs of a study, as jobs; writes a record for every trial that is complete.
 
-    Args:
-        plan: the study.
-        records: trials that need no further run.
-        untrained: `seed` and figures of each encoder at random init; others are measured first.
-        record: stores these figures whenever there are more.
+    Trials with `records` need no further run. Encoders at random init that the stored study does
+    not have are measured first.
     """
 
-    def __init__(
-        self,
-        plan: StudyPlan,
-        records: Sequence[Mapping[str, Any]],
-        untrained: Sequence[Mapping[str, float]],
-        record: Callable[[Sequence[Mapping[str, float]]], None],
-    ) -> None:
+    def __init__(self, plan: StudyPlan, records: Sequence[Mapping[str, Any]]) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -250,12 +245,8 @@ class Trials:
         self._batch: dict[int, Trial] = {}
         self._suggested: deque[int] = deque()
         self._next = 0
-        self._untrained, self._record = untrained, record
-        self._before = {
-            plan.random_init_name(seed): seed
-            for seed in plan.untrained_seeds
-            if seed not in {figures["seed"] for figures in untrained}
-        }
+        self._untrained = plan.untrained
+        self._before = {plan.random_init_name(seed): seed for seed in plan.unmeasured()}
         self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
@@ -369,7 +360,9 @@ class Trials:
             if outcome.figures is not None:
                 known = [*self._untrained, {"seed": seed, **outcome.figures}]
                 self._untrained = sorted(known, key=lambda figures: figures["seed"])
-                self._record(self._untrained)
+                store, study_id = self._plan.store, self._plan.study_id
+                meta = store.study(study_id) or {}
+                store.write_study(study_id, {**meta, "untrained": self._untrained})
             else:
                 _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
@@ -413,7 +406,10 @@ class Trials:
         plan = self._plan
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
         objectives = [self._score(outcome) for outcome in outcomes]
-        status = _status(trial, outcomes)
+        seen = {outcome.status for outcome in outcomes}
+        status = "error" if trial.error or "error" in seen else "ok"
+        if status == "ok" and "diverged" in seen:
+            status = "diverged"
         objective = _mean(objectives) if status == "ok" else None
         spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
@@ -471,10 +467,3 @@ def _means(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, float
     """Return the means over seeds of the metrics that runs have."""
     means = {name: _mean([one.metric(name) for one in outcomes]) for name in names}
     return {name: value for name, value in means.items() if value is not None}
-
-
-def _status(trial: Open, outcomes: Sequence[Outcome]) -> str:
-    seen = {outcome.status for outcome in outcomes}
-    if trial.error or "error" in seen:
-        return "error"
-    return "diverged" if "diverged" in seen else "ok"
