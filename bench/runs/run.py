@@ -134,9 +134,9 @@ def run(
     row = store.finished(run_id)
     stored_before, repeated = row is not None, None
     if row is not None and again:
-        given = {**vars(replace(places, store=None)), "workers": workers, "lanes": lanes}
+        given: dict[str, Any] = {"workers": workers, "lanes": lanes, "device": places.device}
         given |= {"origin": recorded, "on_round": on_round, "on_progress": on_progress}
-        repeated = _repeat(store, run_id, config, **given)
+        repeated = _repeat(store, run_id, config, None, places.data_dir, **given)
         row = repeated.claimed
     if row is None:
         store.check_writable()
@@ -333,21 +333,20 @@ def reproduce(
             "%s: the result may differ from run %s", code.not_recorded(changed), row.row_id
         )
     origin = Origin(preset=row.preset, study_id=row.study_id, grid=row.grid)
-    places: dict[str, Any] = {"store": keep, "data_dir": data_dir, "device": device}
-    return _repeat(
-        store, run_id, config, origin=origin, workers=workers, on_round=on_round, **places
-    )
+    given = {"device": device, "workers": workers, "origin": origin, "on_round": on_round}
+    return _repeat(store, run_id, config, keep, data_dir, **given)
 
 
-def _repeat(store: Store, run_id: str, config: RunConfig, **given: Any) -> Reproduction:
-    """Run a stored run again, in another store or a temporary one, and compare it with its row."""
-    place = given.pop("store")
-    with temporary_folder() if place is None else nullcontext(place) as folder:
+def _repeat(
+    store: Store, run_id: str, config: RunConfig, keep: Any, data_dir: Any, **given: Any
+) -> Reproduction:
+    """Run a stored run again, in the store `keep` or a temporary one, and compare it."""
+    with temporary_folder() if keep is None else nullcontext(keep) as folder:
         other = open_store(folder)
-        result = run(config, store=other, reuse=False, **given)
+        result = run(config, store=other, data_dir=data_dir, reuse=False, **given)
         if result.stored_before:
             raise StoreError(f"{str(other.root)!r} has run {run_id} already: nothing was run again")
-        return compare(store, run_id, other, result.row, given["data_dir"])
+        return compare(store, run_id, other, result.row, data_dir)
 
 
 def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
