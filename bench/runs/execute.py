@@ -172,10 +172,9 @@ def execute(
 
 
 def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
-    """Return objective and spread of a configuration's net before its first round.
+    """Return objective and spread of a net before its first round, as a run's `untrained_…`.
 
-    They are what a run reports as `untrained_…`, with batch-norm statistics filled. The seed draws
-    weights, partition and views. No label is read, and nothing is written.
+    The seed draws weights, partition and views. No label is read, and nothing is written.
     """
     setup = Setup.of(config, dataset, partition_of(dataset, config))
     check_source(foreign_modules(config), config.code)

@@ -174,14 +174,9 @@ def _colours(count: int) -> Sequence[Any]:
 def measure(run: TrainedRun) -> Numbers:
     """Measure angles on all test images, and map up to 1,000 of them, class-balanced, by t-SNE.
 
-    Where encoders differ between clients, the angles are from all evaluated clients, and the
-    map is from the first of them.
-
-    Returns:
-        Method and setting of the run; ids of evaluated `clients`, none if one encoder serves all;
-        `angles` in degrees between mean features of classes, `plain` and `centred` (after the mean
-        of the class means was subtracted), as median, mean and histogram; `map` with the points,
-        their labels and the names of all classes.
+    Where encoders differ between `clients`, the angles are from all that are evaluated, and the map
+    is from the first. Angles are degrees between mean features of classes: median, mean, histogram,
+    `plain` and `centred` (after the mean of the class means was subtracted).
 
     Raises:
         NonFiniteFeaturesError: for an encoder that diverged.

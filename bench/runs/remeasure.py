@@ -61,9 +61,8 @@ def begin(
 ) -> tuple[Origin, Row | None]:
     """Prepare the folder of a run that is about to be executed.
 
-    Returns:
-        The origin, and None; or the origin with the id of the run whose weights are in the folder
-        now, so that no round is left, and the row of that run.
+    Where a stored run has its weights, they are in the folder afterwards: no round is left, the
+    origin names that run, and its row is returned.
     """
     dataset = place.dataset or open_dataset(config, place.data_dir)
     device = choose_devices(place.device, place.workers)[0].partition(":")[0]
@@ -97,11 +96,8 @@ def without_training(config: RunConfig) -> RunConfig:
 def take_weights(store: Store, row: Row, folder: Path) -> bool:
     """Copy the final checkpoint of a finished run into the folder of another run.
 
-    A file that names the finished run comes first and its checkpoint last: `_drop_taken` finds what
-    a call left that was cut short.
-
-    Returns:
-        False if a file of the run is missing or damaged; then nothing was written.
+    False if a file of the run is missing or damaged; then nothing was written. A file that names
+    the run comes first and the checkpoint last, so that `_drop_taken` finds what a kill left.
     """
     source = store.cell_dir(store.key(row))
     personal = PersonalStore(source / "clients")

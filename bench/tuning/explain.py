@@ -20,15 +20,10 @@ from fedbench.bench.tuning.space import read_space, space_file
 def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
     """Explain one key of the configuration, for one method spec or for every method.
 
-    Returns:
-        A record of `key methods meaning kind default presets searched variable`; several where
-        methods have different fields of one name. `methods` are those, or the add-on, whose field
-        it is; empty = every run has it. `presets` has records of `preset value origin when note`:
-        of one preset, a later one wins where its conditions `when` hold. `searched` has the range
-        in the search space of each method or add-on.
-
-    Raises:
-        ConfigError: for an unknown method or key; names the nearest one.
+    Records of `key methods meaning kind default presets searched variable`, several where methods
+    have different fields of one name (no `methods`: every run has it). `presets` has records of
+    `preset value origin when note`: a later one wins where its conditions `when` hold. `searched`
+    has the range in each search space. ConfigError for an unknown method or key.
     """
     fields = fields_by_key(spec)
     check_key(key, spec or "any method", fields)

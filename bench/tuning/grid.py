@@ -243,14 +243,11 @@ def plan(
 ) -> list[Cell]:
     """Return the cells of a sweep: seed by seed, then axis by axis, then method by method.
 
-    In this order a sweep that is cut short has compared all methods under some seeds rather than
-    some methods under all seeds. Equal configurations are one cell. Scaled values start from the
-    value without the axis that they follow, be it tuned, overridden or neither.
-
-    `methods` and `seeds` replace the grid's; a spec without an entry in `tuned` stays untuned. The
-    others are as in `resolve`: a field of a method goes to the methods that have it, and
-    `data.name` may stand in `set` even where the grid sets it. It says where one of the grid's data
-    sets lies, and cells on others are left out.
+    In this order a sweep that is cut short has compared all methods under some seeds. Equal
+    configurations are one cell. Scaled values start from the value without the axis that they
+    follow. `methods` and `seeds` replace the grid's; a spec that is not in `tuned` stays untuned.
+    The others are as in `resolve`: a field of a method goes to the methods that have it, and
+    `data.name` in `set` says where one of the grid's data sets lies; cells on others are left out.
 
     Raises:
         FedbenchError: as in `resolve`; also for a value that the grid itself sets.
@@ -356,9 +353,8 @@ def _excluded(grid: Grid, config: RunConfig) -> bool:
 def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     """Return the ids of the rows that are cells of a grid.
 
-    A row names the grid that it was first run for. A cell that `run` or another grid executed is
-    therefore recognised by its configuration: it differs from a planned cell, or from a row of this
-    grid, only in the names that the grid varies. The evaluation does not matter unless it is one.
+    A row names the grid that it was first run for. Other cells differ from a planned one, or from a
+    row of this grid, only in the names that the grid varies, and in their evaluation.
     """
     grid = load_grid(name)
 

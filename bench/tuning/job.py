@@ -167,9 +167,9 @@ def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
 def work(job: Job, report: Report, *, history: bool = False) -> str:
     """Execute a run under its lock and return the last status; raise an error that `breaks_cuda`.
 
-    Every report is a dict with `status`: `running` after some rounds, `busy` if another process
-    holds the run, and last `ended` with an `outcome`, or `abort` with the `error` because of which
-    no run is possible here. With `history`, the last one has the rounds.
+    The `status` of a report is `running` after some rounds, `busy` if another process holds the
+    run, and last `ended` with an `outcome` (which has the rounds, with `history`), or `abort` with
+    the `error` because of which no run is possible here.
     """
     began = time.monotonic()
     try:

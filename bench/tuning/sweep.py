@@ -46,10 +46,9 @@ _log = logging.getLogger(__name__)
 class SweepResult(Shown):
     """The outcome of a sweep; cells are in the order of the grid.
 
-    A cell is a record of `run_id method seed axes scaled status metrics error` and more; the status
-    `planned` means that it has not run. `measured_from` is the run whose training it has.
-    `local_steps` counts the steps of a client in a round, over all clients; None for a cell that a
-    real sweep did not have to run.
+    A cell is a record of `run_id method seed axes scaled status metrics error` and more: `planned`
+    has not run, `measured_from` is the run whose training it has, and `local_steps` counts the
+    steps of a client in a round, over all clients (None for a cell that did not have to run).
     """
 
     grid: str
@@ -331,11 +330,9 @@ class _Rows:
 
     @property
     def finished(self) -> bool:
-        """True once every job has been handed out."""
         return not self._waiting
 
     def next(self) -> Job | None:
-        """Return the next cell, or None if there is none now."""
         for job in self._waiting:
             # Evaluations between rounds need the training itself.
             if job.config.evaluation.between_rounds or self._running.isdisjoint(job.earlier):
@@ -345,15 +342,12 @@ class _Rows:
         return None
 
     def done(self, outcome: Outcome) -> None:
-        """Write the row of a cell that has ended."""
         row, job = outcome.row, outcome.job
         self._running.discard(job.row_id)
         if row is None:
-            message = outcome.error or f"ended as {outcome.status}"
-            row = error_row(job, message, self._began)
-            self._store.write_row(row)
-        elif outcome.status == "elsewhere":
-            self._store.write_row(row)  # already there, unless the store is on another disk
+            row = error_row(job, outcome.error or "", self._began)
+        if row.status == "error" or outcome.status == "elsewhere":
+            self._store.write_row(row)  # of elsewhere: unless the store is on another disk, there
         else:
             elsewhere = None if job.checkpoints is None else job.folder
             store_run(self._store, row, elsewhere=elsewhere, history=outcome.history)

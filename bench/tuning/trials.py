@@ -1,9 +1,9 @@
 """Plan and trials of a study: Optuna suggests them in batches, runs come and go in any order.
 
-Optuna gives the parameters of a batch before any of its results is known, and gets the results in
-the order of the trials, so that suggestions depend neither on when trials end nor on how often the
-study was killed: it continues by asking for all trials again and comparing with the stored ones.
-The sampler of every trial is seeded by the trial's number, except for those with a state.
+Optuna suggests a batch before any of its results is known, and gets the results in the order of the
+trials, so that suggestions depend neither on when trials end nor on kills: a study continues by
+asking for all trials again and comparing with the stored ones. Every trial has a sampler seeded by
+its number, unless the sampler has a state.
 """
 
 from __future__ import annotations
@@ -169,11 +169,10 @@ class StudyPlan:
         return with_ranks(self.store.trials(self.study_id), self.scoring.name)
 
     def kept(self, stored: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the trials that need no further run.
+        """Return the trials that need no further run; with halving, those of whole brackets.
 
         A failed one is run again, unless others were suggested, or went on to another rung, after
-        it: another outcome would change the study. With halving whole brackets are kept; the
-        records of others are read again, rung by rung.
+        it: another outcome would change the study.
         """
         last = max((trial["number"] for trial in stored), default=0)
 
@@ -324,8 +323,7 @@ class Trials:
     def _tell_batch(self) -> None:
         """Give Optuna a complete batch in the order of numbers, whatever the order of completion.
 
-        The search ranks a diverged trial below all others and learns nothing from an error. If it
-        ignored both, it would return to learning rates that are too high.
+        It ranks a diverged trial last, so that it leaves too high rates; an error says nothing.
         """
         from optuna.trial import TrialState
 

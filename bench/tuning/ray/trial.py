@@ -39,11 +39,9 @@ def driver_token(root: Path) -> str:
 
 
 def settle(job: Job, token: str) -> tuple[Job, bool]:
-    """Give a job a folder for checkpoints that this node sees.
+    """Give a job a folder for checkpoints that this node sees; ResourceError if it lacks something.
 
-    Returns:
-        The job, and True if its checkpoints lie on this node alone, so that its history must be
-        sent and its folder deleted when it has ended. ResourceError: the node lacks something.
+    True if they lie on this node alone, so that the history is sent and the folder deleted at last.
     """
     if job.device == "cuda" and not local_gpus():
         raise ResourceError("Ray offers a GPU, torch sees none")
@@ -80,10 +78,9 @@ def _scratch() -> Path:
 
 
 def limit_memory(gpus: float) -> None:
-    """Keep a process that shares a GPU within its part of the memory.
+    """Keep a process that shares a GPU within its part of the memory, which Ray only counts.
 
-    Ray only counts fractions; without this, one trial that grows ends all its neighbours. A tenth
-    is left for what torch does not count: the context of CUDA and its libraries.
+    A tenth is left for what torch does not count: the context of CUDA and its libraries.
     """
     if 0 < gpus < 1:
         import torch

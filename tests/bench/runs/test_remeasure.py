@@ -32,20 +32,15 @@ FURTHER: dict[str, Any] = {
 }
 
 
-class Rounds:
-    """Counts the rounds that are trained."""
+def execute(config: RunConfig, store: Store, **given: Any) -> tuple[RunResult, int]:
+    """Return the result of a run, and the number of rounds that were trained."""
+    rounds: list[int] = []
 
-    def __init__(self) -> None:
-        self.trained = 0
+    def watch(record: RoundRecord, total: int) -> None:
+        rounds.append(total)
 
-    def __call__(self, record: RoundRecord, total: int) -> None:
-        self.trained += 1
-
-
-def execute(config: RunConfig, store: Store) -> tuple[RunResult, int]:
-    rounds = Rounds()
-    result = run(config, store=store, workers=1, device="cpu", on_round=rounds)
-    return result, rounds.trained
+    result = run(config, store=store, workers=1, device="cpu", on_round=watch, **given)
+    return result, len(rounds)
 
 
 def measured(config: RunConfig, **evaluation: Any) -> RunConfig:
@@ -194,6 +189,5 @@ def test_a_call_that_dies_while_it_takes_weights_leaves_none(
         with pytest.raises(StoreError):
             take_weights(store, first.row, folder)
     assert len(made) == copies
-    rounds = Rounds()
-    again = run(further, store=store, workers=1, device="cpu", on_round=rounds, reuse=False)
-    assert (again.measured_from, rounds.trained, again.row.resumes) == (None, 2, 0)
+    again, trained = execute(further, store, reuse=False)
+    assert (again.measured_from, trained, again.row.resumes) == (None, 2, 0)

@@ -316,13 +316,7 @@ def test_one_training_serves_all_values_of_an_evaluation_axis(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     """Cells that share weights run one after the other, whatever the concurrency."""
-    grid = Grid(
-        grid="neighbours",
-        description="for tests",
-        axes={"evaluation.knn_neighbours": (1, 5, 9)},
-        methods=("simclr", "supervised"),
-        seeds=(0,),
-    )
+    grid = GRID.model_copy(update={"axes": {"evaluation.knn_neighbours": (1, 5, 9)}})
     in_one_process(width=4)
     planned = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     assert (planned.to_run, planned.measured) == (6, 4)
@@ -335,17 +329,12 @@ def test_one_training_serves_all_values_of_an_evaluation_axis(
 
 
 def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process: Use) -> None:
-    grid = Grid(
-        grid="shares",
-        description="for tests",
-        axes={"data.num_clients": (8, 4)},
-        scaling={"client.lr": Scale(by="linear", of="data.num_clients")},
-        methods=("supervised",),
-        seeds=(0,),
-    )
+    axes, scaling = {"data.num_clients": (8, 4)}, Scale(by="linear", of="data.num_clients")
+    grid = GRID.model_copy(update={"axes": axes, "scaling": {"client.lr": scaling}})
     in_one_process()
     settings = {key: value for key, value in SMALL.items() if key != "data.num_clients"}
-    sweep(grid, store=tmp_path, set={**settings, "client.lr": 0.1})
+    values = {**settings, "client.lr": 0.1}
+    sweep(grid, store=tmp_path, set=values, methods=["supervised"])
     records = {row.num_clients: row.scaled_json for row in Store(tmp_path).rows()}
     assert records == {8: '{"client.lr":0.1}', 4: None}
 
