@@ -116,21 +116,15 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
-@pytest.mark.parametrize(
-    "tutorials",
-    [
-        pytest.param("off", marks=pytest.mark.slow),  # half a minute
-        pytest.param("force", marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.extended  # minutes; the workflow `site` builds it too
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
     reason="the extra dev has it",
 )
-def test_make_site(tutorials: str, tmp_path: Path) -> None:
-    """A warning is an error, whether or not tutorials are executed; pages need no network."""
-    make("site", f"SITE={tmp_path / 'html'}", f"ARGS=-D nb_execution_mode={tutorials}")
+def test_make_site(tmp_path: Path) -> None:
+    """A warning is an error, and so is one of a tutorial; pages need no network."""
+    make("site", f"SITE={tmp_path / 'html'}")
     built = sorted((tmp_path / "html").rglob("*.html"))
     assert len(built) > 25
     for page in built:

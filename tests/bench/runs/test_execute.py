@@ -151,16 +151,6 @@ def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
     assert metrics(row)["relative_movement"] == 0
 
 
-def test_encoders_of_clients_are_evaluated_one_by_one(tmp_path: Path) -> None:
-    config = tiny_config("simclr", model__norm="batch-local", evaluation__num_clients=3)
-    row = execute(config, Origin(), Place(tmp_path))
-    assert row.status == "ok"
-    assert metrics(row)["objective_std"] > 0
-    assert metrics(row)["knn_acc_std"] >= 0
-    shared = execute(tiny_config("simclr"), Origin(), Place(tmp_path / "shared"))
-    assert "objective_std" not in metrics(shared)
-
-
 def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
     config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
     row = execute(config, Origin(), Place(tmp_path))

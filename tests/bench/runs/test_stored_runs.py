@@ -79,8 +79,3 @@ def test_rows_know_their_task_however_the_run_ended(tmp_path: Path) -> None:
         dataset="digits", started_at=ended.started_at, device="cpu",
     )  # fmt: skip
     assert known.items() <= ended.model_dump().items()
-    circumstances: dict[str, Any] = {"dataset": "x", "started_at": STARTED, "device": "cpu"}
-    study = facts(CONFIG, "r", "", Origin("laptop", "s", "g"), **circumstances)
-    assert (study["tuned"], study["selection"], study["grid"]) == (True, "label-free", "g")
-    iid = tiny_config("supervised", data__partition="iid")
-    assert facts(iid, "r", "", Origin(), **circumstances)["alpha"] is None

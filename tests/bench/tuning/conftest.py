@@ -22,26 +22,16 @@ class KilledError(Exception):
 
 @dataclass
 class InOneProcess:
-    """Replacement of `run_jobs`: runs up to `width` jobs "at once", in a random order.
+    """Replacement of `run_jobs`: runs up to `width` jobs "at once", in a random order."""
 
-    Attributes:
-        seed: seed of the order.
-        width: jobs that are running at a time.
-        fake: makes outcomes without training.
-        die_after: outcomes before KilledError.
-        untrained: objective of the untrained encoder of each seed, beside a fake.
-        ran: cells in the order in which they ended.
-    """
-
-    seed: int = 0
+    seed: int = 0  # of the order
     width: int = 3
-    fake: Fake | None = None
-    die_after: int | None = None
-    untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)
-    ran: list[str] = field(default_factory=list)
+    fake: Fake | None = None  # makes outcomes without training
+    die_after: int | None = None  # outcomes before KilledError
+    untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)  # objectives by seed, beside a fake
+    ran: list[str] = field(default_factory=list)  # cells in the order in which they ended
 
     def __call__(self, jobs: Jobs, *given: Any) -> None:
-        """Run jobs with the signature of `run_jobs`."""
         tracking: Tracking = given[-1]
         order, out = random.Random(self.seed), list[Job]()
         while True:

@@ -42,20 +42,15 @@ GOOD = {"rho": 0.3, "sep": 0.5, "participation_ratio": 8.0, "projection_std_rati
         ({"participation_ratio": 4.99}, "narrow"),  # a quarter of 20
         ({"sep": 0.3}, "unlearned"),  # the mean before
         ({"sep": 0.301}, None),
+        ({"sep": None}, "unlearned"),  # collapsed encoders have no SEP
     ],
 )
-def test_the_gate(changed: dict[str, float], refusal: str | None) -> None:
-    figures = {**GOOD, **changed}
+def test_the_gate(changed: dict[str, float | None], refusal: str | None) -> None:
+    figures = {name: value for name, value in {**GOOD, **changed}.items() if value is not None}
+    narrow = Scoring("lidar+gate").refusal({**GOOD, "participation_ratio": 1.9}, [])
+    assert narrow == "narrow"  # whatever was before
     assert Scoring("align-unif+gate").refusal(figures, BEFORE) == refusal
     assert Scoring("align-unif").refusal(figures, BEFORE) is None
-
-
-def test_few_directions_are_narrow_whatever_was_before() -> None:
-    gate = Scoring("lidar+gate")
-    assert gate.refusal({**GOOD, "participation_ratio": 1.9}, []) == "narrow"
-    assert gate.refusal({**GOOD, "participation_ratio": 2.1}, []) is None
-    undefined = {name: value for name, value in GOOD.items() if name != "sep"}
-    assert gate.refusal(undefined, []) == "unlearned"  # collapsed encoders have no SEP
 
 
 @pytest.mark.parametrize("name", names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,16 +21,18 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.terminal.show_tuning import local_steps, plan_record
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
-from fedbench.bench.tuning.sweep import _planned, sweep
+from fedbench.bench.tuning.sweep import SweepResult, _planned, sweep
 from tests.bench.results.conftest import rank
 
 from .conftest import InOneProcess, KilledError
 
 Use = Callable[..., InOneProcess]
+SHARE = "federation.participation"
 SMALL = {
     "data.train_subset": 60,
     "data.test_subset": 30,
@@ -380,3 +383,68 @@ def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there() -> Non
         plan(load_grid(grid), preset=preset, environ={})
     row = row_of(resolve("simclr", preset=preset, environ={}).config, preset)
     assert cells_of([row], grid) == frozenset()
+
+
+def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
+    result = small(tmp_path / "s", dry_run=True, seeds=[0, 1], concurrency=2)
+    assert (result.planned, result.to_run, result.skipped) == (8, 8, 0)
+    assert {cell["status"] for cell in result.cells} == {"planned"}
+    cost = result.estimate
+    assert (cost.concurrency, cost.device) == (2, "cpu")
+    assert min(cost.hours, cost.bytes_up, cost.bytes_down) > 0
+    finish = cost.finish_hours
+    assert sorted(finish) == [1, 2, 8, 64]
+    assert finish[1] > finish[2] == cost.hours >= finish[8] >= finish[64]
+    assert finish[1] > cost.device_hours > 0
+    assert not (tmp_path / "s").exists()
+    assert json.dumps(result.as_dict())
+
+
+@pytest.mark.usefixtures("unpriced")
+def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
+    axes, scaling = {SHARE: (0.5, 1.0)}, Scale(by="sqrt", of=SHARE)
+    grid = GRID.model_copy(update={"axes": axes, "scaling": {"client.lr": scaling}})
+    result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
+    value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
+    assert plan_record(result)["scaled"] == [value]
+
+
+def steps(store: Path, batch_size: int, **settings: Any) -> SweepResult:
+    """Sweep over 3 clients of 20 images, and 6 of 10."""
+    grid = GRID.model_copy(update={"axes": {"data.num_clients": (3, 6)}, "methods": ("simclr",)})
+    values = {key: value for key, value in SMALL.items() if key != "data.num_clients"}
+    values |= {"data.partition": "iid", "client.keep_last_batch": False, "client.local_epochs": 2}
+    values |= {"client.batch_size": batch_size, **settings.pop("set", {})}
+    return sweep(grid, store=store, set=values, **settings)
+
+
+@pytest.mark.usefixtures("unpriced")
+def test_a_plan_has_the_steps_of_every_cell(tmp_path: Path) -> None:
+    cells = steps(tmp_path, 8, dry_run=True).cells
+    # 2 epochs of 20 // 8 = 2 batches; 2 epochs of 10 // 8 = 1 batch.
+    assert [(line["setting"], line["least"], line["most"]) for line in local_steps(cells)] == [
+        ("data.num_clients=3", 4, 4),
+        ("data.num_clients=6", 2, 2),
+    ]
+
+
+def test_cells_in_which_nobody_trains_are_refused(tmp_path: Path, in_one_process: Use) -> None:
+    process = in_one_process()
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match=r"1 of 2 cells.*num_clients=6.*client.batch_size"):
+            steps(tmp_path, 16, dry_run=dry_run)
+    assert process.ran == []
+    result = steps(tmp_path, 16, set={"client.local_epochs": 0})  # not meant to train
+    assert (result.planned, result.done) == (2, 2)
+
+
+def test_clients_that_never_train_are_named_once(
+    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_one_process()
+    uneven = {"data.partition": "dirichlet", "data.alpha": 0.1}
+    result = steps(tmp_path, 8, set=uneven)
+    idle = [cell["local_steps"]["idle_clients"] for cell in result.cells]
+    assert 0 < idle[1] < 6
+    (warning,) = [r.getMessage() for r in caplog.records if "never train" in r.getMessage()]
+    assert f"{idle[1]} of 6 clients" in warning
