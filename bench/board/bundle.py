@@ -65,9 +65,8 @@ class Person:
 def person(name: str | None, orcid: str | None = None) -> Person | None:
     """Return who is named; None without a name.
 
-    Raises:
-        ConfigError: for an ORCID iD without a name, or a text that is not 1 to 200 printable
-            characters.
+    Raises `ConfigError` for an ORCID iD without a name, or a text that is not 1 to 200 printable
+    characters.
     """
     if name is None:
         if orcid is not None:
@@ -104,20 +103,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read.
+    """A bundle that was read."""
 
-    Attributes:
-        root: its folder, or the temporary one that its .zip was unpacked to.
-        id: SHA-256 of the manifest, in hexadecimal digits.
-        by: who submits it; None if it does not say.
-        entries: rows that could be read, by row id.
-        problems: row id (empty for the bundle as a whole) and one line for each fault of a file.
-    """
-
-    root: Path
-    id: str
-    by: Person | None
-    entries: Mapping[str, Entry]
+    root: Path  # its folder, or the temporary one that its .zip was unpacked to
+    id: str  # SHA-256 of the manifest, in hexadecimal digits
+    by: Person | None  # who submits it; None if it does not say
+    entries: Mapping[str, Entry]  # rows that could be read, by row id
+    # row id (empty for the bundle as a whole) and one line for each fault of a file
     problems: tuple[tuple[str, str], ...]
 
 
@@ -201,8 +193,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 def open_bundle(path: Path | str) -> Iterator[Bundle]:
     """Read a bundle; a .zip is unpacked to a temporary folder while the block runs.
 
-    Raises:
-        StoreError: for a path that holds no bundle.
+    Raises `StoreError` for a path that holds no bundle.
     """
     path = Path(path).expanduser()
     try:
@@ -265,11 +256,7 @@ def _read(root: Path, path: Path) -> Bundle:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Return a manifest.
-
-    Raises:
-        ValueError: for any other content, on one line.
-    """
+    """Return a manifest. Raises `ValueError` for any other content, on one line."""
     content = parse_json(data)
     try:
         manifest = Manifest.model_validate(content)

@@ -75,20 +75,13 @@ class Expected:
     """Facts that every honest run of a configuration has.
 
     Parameters, messages and rounds follow from shapes, which a net without weights has too.
-
-    Attributes:
-        setup: the run on one blank image a client.
-        needs: of its method.
-        num_parameters: of its net.
-        activations: True if activations cross between clients and server.
-        flows: messages of one client in a round in which it makes a step.
     """
 
-    setup: Setup
-    needs: Needs
-    num_parameters: int
-    activations: bool
-    flows: Ledger
+    setup: Setup  # the run on one blank image a client
+    needs: Needs  # of its method
+    num_parameters: int  # of its net
+    activations: bool  # True if activations cross between clients and server
+    flows: Ledger  # messages of one client in a round in which it makes a step
 
 
 def expected(config: RunConfig, dataset: Dataset) -> Expected:
@@ -150,20 +143,14 @@ class CheckCount:
 
 @dataclass(frozen=True)
 class Claim:
-    """A row to check, with its curve, and what is known here.
-
-    Attributes:
-        points: of its curve: a dict of columns for each round.
-        config: its configuration, written in full.
-        dataset: of its data revision, blank where only its shape is known.
-        best: best values of the study that it names, if that is here, by dotted name.
-    """
+    """A row to check, with its curve, and what is known here."""
 
     row: Row
-    points: Sequence[Mapping[str, Any]]
-    config: RunConfig
-    dataset: Dataset
+    points: Sequence[Mapping[str, Any]]  # of its curve: a dict of columns for each round
+    config: RunConfig  # its configuration, written in full
+    dataset: Dataset  # of its data revision, blank where only its shape is known
     expected: Expected
+    # best values of the study that it names, if that is here, by dotted name
     best: Mapping[str, Any]
 
 

@@ -38,28 +38,20 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Description:
-    """A data set of one Parquet file, or of many with the same columns.
+    """A data set of one Parquet file, or of many with the same columns."""
 
-    Attributes:
-        name: in the Croissant description; `title` is for readers.
-        file: name of the Parquet file; a pattern if there are many.
-        records, line: name of its lines, and what one of them is.
-        holds: what is in the file.
-        origin, use: sections of the data card: where the numbers are from, how to use them.
-        schema: of the file, with the meaning and unit of each column.
-        rows: the runs in it.
-    """
-
-    name: str
+    name: str  # in the Croissant description; `title` is for readers
     title: str
     version: str
-    file: str
+    file: str  # name of the Parquet file; a pattern if there are many
+    # name of its lines, and what one of them is
     records: str
     line: str
-    holds: str
+    holds: str  # what is in the file
+    # sections of the data card: where the numbers are from, how to use them.
     origin: str
-    schema: pa.Schema
-    rows: Sequence[Row]
+    schema: pa.Schema  # of the file, with the meaning and unit of each column
+    rows: Sequence[Row]  # the runs in it
     use: str
 
     def files(self, digest: str | None = None, size: int | None = None) -> Mapping[str, bytes]:
@@ -263,20 +255,13 @@ _CONTEXT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Change:
-    """An entry of a leaderboard whose rank is another one.
+    """An entry of a leaderboard whose rank is another one."""
 
-    Attributes:
-        board: title of its comparability class.
-        variant: the hyperparameters that tell it from others of its method; else empty.
-        before: its rank; None if it was not ranked or not there.
-        after: its rank now; None if it is not ranked or not there any more.
-    """
-
-    board: str
+    board: str  # title of its comparability class
     method: str
-    variant: str
-    before: int | None
-    after: int | None
+    variant: str  # the hyperparameters that tell it from others of its method; else empty
+    before: int | None  # its rank; None if it was not ranked or not there
+    after: int | None  # its rank now; None if it is not ranked or not there any more
     cause: str
 
 
@@ -350,24 +335,18 @@ numbers to the last bit on one numeric platform (`platform`); `fedbench reproduc
 
 @dataclass(frozen=True)
 class Released:
-    """A release that was written.
-
-    Attributes:
-        methods: method specs, sorted.
-        sha256, num_bytes: of the Parquet file.
-        against: version or file of the release that it was compared with.
-        changes: ranks that differ between the two.
-    """
+    """A release that was written."""
 
     folder: Path
     version: str
     files: tuple[str, ...]
     num_rows: int
-    methods: tuple[str, ...]
+    methods: tuple[str, ...]  # method specs, sorted
+    # of the Parquet file
     sha256: str
     num_bytes: int
-    against: str | None
-    changes: tuple[Change, ...]
+    against: str | None  # version or file of the release that it was compared with
+    changes: tuple[Change, ...]  # ranks that differ between the two
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench release --json`."""
@@ -383,17 +362,15 @@ def release(
 ) -> Released:
     """Write a release of all rows of a store with their curves.
 
-    Equal stores give equal bytes.
+    Equal stores give equal bytes. Raises `ConfigError` for a bad version, a folder that is not
+    empty, or a store without rows. Raises `StoreError` for a store with files that cannot be read,
+    or a folder that cannot be written.
 
     Args:
         folder: new or empty folder.
         store: see `open_store`.
         version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
         against: an earlier release or a store; ranks that differ are listed with their causes.
-
-    Raises:
-        ConfigError: for a bad version, a folder that is not empty, or a store without rows.
-        StoreError: for a store with files that cannot be read, or a folder that cannot be written.
     """
     folder = Path(folder).expanduser()
     if not version.replace(".", "").replace("-", "").isalnum():

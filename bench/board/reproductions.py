@@ -42,22 +42,15 @@ class _Content(BaseModel):
 
 @dataclass(frozen=True)
 class Record:
-    """One reproduction by somebody.
-
-    Attributes:
-        by: who did it; None if nobody is named.
-        platform: numeric platform of the repetition; empty if the record cannot be read.
-        verdict: of the comparison, made again; None if it could not be made.
-        limit: largest difference of an accuracy that the comparison allows between platforms.
-        reason: why it does not count; empty if it does.
-    """
+    """One reproduction by somebody."""
 
     file: str
-    by: Person | None = None
-    platform: str = ""
-    verdict: Verdict | None = None
+    by: Person | None = None  # who did it; None if nobody is named
+    platform: str = ""  # numeric platform of the repetition; empty if the record cannot be read
+    verdict: Verdict | None = None  # of the comparison, made again; None if it could not be made
+    # largest difference of an accuracy that the comparison allows between platforms
     limit: float | None = None
-    reason: str = ""
+    reason: str = ""  # why it does not count; empty if it does
 
 
 @dataclass(frozen=True)

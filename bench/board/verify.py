@@ -41,26 +41,19 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Submission:
-    """A bundle that was written.
-
-    Attributes:
-        id: SHA-256 of its manifest.
-        left_out: runs of the store that were left out, each with the reason.
-        checks: outcome of the checks that need no run.
-        commands: command lines that propose it, from a clone of the board's project.
-    """
+    """A bundle that was written."""
 
     file: Path
-    id: str
+    id: str  # SHA-256 of its manifest
     rows: tuple[str, ...]
     methods: tuple[str, ...]
     by: Person | None
     num_files: int
     num_bytes: int
     licence: str
-    left_out: tuple[str, ...]
-    checks: tuple[CheckCount, ...]
-    commands: tuple[str, ...]
+    left_out: tuple[str, ...]  # runs of the store that were left out, each with the reason
+    checks: tuple[CheckCount, ...]  # outcome of the checks that need no run
+    commands: tuple[str, ...]  # command lines that propose it, from a clone of the board's project
     text: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,6 +73,9 @@ def submit(
 ) -> Submission:
     """Pack runs of a store into a bundle; equal runs and equal names give equal bytes.
 
+    Raises `ConfigError` for no run, a file that is there already, or names that are none. Raises
+    `StoreError` for runs that cannot be submitted, or that the checks refuse.
+
     Args:
         run_ids: row ids, or unambiguous beginnings of them; see `Store.find`.
         store: see `open_store`; nothing is written there.
@@ -88,10 +84,6 @@ def submit(
         by: name of who submits.
         orcid: ORCID iD of the same.
         data_dir: cache of data sets, for the checks.
-
-    Raises:
-        ConfigError: for no run, a file that is there already, or names that are none.
-        StoreError: for runs that cannot be submitted, or that the checks refuse.
     """
     if every == bool(run_ids):
         raise ConfigError("name the runs to submit, or give --all; `fedbench runs` lists them")
@@ -201,26 +193,18 @@ def _text(identity: str, rows: Sequence[Row], who: Person | None) -> str:
 
 @dataclass(frozen=True)
 class BundleVerification:
-    """Outcome of a check of a bundle, or of the rows of a store.
-
-    Attributes:
-        id: SHA-256 of its manifest; empty for a store.
-        by: who submits it; None if it does not say.
-        board: store whose rows it was compared with; None if there is none.
-        reruns: reproductions, in the order that the bundle's id gives.
-        added_to: store that its rows were added to; None if they were not.
-    """
+    """Outcome of a check of a bundle, or of the rows of a store."""
 
     bundle: str
     rows: tuple[str, ...]
     checks: tuple[CheckCount, ...]
     problems: tuple[Problem, ...]
     seconds: float
-    id: str = ""
-    by: Person | None = None
-    board: str | None = None
-    reruns: tuple[Reproduction, ...] = ()
-    added_to: str | None = None
+    id: str = ""  # SHA-256 of its manifest; empty for a store
+    by: Person | None = None  # who submits it; None if it does not say
+    board: str | None = None  # store whose rows it was compared with; None if there is none
+    reruns: tuple[Reproduction, ...] = ()  # reproductions, in the order that the bundle's id gives
+    added_to: str | None = None  # store that its rows were added to; None if they were not
 
     @property
     def ok(self) -> bool:
@@ -249,6 +233,10 @@ def verify_bundle(
 ) -> BundleVerification:
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
 
+    Raises `ConfigError` for a negative `rerun`. Raises `StoreError` for a path that holds no
+    bundle, or a store that cannot be written. Raises `FedbenchError` for rows that cannot be run
+    again here.
+
     Args:
         bundle: a .zip or a folder that `submit` wrote.
         store: the board to compare runs with; None = `add_to`, else as `open_store`, and a store
@@ -263,11 +251,6 @@ def verify_bundle(
         orcid: ORCID iD of the same.
         on_rerun: called with the id of each row before it is run again; returns what is called
             after each of its rounds.
-
-    Raises:
-        ConfigError: for a negative `rerun`.
-        StoreError: for a path that holds no bundle, or a store that cannot be written.
-        FedbenchError: for rows that cannot be run again here.
     """
     if rerun < 0:
         raise ConfigError(f"--rerun must be 0 or more (got {rerun})")
@@ -329,12 +312,11 @@ def verify_claims(
 ) -> BundleVerification:
     """Check the rows of a store like a bundle's; `verify` checks its files.
 
+    Raises `StoreError` for a store that is not there.
+
     Args:
         store: see `open_store`.
         data_dir: cache of data sets; None = the default one.
-
-    Raises:
-        StoreError: for a store that is not there.
     """
     began, store = time.monotonic(), open_store(store).require()
     checker = Checker(as_path(data_dir), store)

@@ -56,33 +56,26 @@ class Equality(Strict):
 
     Their crops cover one range, and they train on as many images in as many client steps. Tests
     hold every registered method to it.
-
-    Attributes:
-        crops: share of an image that a random crop covers, lowest and highest.
-        other_crops: method -> which crops it has instead, and why.
-        other_budget: method -> why it has other steps or images.
     """
 
-    crops: tuple[float, float]
+    crops: tuple[float, float]  # share of an image that a random crop covers, lowest and highest
+    # method -> which crops it has instead, and why
     other_crops: dict[str, str] = Field(default_factory=dict)
+    # method -> why it has other steps or images
     other_budget: dict[str, str] = Field(default_factory=dict)
 
 
 class Preset(Strict):
-    """A preset file.
-
-    Attributes:
-        extends: another preset; its values hold where this one has none, its rules come first.
-        equal: what all methods have alike; None = the papers' settings, which differ by method.
-        values: dotted name -> value.
-    """
+    """A preset file."""
 
     preset: str
     description: str
     source: str
+    # another preset; its values hold where this one has none, its rules come first.
     extends: str | None = None
+    # what all methods have alike; None = the papers' settings, which differ by method.
     equal: Equality | None = None
-    values: dict[str, Value]
+    values: dict[str, Value]  # dotted name -> value
     rules: tuple[Rule, ...] = ()
 
     def over(self, base: Preset) -> Preset:
@@ -150,7 +143,6 @@ def with_base(preset: Preset) -> Preset:
 def read_preset(name: str) -> Preset:
     """Return an installed preset, with the values of the one that it extends.
 
-    Raises:
-        UnknownNameError: for an unknown name.
+    Raises `UnknownNameError` for an unknown name.
     """
     return with_base(Preset.model_validate(load_named(FOLDER, name)))

@@ -17,20 +17,14 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class Batch:
-    """Input of one local step.
+    """Input of one local step."""
 
-    Attributes:
-        views: each (B, C, H, W).
-        labels: (B,), -1 where hidden.
-        examples: positions among the client's images, (B,).
-        draws: what `Method.draws` returned for it.
-        second_batch: views of other images of the client, each (B, C, H, W), if the method asks.
-    """
-
-    views: tuple[Tensor, ...]
-    labels: Tensor
+    views: tuple[Tensor, ...]  # each (B, C, H, W)
+    labels: Tensor  # (B,), -1 where hidden
+    # positions among the client's images, (B,)
     examples: Tensor = field(default_factory=lambda: torch.empty(0))
-    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    draws: Mapping[str, Tensor] = field(default_factory=dict)  # what `Method.draws` returned for it
+    # views of other images of the client, each (B, C, H, W), if the method asks
     second_batch: tuple[Tensor, ...] = ()
 
 

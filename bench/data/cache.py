@@ -51,19 +51,16 @@ _BLOCK = 512  # images that are copied at a time
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """An opened cache folder.
-
-    Attributes:
-        meta: content of `meta.json`: `name` of the data set, with an absolute path where it has
-            one; `source`, identity of the data from which it was made; `revision`, SHA-256 over the
-            arrays and the number of classes; `whole`, revision of the set that it is a subset of,
-            without clients; `class_names` by label.
-        arrays: by the keys of `ARRAYS`, and `CLIENTS` where there are any; the images of a split in
-            the order of their SHA-256.
-    """
+    """An opened cache folder."""
 
     path: Path
+    # content of `meta.json`: `name` of the data set, with an absolute path where it has one;
+    # `source`, identity of the data from which it was made; `revision`, SHA-256 over the arrays and
+    # the number of classes; `whole`, revision of the set that it is a subset of, without clients;
+    # `class_names` by label.
     meta: Mapping[str, Any]
+    # by the keys of `ARRAYS`, and `CLIENTS` where there are any; the images of a split in the order
+    # of their SHA-256.
     arrays: Mapping[str, npt.NDArray[Any]]
 
     @property
@@ -148,10 +145,8 @@ def ensure(
     `source` is the identity of the data from which the cache is made; None when they are gone, in
     which case an intact cache is used as it is. `require` raises a `DataError` when building cannot
     succeed, before anything is written. `verify` "stamps" hashes files whose stamp changed,
-    "content" all. `whole` is the revision of the set that a subset is taken from.
-
-    Raises:
-        DataError: the source cannot be read, or the cache cannot be written.
+    "content" all. `whole` is the revision of the set that a subset is taken from. Raises
+    `DataError` if the source cannot be read, or the cache cannot be written.
     """
     try:
         cache, reason = _usable(path, source, verify)
@@ -182,8 +177,7 @@ def ensure(
 def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
     """Open the cache folder at `path`; "sizes" neither hashes nor writes and takes milliseconds.
 
-    Raises:
-        DataError: the folder is absent, torn or altered.
+    Raises `DataError` if the folder is absent, torn or altered.
     """
     meta = read_meta(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -306,8 +300,7 @@ def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
 def read_meta(path: Path) -> dict[str, Any]:
     """Return the content of `meta.json`.
 
-    Raises:
-        DataError: it is absent, torn, altered, or of another format version.
+    Raises `DataError` if it is absent, torn, altered, or of another format version.
     """
     file = path / "meta.json"
     try:

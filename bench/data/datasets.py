@@ -111,6 +111,9 @@ def load_dataset(
 ) -> Dataset:
     """Open a data set and build its cache first if need be; never uses the network.
 
+    Raises `UnknownNameError` for another name, `ConfigError` for a subset larger than the set or a
+    reading that it does not have, `DataError` if the data set is missing or torn.
+
     Args:
         name: one of `fedbench datasets`, with a path for `hub:` and the like.
         data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
@@ -119,11 +122,6 @@ def load_dataset(
         test_subset: the same for the test images.
         reading: label column, image size and clients.
         progress: called while images are decoded.
-
-    Raises:
-        UnknownNameError: no such data set.
-        ConfigError: a subset is larger than the set, or it cannot be read in that way.
-        DataError: the data set is missing or torn; the message says what to do.
     """
     whole = _load(name, data_dir, reading, progress=progress)
     content = _name_of(whole.meta)
@@ -166,11 +164,8 @@ def prepare(
     """Build the cache of a data set if need be, and verify every byte of it.
 
     torchvision sets are downloaded into `data_dir`/raw if the network may be used (`download`),
-    unless their files are there already.
-
-    Raises:
-        UnknownNameError: no such data set.
-        DataError: no network, a torn or missing source, or a folder that cannot be written.
+    unless their files are there already. Raises `UnknownNameError` for another name, `DataError`
+    without a network, for a torn or missing source, and for a folder that cannot be written.
     """
     cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
     name = _name_of(cache.meta)
@@ -183,15 +178,10 @@ def split_of_images(
 ) -> Iterator[tuple[str, str, int | None]]:
     """Yield what each image of a source is for, in the order of the source.
 
-    The training images come in the order in which a partition file names their clients.
-
-    Yields:
-        `train` or `test`; the file or the set that has the image; its row there from 0, or None
-        where the image is the file.
-
-    Raises:
-        UnknownNameError: no such data set.
-        DataError: the source is missing or torn.
+    Yields `train` or `test`, the file or the set that has the image, and its row there from 0, None
+    where the image is the file. The training images come in the order in which a partition file
+    names their clients. Raises `UnknownNameError` for another name, `DataError` if the source is
+    missing or torn.
     """
     source, _ = _source(name, cache_root(data_dir), data_dir, reading, download=False)
     source.require()
@@ -208,8 +198,7 @@ def _images(splits: Splits) -> Iterator[tuple[str, str, int | None]]:
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
     """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing.
 
-    Raises:
-        DataError: the folder is gone, torn or of another revision.
+    Raises `DataError` if the folder is gone, torn or of another revision.
     """
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:

@@ -31,27 +31,19 @@ _RECIPE = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Disjoint shares of a data set, one per client, in read-only arrays.
-
-    Attributes:
-        alpha: `data.alpha` as configured; iid and pathological do not use it.
-        num_examples: N, of the data set, unused ones included.
-        num_classes: C.
-        indices: (num_used,) examples of client 0, then of client 1, …, ascending in each.
-        offsets: (K + 1,) where each client's share begins in `indices`, and the end.
-        angles: (N,) degrees in [0, 360) by which each image is rotated, NaN for unused examples;
-            None without a rotation shift.
-        rotation_bins: For each client the bins that its angles fall in; None without a shift.
-    """
+    """Disjoint shares of a data set, one per client, in read-only arrays."""
 
     partitioner: str
-    alpha: float
+    alpha: float  # `data.alpha` as configured; iid and pathological do not use it
     seed: int
-    num_examples: int
-    num_classes: int
-    indices: IndexArray
-    offsets: IntArray
+    num_examples: int  # N, of the data set, unused ones included
+    num_classes: int  # C
+    indices: IndexArray  # (num_used,) examples of client 0, then of client 1, …, ascending in each
+    offsets: IntArray  # (K + 1,) where each client's share begins in `indices`, and the end
+    # (N,) degrees in [0, 360) by which each image is rotated, NaN for unused examples; None without
+    # a rotation shift.
     angles: npt.NDArray[np.float32] | None = None
+    # For each client the bins that its angles fall in; None without a shift.
     rotation_bins: list[list[int]] | None = None
 
     @property
@@ -109,8 +101,7 @@ class Partition:
     def save(self, path: Path) -> None:
         """Write a checksummed tensor file in one step.
 
-        Raises:
-            StoreError: The file cannot be written; an existing one stays as it was.
+        Raises `StoreError` if the file cannot be written; an existing one stays as it was.
         """
         import torch
 
@@ -124,8 +115,7 @@ class Partition:
     def load(cls, path: Path) -> Partition:
         """Map a saved partition, after checking its content.
 
-        Raises:
-            DataError: The file is missing, torn, altered, or of another format version.
+        Raises `DataError` if the file is missing, torn, altered, or of another format version.
         """
         from fedbench.bench.system import tensor_files
 
@@ -187,7 +177,8 @@ def make_partition(
     """Give training examples to clients as `data.partition` says.
 
     Fields that the partitioner does not read are ignored. The share `data.held_out` is taken away
-    first; of the rest only `pathological` and `legacy` leave examples unused.
+    first; of the rest only `pathological` and `legacy` leave examples unused. Raises `ConfigError`
+    if these labels cannot meet the settings.
 
     Args:
         labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.
@@ -195,9 +186,6 @@ def make_partition(
         config: partitioner and its settings.
         seed: the run's.
         clients: (N,) that the data set was read with, for `natural` and `file`.
-
-    Raises:
-        ConfigError: The settings cannot be met by these labels.
     """
     name, num_clients = config.partition, config.num_clients
     partitioner = PARTITIONERS[name]
@@ -330,11 +318,8 @@ class PartitionSummary:
 def balanced_labels(text: str) -> tuple[npt.NDArray[np.int64], int]:
     """Return labels for `--labels balanced:N:C`: N examples in C equal classes.
 
-    Returns:
-        (N,) labels, and C.
-
-    Raises:
-        ConfigError: Another form, or N is not a positive multiple of C.
+    Returns labels (N,), and C. Raises `ConfigError` for another form, and if N is not a positive
+    multiple of C.
 
     >>> balanced_labels("balanced:6:3")
     (array([0, 1, 2, 0, 1, 2]), 3)

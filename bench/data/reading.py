@@ -25,19 +25,13 @@ _Image = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class Reading:
-    """Fields of a configuration that decide what is read from a source.
+    """Fields of a configuration that decide what is read from a source."""
 
-    Attributes:
-        label_column: column with the labels; None = by its name.
-        image_size: height and width that images are brought to; None = they have one size already.
-        client_column: column whose values natural clients are made of.
-        client_file: file that names the client of each training image.
-    """
-
-    label_column: str | None = None
+    label_column: str | None = None  # column with the labels; None = by its name
+    # height and width that images are brought to; None = they have one size already.
     image_size: int | None = None
-    client_column: str | None = None
-    client_file: Path | None = None
+    client_column: str | None = None  # column whose values natural clients are made of
+    client_file: Path | None = None  # file that names the client of each training image
 
     @classmethod
     def of(cls, data: DataConfig) -> Reading:
@@ -99,10 +93,8 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
     training image, and rows whose column `split` is `test` are left out.
 
     `images` are all images of the source in its order, test images too; they are read only where
-    the file has these columns.
-
-    Raises:
-        DataError: the file cannot be read, has not one client per image, or leaves a client out.
+    the file has these columns. Raises `DataError` if the file cannot be read, has not one client
+    per image, or leaves a client out.
     """
     import pyarrow as pa
 
@@ -154,9 +146,8 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
 def _training_rows(table: pa.Table, images: Iterable[_Image]) -> list[int]:
     """Return which row of a table is of each training image, in the order of the source.
 
-    Raises:
-        ValueError: for an image twice, one that the source lacks or has in the other split, and a
-            training image without a row.
+    Raises `ValueError` for an image twice, one that the source lacks or has in the other split, and
+    a training image without a row.
     """
     place = dict[tuple[str, int | None], int]()
     splits, files, rows = (table[name].to_pylist() for name in ("split", "file", "row"))

@@ -20,9 +20,8 @@ def find(name: str) -> Metric | None:
 def needed(name: str) -> Metric:
     """Return a metric by its name in rows.
 
-    Raises:
-        ConfigError: if nothing that is installed declares it: its direction, and which runs may be
-            compared by it, are then not known.
+    Raises `ConfigError` if nothing that is installed declares it: its direction, and which runs may
+    be compared by it, are then not known.
     """
     if (metric := find(name)) is None:
         raise ConfigError(

@@ -81,18 +81,13 @@ class CollapseMonitor:
 
 
 class FeatureSpread(NamedTuple):
-    """Distance of features from being the same for all images.
+    """Distance of features from being the same for all images."""
 
-    Attributes:
-        std_ratio: standard deviation of the unit-length features, averaged over dimensions, times
-            sqrt(D): 0 for constant features, about 1 for directions spread evenly over the sphere.
-        effective_rank: see the function `effective_rank`.
-        collapsed: std_ratio < 0.05, or effective_rank < 1.5 where a higher one was possible.
-    """
-
+    # standard deviation of the unit-length features, averaged over dimensions, times sqrt(D): 0 for
+    # constant features, about 1 for directions spread evenly over the sphere.
     std_ratio: float
-    effective_rank: float
-    collapsed: bool
+    effective_rank: float  # see the function `effective_rank`
+    collapsed: bool  # std_ratio < 0.05, or effective_rank < 1.5 where a higher one was possible
 
 
 def feature_spread(features: Tensor) -> FeatureSpread | None:

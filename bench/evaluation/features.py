@@ -63,8 +63,7 @@ def clean(images: Tensor, view: str = "plain") -> Tensor:
 def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> Tensor:
     """One forward pass without gradients: normalised floats (B, C, H, W) to float32 (B, D).
 
-    Raises:
-        PluginError: if `encode` does not return one row of features per image.
+    Raises `PluginError` if `encode` does not return one row of features per image.
     """
     with torch.inference_mode():
         features = encode(batch.to(device, non_blocking=True))

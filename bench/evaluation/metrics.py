@@ -24,24 +24,17 @@ SCORES = ("objective_on", "objective_max_examples", "objective_clients", *ENCODE
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of an encoder or of a run.
+    """A metric of an encoder or of a run."""
 
-    Attributes:
-        name: in rows: a column, or a key of `metrics_json`. That of an accuracy ends in `_acc`.
-        title: heading of tables; empty = the name.
-        unit: accuracies are fractions in [0, 1], and shown in percent.
-        better: which values are better.
-        reads: fields of the section `evaluation` that change what a value means. Runs that differ
-            in one of them are not ranked together.
-        needs_labels: whether labels are read to compute it.
-    """
-
-    name: str
-    title: str = ""
+    name: str  # in rows: a column, or a key of `metrics_json`. That of an accuracy ends in `_acc`.
+    title: str = ""  # heading of tables; empty = the name
+    # accuracies are fractions in [0, 1], and shown in percent
     unit: Literal["fraction", "score", "count", "bytes"] = "score"
-    better: Literal["higher", "lower", "near 1"] = "higher"
+    better: Literal["higher", "lower", "near 1"] = "higher"  # which values are better
+    # fields of the section `evaluation` that change what a value means. Runs that differ in one of
+    # them are not ranked together.
     reads: tuple[str, ...] = ENCODERS
-    needs_labels: bool = False
+    needs_labels: bool = False  # whether labels are read to compute it
 
     @property
     def heading(self) -> str:

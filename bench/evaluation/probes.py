@@ -44,14 +44,12 @@ def class_angles(
 
     Features of a network that ends in ReLU and averaging are not negative, so plain angles do not
     exceed 90 degrees and shrink with all that the classes have in common; centred ones, after the
-    mean of the class means was subtracted, do not.
+    mean of the class means was subtracted, do not. Returns float64 (C (C - 1) / 2,) in [0, 180] on
+    the CPU; pairs with a mean of length 0 are left out.
 
     Source: Arora 2023, pFedAE, equations 4.1 and 4.2 (plain).
 
     Features (N, D) of test images are finite; classes without examples are left out.
-
-    Returns:
-        float64 (C (C - 1) / 2,) in [0, 180] on the CPU; pairs with a mean of length 0 are left out.
     """
     classes = class_tensor(labels, features.device)
     shape = num_classes, features.shape[1]
@@ -437,13 +435,11 @@ def mlp_predictions(
     Plain SGD with a constant rate, as in the source. Choices of ours, where the source is silent:
     512 hidden units, batches of 256 (an incomplete last one is used too), no momentum, no weight
     decay, and features standardised by the training set's mean and deviation, so that an encoder's
-    scale does not act as a learning rate. The seed names the draws of weights and order.
+    scale does not act as a learning rate. The seed names the draws of weights and order. Takes
+    finite features (N, D) with labels (N,), and (M, D) of the same encoder; returns the most
+    probable class of each test row, int64 (M,) on the CPU.
 
     Source: Arora 2023, pFedAE, experiments (two layers, SGD with 0.1, 100 epochs).
-
-    Returns:
-        For finite features (N, D) with labels (N,) and (M, D) of the same encoder: the most
-        probable class of each test row, int64 (M,) on the CPU.
     """
     classes = class_tensor(train_labels, device)
     mean, scale = standardisation(train)

@@ -18,18 +18,13 @@ from fedbench.bench.system.plugins import load, load_all
 
 @dataclass(frozen=True)
 class Probe:
-    """A measurement of a frozen encoder.
+    """A measurement of a frozen encoder."""
 
-    Attributes:
-        protocols: words of `evaluation.protocols` that ask for it.
-        measure: takes the encoder and all protocols of the run; gives values by metric. Values that
-            are not finite are dropped.
-        metrics: what it gives, unless it is registered elsewhere.
-    """
-
-    protocols: tuple[str, ...]
+    protocols: tuple[str, ...]  # words of `evaluation.protocols` that ask for it
+    # takes the encoder and all protocols of the run; gives values by metric. Values that are not
+    # finite are dropped.
     measure: Callable[[Encoded, Collection[str]], Mapping[str, float]]
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[Metric, ...] = ()  # what it gives, unless it is registered elsewhere
 
 
 def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:

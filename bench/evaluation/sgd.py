@@ -132,6 +132,8 @@ def linear_probe_paper(
     without warm-up; momentum 0.9, no weight decay. Features are not standardised. Images are uint8
     (N, C, H, W); a tensor on `device` saves a copy of each batch. The caller puts the backbone
     `encode` into eval mode and on `device`; the seed names the draws of weights, order and views.
+    Returns the accuracy on all test images, in [0, 1]. Raises `NonFiniteFeaturesError` if a feature
+    is NaN or infinite.
 
     Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released evaluation code.
     Deliberate deviations: the training images are shuffled, and all test images count (the release
@@ -139,12 +141,6 @@ def linear_probe_paper(
     10,000 images); the schedule begins with the first step (the release's first has rate 0.1, and
     every later one the scheduled rate of the step before). As there, an incomplete last training
     batch is dropped; where that would leave none, the few images are one batch.
-
-    Returns:
-        Accuracy on all test images, in [0, 1].
-
-    Raises:
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
     # Before the training, so that a diverged encoder is noticed in seconds.
     test = extract(encode, test_images, device=device)  # (M, D)
@@ -199,10 +195,8 @@ def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[st
 
     The labelled images are equally many of each class, drawn by the run's seed from those that
     protocols learn from (`Setup.probed`); the smaller set lies within the larger one. The net,
-    whose weights are the first ones, does not change.
-
-    Returns:
-        `finetune_1pct_acc` and `finetune_10pct_acc`, NaN where the training diverged.
+    whose weights are the first ones, does not change. Returns `finetune_1pct_acc` and
+    `finetune_10pct_acc`, NaN where the training diverged.
     """
     dataset, seed = setup.dataset, setup.config.seed
     labels = hide_all(dataset.train_labels)
@@ -245,7 +239,8 @@ def finetune(
 
     Nesterov momentum 0.9, no weight decay, batch norm in training mode; the learning rate is lr *
     batch_size / 256, taken to 0 along half a cosine, step by step. An incomplete last batch is left
-    out; where that would leave none, the few images are one batch.
+    out; where that would leave none, the few images are one batch. Returns the accuracy on all test
+    images, in [0, 1]; NaN if the training diverged.
 
     Source: ours. Lubana et al. 2022, https://arxiv.org/abs/2205.11506, fine-tunes with 1 % and 10 %
     of the labels without giving settings, on images that were not pre-trained on; so does this with
@@ -255,9 +250,6 @@ def finetune(
     The net is trained in place; `encode` maps it and normalised images (B, C, H, W) to features (B,
     D). Images are uint8 (N, C, H, W), labels (N,); the seed names the draws of the layer's weights,
     of order and views.
-
-    Returns:
-        Accuracy on all test images, in [0, 1]; NaN if the training diverged.
     """
     dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
     weight, bias = initial_layer(dim, num_classes, seed, device)

@@ -13,24 +13,17 @@ from fedbench.bench.system.errors import UnknownNameError, did_you_mean
 
 @dataclass(frozen=True)
 class Option:
-    """A field of a dataclass as an option of the command line, in the `Annotated` of its type.
-
-    Attributes:
-        flags: its names there, separated by blanks; empty = the field's.
-        limits: `min` and `max` of a number.
-        check: refuses a value before anything heavy is imported, else returns what the field takes.
-        kind: type on the command line, if it is another one.
-        metavar: stands for its value in the help; None = N, X, NAME or FILE by its type.
-        panel: its heading in the help; empty = the command's own options.
-    """
+    """A field of a dataclass as an option of the command line, in the `Annotated` of its type."""
 
     help: str
-    flags: str = ""
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    flags: str = ""  # its names there, separated by blanks; empty = the field's
+    limits: Mapping[str, Any] = field(default_factory=dict)  # `min` and `max` of a number
+    # refuses a value before anything heavy is imported, else returns what the field takes
     check: Callable[[Any], Any] | None = None
-    kind: Any = None
+    kind: Any = None  # type on the command line, if it is another one
+    # stands for its value in the help; None = N, X, NAME or FILE by its type.
     metavar: str | None = None
-    panel: str = ""
+    panel: str = ""  # its heading in the help; empty = the command's own options
 
 
 def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | None]:

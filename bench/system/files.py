@@ -49,9 +49,8 @@ def write_error(
 def read_limited(path: Path, limit: int) -> bytes:
     """Return the bytes, at most `limit`, of an untrusted file, device or pipe.
 
-    Raises:
-        OSError: if it cannot be read; with `EFBIG` if it is larger, with `EPIPE` for a named pipe
-            that nothing writes to.
+    Raises `OSError` if it cannot be read; with `EFBIG` if it is larger, with `EPIPE` for a named
+    pipe that nothing writes to.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe without a writer hangs
     with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -71,9 +70,8 @@ def read_limited(path: Path, limit: int) -> bytes:
 def read_regular(path: Path, limit: int) -> bytes:
     """Return the bytes, at most `limit`, of a file, without opening what is no plain file.
 
-    Raises:
-        OSError: if it cannot be read; with `EINVAL` if it is no plain file or a symbolic link, with
-            `EFBIG` if it is larger.
+    Raises `OSError` if it cannot be read; with `EINVAL` if it is no plain file or a symbolic link,
+    with `EFBIG` if it is larger.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
@@ -84,11 +82,9 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
     """Write a file so that a reader, or a restart after a crash, sees all of it or nothing.
 
     The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and get the
-    final name in one step; the folder is created if need be and flushed too.
-
-    Raises:
-        FedbenchError: of class `error`, when the disk is full, read-only or fails; the temporary
-            file is removed and an existing file stays as it was.
+    final name in one step; the folder is created if need be and flushed too. Raises
+    `FedbenchError`, of class `error`, when the disk is full, read-only or fails; the temporary file
+    is removed and an existing file stays as it was.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +181,7 @@ def sweep_temporary(folder: Path) -> int:
 def check_writable(folder: Path) -> None:
     """Try a write in `folder`, or where it would be created, and leave no trace.
 
-    Raises:
-        StoreError: when nothing can be written there; the message says why.
+    Raises `StoreError` when nothing can be written there; the message says why.
     """
     place = folder
     while not place.exists() and place != place.parent:
@@ -203,10 +198,8 @@ def lock_file(path: Path, *, wait: bool = False) -> int | None:
 
     The system releases the lock when the holder closes the descriptor or ends, however it ends. The
     file, in a folder that exists, is created if need be and stays: deleting it would let two
-    processes lock two files of one name. With `wait`, the other holder is waited for.
-
-    Raises:
-        OSError: when the file cannot be created, or the file system has no locks.
+    processes lock two files of one name. With `wait`, the other holder is waited for. Raises
+    `OSError` when the file cannot be created, or the file system has no locks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -229,8 +222,7 @@ def release_lock(descriptor: int | None) -> None:
 def file_lock(path: Path) -> Iterator[bool]:
     """Hold a `lock_file` inside the block; yields False, at once, if another holder has it.
 
-    Raises:
-        StoreError: when the file cannot be created, or the file system has no locks.
+    Raises `StoreError` when the file cannot be created, or the file system has no locks.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,30 +34,21 @@ _PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
 
 @dataclass(frozen=True)
 class Platform:
-    """Names and fingerprint of a numeric platform.
-
-    Attributes:
-        aten: instruction set of torch's own operations, as `AVX2` or `DEFAULT`.
-        onednn: implementations that oneDNN chose for a few convolutions, as `jit:avx2`; `none` if
-            torch computes them without it.
-        torch_blas: library and version that torch was built with.
-        numpy_blas: libraries of numpy and scipy, with versions and the kernels they chose.
-        device: `cpu`, or `cuda` with the GPU, its compute capability, CUDA and cuDNN.
-        precision: of float32 products: `ieee`, `tf32` or `bf16`.
-        fingerprint: SHA-256 of the bits of fixed operations, 64 hexadecimal digits.
-    """
+    """Names and fingerprint of a numeric platform."""
 
     architecture: str
-    aten: str
+    aten: str  # instruction set of torch's own operations, as `AVX2` or `DEFAULT`
+    # implementations that oneDNN chose for a few convolutions, as `jit:avx2`; `none` if torch
+    # computes them without it.
     onednn: str
-    torch_blas: str
-    numpy_blas: str
+    torch_blas: str  # library and version that torch was built with
+    numpy_blas: str  # libraries of numpy and scipy, with versions and the kernels they chose
     torch: str
     numpy: str
     scipy: str
-    device: str
-    precision: str
-    fingerprint: str
+    device: str  # `cpu`, or `cuda` with the GPU, its compute capability, CUDA and cuDNN
+    precision: str  # of float32 products: `ieee`, `tf32` or `bf16`
+    fingerprint: str  # SHA-256 of the bits of fixed operations, 64 hexadecimal digits
 
     def __str__(self) -> str:
         """Short text; equal if and only if the records are, by the hash at its end."""

@@ -25,10 +25,8 @@ _SECONDS_TO_DIE = 5.0
 def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     """Make a folder that is gone after the block, and delete folders of dead processes.
 
-    It is made in `place`, else in the system's folder for temporary files.
-
-    Raises:
-        ResourceError: if it cannot be made, or the block cannot write in it.
+    It is made in `place`, else in the system's folder for temporary files. Raises `ResourceError`
+    if it cannot be made, or the block cannot write in it.
     """
     place = temporary_place() if place is None else place
     try:

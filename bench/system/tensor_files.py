@@ -51,11 +51,9 @@ def read(
     """Return the JSON values and the tensors of a file, after checking them.
 
     Tensors are private maps of the file: processes share the memory, and a change to a tensor does
-    not reach the file. With a prefix, or several, only tensors of such names are read.
-
-    Raises:
-        OSError: if the file cannot be opened.
-        ValueError: if it is torn, altered, or not one that `encode` made.
+    not reach the file. With a prefix, or several, only tensors of such names are read. Raises
+    `OSError` if the file cannot be opened. Raises `ValueError` if it is torn, altered, or not one
+    that `encode` made.
     """
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         if not has_checksum(data):

@@ -25,23 +25,15 @@ _ALWAYS = ("num_clients", "min_client_size")
 
 @dataclass(frozen=True)
 class Examples:
-    """What a partitioner looks at.
+    """What a partitioner looks at."""
 
-    Attributes:
-        labels: (N,) classes in 0..C-1, `HIDDEN` where there is none.
-        num_classes: C.
-        num_clients: K.
-        seed: the run's.
-        clients: (N,) clients 0..G-1 that the images come with, such as writers; None = none.
-        num_groups: G.
-    """
-
-    labels: IntArray
-    num_classes: int
-    num_clients: int
-    seed: int
+    labels: IntArray  # (N,) classes in 0..C-1, `HIDDEN` where there is none
+    num_classes: int  # C
+    num_clients: int  # K
+    seed: int  # the run's
+    # (N,) clients 0..G-1 that the images come with, such as writers; None = none.
     clients: IntArray | None = None
-    num_groups: int = 0
+    num_groups: int = 0  # G
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -54,18 +46,14 @@ class Partitioner:
     """A rule that gives every training example a client.
 
     The parameters by keyword of `assign` and `rotate` are the fields of `data` that it reads.
-
-    Attributes:
-        assign: `assign(examples, *, …) -> Owners`.
-        rotate: `rotate(owners, examples, *, …) -> Angles`; None leaves images upright.
-        source: what `assign` looks at; without "labels", examples may lack them.
-        may_leave_clients_empty: whether there may be more clients than examples.
     """
 
-    assign: Callable[..., Owners]
+    assign: Callable[..., Owners]  # `assign(examples, *, …) -> Owners`
+    # `rotate(owners, examples, *, …) -> Angles`; None leaves images upright.
     rotate: Callable[..., Angles] | None = None
+    # what `assign` looks at; without "labels", examples may lack them.
     source: Literal["labels", "clients", "nothing"] = "labels"
-    may_leave_clients_empty: bool = False
+    may_leave_clients_empty: bool = False  # whether there may be more clients than examples
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

@@ -52,36 +52,24 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class Request:
-    """What a source is made from.
+    """What a source is made from."""
 
-    Attributes:
-        name: `data.name` of a configuration.
-        root: folder of all caches; downloads go to its folder `raw`.
-        command: shell command that prepares the data set.
-    """
-
-    name: str
-    root: Path
+    name: str  # `data.name` of a configuration
+    root: Path  # folder of all caches; downloads go to its folder `raw`
     reading: Reading
-    command: str
+    command: str  # shell command that prepares the data set
     download: bool
 
 
 class Entry(NamedTuple):
-    """One name that `data.name` takes, such as `digits`, or a form of names, such as `hub:PATH`.
+    """One name that `data.name` takes, such as `digits`, or a form of names, such as `hub:PATH`."""
 
-    Attributes:
-        make: makes the source.
-        get: how a user gets the images, where `{raw}` is the folder of downloads; empty = by
-            `fedbench data prepare`.
-        size: classes, (C, H, W), training and test images; None where they depend on the path.
-        has_columns: whether `data.label_column` and `data.natural_column` can name one.
-    """
-
-    make: Callable[[Request], Source]
+    make: Callable[[Request], Source]  # makes the source
+    # how a user gets the images; `{raw}` is the folder of downloads, "" = `fedbench data prepare`
     get: str = ""
+    # classes, (C, H, W), training and test images; None where they depend on the path.
     size: tuple[int, tuple[int, int, int], int, int] | None = None
-    has_columns: bool = False
+    has_columns: bool = False  # whether `data.label_column` and `data.natural_column` can name one
 
 
 SOURCES: dict[str, Entry] = {}
@@ -148,8 +136,7 @@ class PluginSource(Source):
 def entry_of(name: str) -> Entry:
     """Return the entry that a data set's name belongs to.
 
-    Raises:
-        UnknownNameError: no such data set.
+    Raises `UnknownNameError` for another name.
     """
     kind, colon, _ = name.partition(":")
     for form, entry in entries().items():

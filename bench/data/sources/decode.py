@@ -40,21 +40,14 @@ BROKEN = (
 
 
 class Picture(NamedTuple):
-    """One image of a source.
+    """One image of a source."""
 
-    Attributes:
-        content: its file, the content of one, or pixels uint8 (H, W) or (H, W, 3).
-        label: the class, text that names it, or `HIDDEN`.
-        file: the file or the set that it is in.
-        row: its place there, from 0; None where it is the file.
-        client: value of the column that clients are made of.
-    """
-
+    # its file, the content of one, or pixels uint8 (H, W) or (H, W, 3)
     content: Path | bytes | npt.NDArray[np.uint8]
-    label: int | str
-    file: str
-    row: int | None = None
-    client: str | int | None = None
+    label: int | str  # the class, text that names it, or `HIDDEN`
+    file: str  # the file or the set that it is in
+    row: int | None = None  # its place there, from 0; None where it is the file
+    client: str | int | None = None  # value of the column that clients are made of
 
     @property
     def place(self) -> str:
@@ -81,17 +74,12 @@ Part = Iterable[Picture]
 
 
 class Splits(NamedTuple):
-    """Images of a source.
+    """Images of a source."""
 
-    Attributes:
-        train: training images, part after part.
-        test: test images; empty where the source has no test split.
-        class_names: by label; None numbers labels that are text in their order, and calls classes
-            "0", "1", … up to the largest label otherwise.
-    """
-
-    train: Sequence[Part]
-    test: Sequence[Part]
+    train: Sequence[Part]  # training images, part after part
+    test: Sequence[Part]  # test images; empty where the source has no test split
+    # by label; None numbers labels that are text in their order, and calls classes "0", "1", … up
+    # to the largest label otherwise.
     class_names: tuple[str, ...] | None
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
@@ -173,10 +161,8 @@ def write_splits(
 
     Two passes: headers first, so that shape and number are known before the first byte is written
     and memory stays at one block of images. `name` is for messages; with a `size` images become
-    squares of that side, else they have one size already. Returns the class names.
-
-    Raises:
-        DataError: a picture is torn, sizes differ, a label is out of range, or a split is empty.
+    squares of that side, else they have one size already. Returns the class names. Raises
+    `DataError` if a picture is torn, sizes differ, a label is out of range, or a split is empty.
     """
     if not splits.test:
         _log.warning(

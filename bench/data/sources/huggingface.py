@@ -42,14 +42,10 @@ Field = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of rows.
+    """A file of rows."""
 
-    Attributes:
-        place: its name in messages.
-        open: returns it as a `datasets.IterableDataset` or `Dataset`.
-    """
-
-    place: str
+    place: str  # its name in messages
+    # returns it as a `datasets.IterableDataset` or `Dataset`
     open: Callable[[], Any] = field(repr=False)
     reading: Reading
     labelled: bool = True
@@ -160,8 +156,7 @@ def label_of(value: Any) -> int | str:
 def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
     """Find the columns of images, labels and clients; fields of a `.json` count as columns.
 
-    Raises:
-        DataError: there is no such column, or several could be meant.
+    Raises `DataError` if there is no such column, or several could be meant.
     """
     import pyarrow as pa
 
@@ -335,9 +330,7 @@ class HubName(Source):
     """A data set by its name on the Hub: OWNER/NAME, OWNER/NAME/CONFIG, either with @REVISION.
 
     `fedbench data prepare` may download it; otherwise the library reads its own cache offline.
-
-    Raises:
-        ConfigError: the name has another form.
+    Raises `ConfigError` if the name has another form.
     """
 
     request: Request

@@ -27,21 +27,14 @@ DEBIAN = {"fashion-mnist": Path("/usr/share/datasets/fashion-mnist/train-images-
 
 @dataclass(frozen=True)
 class TorchvisionSet(Source):
-    """A data set that torchvision can download into `raw` and read from there.
+    """A data set that torchvision can download into `raw` and read from there."""
 
-    Attributes:
-        key: name of the set and of its cache.
-        size: classes, (C, H, W), training and test images.
-        split_argument: whether the class takes split="train" instead of train=True.
-        parts: torchvision's splits that training images come from.
-    """
-
-    key: str
+    key: str  # name of the set and of its cache
     class_name: str
-    size: tuple[int, tuple[int, int, int], int, int]
+    size: tuple[int, tuple[int, int, int], int, int]  # classes, (C, H, W), training and test images
     request: Request
-    split_argument: bool = False
-    parts: tuple[str, ...] = ("train",)
+    split_argument: bool = False  # whether the class takes split="train" instead of train=True
+    parts: tuple[str, ...] = ("train",)  # torchvision's splits that training images come from
 
     @property
     def raw(self) -> Path:

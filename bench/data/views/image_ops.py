@@ -185,10 +185,7 @@ def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
 def rotate90(images: Tensor, turns: Tensor) -> Tensor:
     """Turn each image (B, C, N, N) counter-clockwise by `turns` (B,) quarters, modulo 4.
 
-    Exact, differentiable, for any dtype.
-
-    Raises:
-        DataError: the images are not square.
+    Exact, differentiable, for any dtype. Raises `DataError` if the images are not square.
     """
     if images.shape[-1] != images.shape[-2]:
         raise DataError(

@@ -20,32 +20,24 @@ from fedbench.bench.data.views.resampling import Interpolation
 
 @dataclass(frozen=True)
 class ViewRecipe:
-    """Random operations on an image, in the order of the fields; probabilities are per image.
-
-    Attributes:
-        crop: nothing, a random box resized to the old size, or a window of the padded image.
-        scale: share of the image that a resized crop covers, lowest and highest.
-        interpolation: kernel of the resized crop.
-        flip: probability of a left-right flip.
-        jitter: half-widths (brightness, contrast, saturation, hue), applied with probability 0.8.
-        blur: probability of the 3x3 blur with sigma uniform in [0.1, 2].
-        rand_augment: number of operations and their magnitude in 0..30, not with a resized crop.
-        cutout: side of a greyed-out square, as a share of the image's shorter side.
-        normalised: shift and scale by the project's one mean and deviation at the end.
-    """
+    """Random operations on an image, in the order of the fields; probabilities are per image."""
 
     description: str
+    # nothing, a random box resized to the old size, or a window of the padded image
     crop: Literal["none", "resized", "padded"] = "none"
+    # share of the image that a resized crop covers, lowest and highest
     scale: tuple[float, float] = (0.08, 1.0)
-    interpolation: Interpolation = "bicubic"
-    flip: float = 0.0
+    interpolation: Interpolation = "bicubic"  # kernel of the resized crop
+    flip: float = 0.0  # probability of a left-right flip
+    # half-widths (brightness, contrast, saturation, hue), applied with probability 0.8
     jitter: tuple[float, float, float, float] | None = None
     grayscale: float = 0.0
-    blur: float = 0.0
+    blur: float = 0.0  # probability of the 3x3 blur with sigma uniform in [0.1, 2]
     solarize: float = 0.0
+    # number of operations and their magnitude in 0..30, not with a resized crop
     rand_augment: tuple[int, int] | None = None
-    cutout: float = 0.0
-    normalised: bool = True
+    cutout: float = 0.0  # side of a greyed-out square, as a share of the image's shorter side
+    normalised: bool = True  # shift and scale by the project's one mean and deviation at the end
 
 
 _PLAIN = ViewRecipe("the image itself")

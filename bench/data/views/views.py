@@ -37,11 +37,8 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
 
     The view, a key of `VIEWS`, is normalised unless its recipe says not. The draws of the CPU
     generator depend on the recipe and on (B, H, W) alone. Images are uint8 with C = 1 (no
-    saturation, hue, grayscale) or 3, H and W at least 4.
-
-    Raises:
-        UnknownNameError: no view has this name.
-        DataError: images of another dtype or shape.
+    saturation, hue, grayscale) or 3, H and W at least 4. Raises `UnknownNameError` for
+    another name, `DataError` for images of another dtype or shape.
     """
     recipe = VIEWS.get(name)
     if recipe is None:

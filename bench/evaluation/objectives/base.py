@@ -47,18 +47,13 @@ class Projections:
 
 
 class Statistic(ABC):
-    """A sum over images.
+    """A sum over images."""
 
-    Attributes:
-        name: in messages and listings.
-        meaning: one line.
-        sensitivity: largest Euclidean change when one image is added; None = unbounded.
-        repeated: whether it is sent in every exchange but the first, and not in the first.
-    """
-
-    name: ClassVar[str]
-    meaning: ClassVar[str]
+    name: ClassVar[str]  # in messages and listings
+    meaning: ClassVar[str]  # one line
+    # largest Euclidean change when one image is added; None = unbounded.
     sensitivity: ClassVar[float | None] = None
+    # whether it is sent in every exchange but the first, and not in the first
     repeated: ClassVar[bool] = False
 
     @abstractmethod
@@ -96,24 +91,16 @@ def score_of_sums(
 
 
 class Objective(ABC):
-    """A label-free score; its docstring's first line is shown in listings.
+    """A label-free score; its docstring's first line is shown in listings."""
 
-    Attributes:
-        name: on the command line.
-        metric: the value in rows; see `score_of_sums`.
-        formula: one line of plain text.
-        source: where it is from; `ours` for our own.
-        statistics: what clients send.
-        exchanges: times that clients send; beyond one the server answers between them.
-        sees_contraction: whether shrinking all projections towards their mean changes the value.
-    """
-
-    name: ClassVar[str]
-    metric: ClassVar[Metric]
-    formula: ClassVar[str]
-    source: ClassVar[str]
-    statistics: ClassVar[tuple[Statistic, ...]]
+    name: ClassVar[str]  # on the command line
+    metric: ClassVar[Metric]  # the value in rows; see `score_of_sums`
+    formula: ClassVar[str]  # one line of plain text
+    source: ClassVar[str]  # where it is from; `ours` for our own
+    statistics: ClassVar[tuple[Statistic, ...]]  # what clients send
+    # times that clients send; beyond one the server answers between them.
     exchanges: ClassVar[int] = 1
+    # whether shrinking all projections towards their mean changes the value
     sees_contraction: ClassVar[bool] = False
 
     @abstractmethod

@@ -20,21 +20,14 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class ClientObjective:
-    """An unweighted mean over clients, or a sum of two; more is better.
+    """An unweighted mean over clients, or a sum of two; more is better."""
 
-    Attributes:
-        metrics: names in rows of what is added; `final_loss` with a minus.
-        sees_contraction: whether a net that only shrinks changes it.
-        ranked: add the ranks among the trials of a study instead of the values.
-        exploratory: no study that was announced before its runs has confirmed it.
-    """
-
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...]  # names in rows of what is added; `final_loss` with a minus
     formula: str
     source: str
-    sees_contraction: bool
-    ranked: bool = False
-    exploratory: bool = False
+    sees_contraction: bool  # whether a net that only shrinks changes it
+    ranked: bool = False  # add the ranks among the trials of a study instead of the values
+    exploratory: bool = False  # no study that was announced before its runs has confirmed it
 
     @property
     def trained(self) -> bool:

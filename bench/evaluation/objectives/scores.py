@@ -410,8 +410,7 @@ def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
 def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
     """Fit log lambda_j = c - alpha log j, weighted by 1 / j, over indices low to high - 1 from 0.
 
-    Returns:
-        alpha, and the weighted R^2.
+    Returns alpha, and the weighted R^2.
     """
     index = torch.arange(low + 1, high + 1, dtype=torch.float64)
     x, y, weight = index.log(), eigenvalues[low:high].log(), 1 / index
@@ -427,10 +426,8 @@ def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
 def lidar(between: Tensor, within: Tensor, share: float = 1e-4, least: float = 0.0) -> float | None:
     """Return the effective rank of the eigenvalues of (S_w + c I)^-1 S_b, both (d, d).
 
-    c is the given share of the mean variance of S_w, and at least `least`.
-
-    Returns:
-        At least 1; 1 where images coincide; None where only views do.
+    c is the given share of the mean variance of S_w, and at least `least`. Returns at least 1; 1
+    where images coincide; None where only views do.
     """
     if float(between.diagonal().sum()) <= 0:
         return 1.0
