@@ -1,14 +1,9 @@
 """Bundles: rows with curves, studies and hashes in one folder or .zip, to hand to others.
 
-```
-manifest.json               who, rows, and SHA-256 and size of every other file; with its checksum
-rows/<row_id>.parquet       as in the store
-cells/<row_id>/curve.parquet
-trials/<study_id>/          the studies that rows took their settings from, as in the store
-```
-
-A bundle's folder is a store, so that every command reads it with `--store`. Equal rows and equal
-names give equal bytes; the id of a bundle is the SHA-256 of its manifest.
+A bundle is a store, with rows/<row_id>.parquet, cells/<row_id>/curve.parquet and the studies in
+trials/<study_id>/ that rows took their settings from. Its `manifest.json` says who submits it and
+has SHA-256 and size of every other file. Equal rows and equal names give equal bytes; the id of a
+bundle is the SHA-256 of its manifest.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.reader import parse_record
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -63,11 +58,7 @@ class Person:
 
 
 def person(name: str | None, orcid: str | None = None) -> Person | None:
-    """Return who is named; None without a name.
-
-    Raises `ConfigError` for an ORCID iD without a name, or a text that is not 1 to 200 printable
-    characters.
-    """
+    """Return who is named, None without a name; `ConfigError` for an ORCID iD alone or odd text."""
     if name is None:
         if orcid is not None:
             raise ConfigError("--orcid needs --by NAME")
@@ -105,12 +96,11 @@ class Entry:
 class Bundle:
     """A bundle that was read."""
 
-    root: Path  # its folder, or the temporary one that its .zip was unpacked to
+    root: Path  # its folder, or the one that its .zip was unpacked to
     id: str  # SHA-256 of the manifest, in hexadecimal digits
-    by: Person | None  # who submits it; None if it does not say
+    by: Person | None  # who submits it
     entries: Mapping[str, Entry]  # rows that could be read, by row id
-    # row id (empty for the bundle as a whole) and one line for each fault of a file
-    problems: tuple[tuple[str, str], ...]
+    problems: tuple[tuple[str, str], ...]  # row id ("" = the bundle) and a line for each bad file
 
 
 class _File(BaseModel):
@@ -191,10 +181,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 @contextmanager
 def open_bundle(path: Path | str) -> Iterator[Bundle]:
-    """Read a bundle; a .zip is unpacked to a temporary folder while the block runs.
-
-    Raises `StoreError` for a path that holds no bundle.
-    """
+    """Read a bundle, whose .zip is unpacked to a temporary folder; `StoreError` if it is none."""
     path = Path(path).expanduser()
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
@@ -261,8 +248,7 @@ def read_manifest(data: bytes) -> Manifest:
     try:
         manifest = Manifest.model_validate(content)
     except ValidationError as err:
-        first = err.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from err
+        raise ValueError(first_problem(err)) from err
     expected = {name for row_id in manifest.rows for name in files_of(row_id)}
     listed = {name for name in manifest.files if not re.fullmatch(_STUDY, name)}
     if listed != expected:

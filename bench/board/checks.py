@@ -41,10 +41,7 @@ from fedbench.bench.training.steps import partition_of
 
 
 def data_of(revision: str, data_dir: Path | None) -> Dataset | None:
-    """Return the data set of a revision; None if it is neither in a table nor in a cache.
-
-    Of a known revision that no cache here holds, it is `blank`.
-    """
+    """Return the data set of a revision: from a cache, else `blank` if it is known, else None."""
     if (found := cached_dataset(revision, data_dir)) is not None:
         return found
     name, part = SUBSETS.get(revision, (REVISIONS.get(revision, ""), None))
@@ -72,10 +69,7 @@ def blank(
 
 @dataclass(frozen=True)
 class Expected:
-    """Facts that every honest run of a configuration has.
-
-    Parameters, messages and rounds follow from shapes, which a net without weights has too.
-    """
+    """Facts that every honest run of a configuration has; they follow from shapes alone."""
 
     setup: Setup  # the run on one blank image a client
     needs: Needs  # of its method

@@ -231,25 +231,21 @@ seeds, nothing is said about its spread.
 {licence}. `CITATION.cff` says how to cite it.
 """
 
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "includes": "cr:includes",
-    "recordSet": "cr:recordSet",
-    "repeated": "cr:repeated",
-    "sc": "https://schema.org/",
-    "source": "cr:source",
-}
+_TERMS = "citeAs column extract field fileObject fileSet includes recordSet repeated source"
+_CONTEXT: Mapping[str, Any] = dict(
+    sorted(
+        {
+            "@language": "en",
+            "@vocab": "https://schema.org/",
+            "conformsTo": "dct:conformsTo",
+            "cr": "http://mlcommons.org/croissant/",
+            "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+            "dct": "http://purl.org/dc/terms/",
+            "sc": "https://schema.org/",
+            **{term: f"cr:{term}" for term in _TERMS.split()},
+        }.items()
+    )
+)
 """Croissant 1.0's terms that are used, and schema.org for the rest."""
 
 
@@ -360,17 +356,12 @@ def release(
     version: str,
     against: Store | Path | str | None = None,
 ) -> Released:
-    """Write a release of all rows of a store with their curves.
+    """Write all rows of a store with their curves into a new or empty folder.
 
-    Equal stores give equal bytes. Raises `ConfigError` for a bad version, a folder that is not
-    empty, or a store without rows. Raises `StoreError` for a store with files that cannot be read,
-    or a folder that cannot be written.
-
-    Args:
-        folder: new or empty folder.
-        store: see `open_store`.
-        version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
-        against: an earlier release or a store; ranks that differ are listed with their causes.
+    Equal stores give equal bytes. The version has letters, digits, dots and hyphens, as `2026.11`.
+    `against` is an earlier release or a store; ranks that differ are listed with their causes.
+    Raises `ConfigError` for a bad version, a folder that is not empty or a store without rows, and
+    `StoreError` for files that cannot be read, or a folder that cannot be written.
     """
     folder = Path(folder).expanduser()
     if not version.replace(".", "").replace("-", "").isalnum():

@@ -1,7 +1,7 @@
 """Who reproduced which rows: records that others stored, compared again whenever they are read.
 
-`reproductions/<row_id>/<hash>.json` of a store holds the whole row that a repetition gave, who did
-it, and the hash of the results that it was compared with. A record counts if its comparison, made
+`reproductions/<row_id>/<hash>.json` of a store holds the row that a repetition gave, who did it,
+and the hash of the results that it was compared with. A record counts if the comparison, made
 again, succeeds, and if its author neither submitted the row nor counts already.
 """
 
@@ -20,7 +20,7 @@ from fedbench.bench.board.bundle import Person, read_manifest
 from fedbench.bench.board.checks import data_of
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.runs.compare import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -45,11 +45,10 @@ class Record:
     """One reproduction by somebody."""
 
     file: str
-    by: Person | None = None  # who did it; None if nobody is named
-    platform: str = ""  # numeric platform of the repetition; empty if the record cannot be read
+    by: Person | None = None
+    platform: str = ""  # of the repetition; empty if the record cannot be read
     verdict: Verdict | None = None  # of the comparison, made again; None if it could not be made
-    # largest difference of an accuracy that the comparison allows between platforms
-    limit: float | None = None
+    limit: float | None = None  # difference of an accuracy allowed between platforms
     reason: str = ""  # why it does not count; empty if it does
 
 
@@ -77,7 +76,7 @@ def record_reproduction(store: Store, result: Reproduction, who: Person) -> Path
     return file
 
 
-def reproductions(store: Store, data_dir: Path | None = None) -> dict[str, Reproduced]:
+def reproductions(store: Store) -> dict[str, Reproduced]:
     """Return the reproductions of the rows of a store that have records, by row id."""
     folders = [path for path in list_folder(store.root / REPRODUCTIONS) if path.is_dir()]
     if not folders:
@@ -89,7 +88,7 @@ def reproductions(store: Store, data_dir: Path | None = None) -> dict[str, Repro
         if not claimed:
             continue
         by = tuple(dict.fromkeys(submitters.get(folder.name, [])))
-        dataset = data_of(next(iter(claimed.values())).dataset_revision, data_dir)
+        dataset = data_of(next(iter(claimed.values())).dataset_revision, None)
         num_test = None if dataset is None else len(dataset.test_labels)
         records, seen = [], {person.identity: "by who submitted the row" for person in by}
         for file in list_folder(folder):
@@ -114,8 +113,7 @@ def _record(
         plain = parse_json(read_regular(file, _LARGEST))
         content = _Content.model_validate_json(json.dumps(plain))
     except ValidationError as err:
-        first = err.errors()[0]
-        return replace(record, reason=f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return replace(record, reason=first_problem(err))
     except (OSError, ValueError) as err:
         return replace(record, reason=str(err))
     again, row = content.row, claimed.get(content.claimed)

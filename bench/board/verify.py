@@ -52,7 +52,7 @@ class Submission:
     num_bytes: int
     licence: str
     left_out: tuple[str, ...]  # runs of the store that were left out, each with the reason
-    checks: tuple[CheckCount, ...]  # outcome of the checks that need no run
+    checks: tuple[CheckCount, ...]
     commands: tuple[str, ...]  # command lines that propose it, from a clone of the board's project
     text: str
 
@@ -73,8 +73,8 @@ def submit(
 ) -> Submission:
     """Pack runs of a store into a bundle; equal runs and equal names give equal bytes.
 
-    Raises `ConfigError` for no run, a file that is there already, or names that are none. Raises
-    `StoreError` for runs that cannot be submitted, or that the checks refuse.
+    Raises `ConfigError` for no run, a file that is there already, or names that are none, and
+    `StoreError` for runs that cannot be submitted or that the checks refuse.
 
     Args:
         run_ids: row ids, or unambiguous beginnings of them; see `Store.find`.
@@ -233,24 +233,14 @@ def verify_bundle(
 ) -> BundleVerification:
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
 
-    Raises `ConfigError` for a negative `rerun`. Raises `StoreError` for a path that holds no
-    bundle, or a store that cannot be written. Raises `FedbenchError` for rows that cannot be run
-    again here.
+    Rows are compared with those of `store`; None = `add_to`, else as `open_store`, and a store that
+    is not there has no rows. So many rows as `rerun` says, chosen by the bundle's id, are run
+    again, with `data_name`, `data_dir`, `workers` and `device` as in `reproduce`; `on_rerun` takes
+    the id of each and returns what is called after its rounds. `add_to` takes the rows if nothing
+    contradicts them, and reproductions by who is named (`by`, `orcid`).
 
-    Args:
-        bundle: a .zip or a folder that `submit` wrote.
-        store: the board to compare runs with; None = `add_to`, else as `open_store`, and a store
-            that is not there has no rows.
-        rerun: rows to run again, which the bundle's id chooses.
-        add_to: store that takes the rows if nothing contradicts them.
-        data_name: as in `reproduce`.
-        data_dir: as in `reproduce`.
-        workers: as in `reproduce`.
-        device: as in `reproduce`.
-        by: name of who runs rows again; they are then recorded in `add_to`.
-        orcid: ORCID iD of the same.
-        on_rerun: called with the id of each row before it is run again; returns what is called
-            after each of its rounds.
+    Raises `StoreError` for a path that holds no bundle or a store that cannot be written, and
+    `FedbenchError` for rows that cannot be run again here.
     """
     if rerun < 0:
         raise ConfigError(f"--rerun must be 0 or more (got {rerun})")
@@ -310,14 +300,7 @@ def verify_bundle(
 def verify_claims(
     store: Store | Path | str | None = None, *, data_dir: Path | str | None = None
 ) -> BundleVerification:
-    """Check the rows of a store like a bundle's; `verify` checks its files.
-
-    Raises `StoreError` for a store that is not there.
-
-    Args:
-        store: see `open_store`.
-        data_dir: cache of data sets; None = the default one.
-    """
+    """Check the rows of a store like a bundle's; `verify` checks its files."""
     began, store = time.monotonic(), open_store(store).require()
     checker = Checker(as_path(data_dir), store)
     rows = [row for row in store.rows() if row.status != "error"]

@@ -11,8 +11,6 @@ from fedbench.bench.system.errors import ConfigError
 def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
     """Flatten nested mappings to dotted names; mappings under names in `keep` stay values.
 
-    Raises `ConfigError` if a name is given twice, nested and dotted.
-
     >>> flatten({"client": {"lr": 0.1}, "data.alpha": 1.0})
     {'client.lr': 0.1, 'data.alpha': 1.0}
     """
@@ -33,8 +31,6 @@ def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str,
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Nest a flat mapping; the inverse of `flatten`.
-
-    Raises `ConfigError` if a name is both a value and a group of values.
 
     >>> unflatten({"client.lr": 0.1, "seed": 3})
     {'client': {'lr': 0.1}, 'seed': 3}

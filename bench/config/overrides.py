@@ -52,8 +52,6 @@ def _parse_item(text: str) -> Any:
 def parse_override(text: str) -> tuple[str, Any]:
     """`KEY=VALUE` of a command line -> the name and the value.
 
-    Raises `ConfigError` without '=' or without a name.
-
     >>> parse_override("client.lr=1e-3"), parse_override("evaluation.protocols=[knn, linear]")
     (('client.lr', 0.001), ('evaluation.protocols', ['knn', 'linear']))
     """

@@ -32,8 +32,7 @@ class Rule(Strict):
     """Values that hold only when all conditions do.
 
     A condition names a dotted field, `method` (the spec without add-ons) or `addon` (any add-on of
-    the spec) and one allowed value or a list of them. `data.name` stands for the content of the
-    data set, wherever it lies.
+    the spec) and one allowed value or a list of them; `data.name` stands for the content.
     """
 
     when: Condition = Field(min_length=1)
@@ -52,11 +51,7 @@ class Rule(Strict):
 
 
 class Equality(Strict):
-    """What a board's methods have alike under a preset, so that it compares nothing but methods.
-
-    Their crops cover one range, and they train on as many images in as many client steps. Tests
-    hold every registered method to it.
-    """
+    """What a board's methods have alike: range of crops, images, client steps; tests hold them."""
 
     crops: tuple[float, float]  # share of an image that a random crop covers, lowest and highest
     # method -> which crops it has instead, and why
@@ -98,8 +93,7 @@ class Preset(Strict):
 
         Rules are tried in order. Their conditions see the user's values by dotted name, else what
         the preset and earlier rules give, else defaults. `content` gives the name of the content of
-        a data set at a path; it is called only for a rule that depends on it and whose other
-        conditions hold.
+        a data set at a path; it is called only where all other conditions of a rule hold.
         """
         values = dict(self.values)
         for rule in self.rules:
@@ -141,8 +135,5 @@ def with_base(preset: Preset) -> Preset:
 
 @cache
 def read_preset(name: str) -> Preset:
-    """Return an installed preset, with the values of the one that it extends.
-
-    Raises `UnknownNameError` for an unknown name.
-    """
+    """Return an installed preset, with the values of the one that it extends."""
     return with_base(Preset.model_validate(load_named(FOLDER, name)))

@@ -1,7 +1,6 @@
 """The configuration of a run: frozen, validated once, the only way in.
 
-Every field is addressed by its dotted name (`client.lr`) in YAML, in `--set`, in search spaces and
-in the columns of the leaderboard.
+Every field is addressed by its dotted name, as `client.lr` in YAML, `--set` and search spaces.
 """
 
 from __future__ import annotations
@@ -398,8 +397,7 @@ class RunConfig(Strict):
 def row_id(config: RunConfig, data_revision: str) -> str:
     """Identity of a run: configuration with seed, data revision, benchmark version.
 
-    It depends neither on time, host and the name of a data set nor on fields that the partitioner
-    does not read.
+    It depends neither on the name of a data set nor on fields that the partitioner does not read.
     """
     body = config.model_dump(mode="json")
     # Rows from before these fields have the same id.
@@ -433,8 +431,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the evaluation, the name of the data set and how it is read, since its revision
     says which images, labels and given clients they are, fields that the partitioner does not read,
-    and privacy and precision where they are off. The nested plain values may be those of a row of
-    an older version, which lack fields.
+    and privacy and precision where they are off. Rows of older versions may lack fields.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")

@@ -43,8 +43,8 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
     """Parse the YAML text of a file that holds a mapping; an empty text is an empty mapping.
 
     Raises `ConfigError` as `name:line: reason`, for anything but a mapping, for a key that is not
-    text or is given twice, for nesting more than 50 deep, and for more than 100,000 values, in both
-    cases with aliases written out.
+    text or is given twice, for nesting more than 50 deep and more than 100,000 values, aliases
+    written out.
     """
     try:
         value = _yaml().load(text)
@@ -99,11 +99,7 @@ def no_such_file(name: str) -> ConfigError:
 
 
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
-    """Parse a YAML file that holds a mapping.
-
-    Raises `ConfigError` if the file is missing, unreadable, larger than 1 MiB, not UTF-8, refused
-    by `parse_yaml`, or if its checksum does not fit.
-    """
+    """Parse a YAML file that holds a mapping, of at most 1 MiB; `ConfigError` as `parse_yaml`."""
     name = str(path) if isinstance(path, Path) else path.name
     try:
         data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
@@ -139,14 +135,9 @@ def dump_yaml(value: Any, *, sort: bool = True, flow: bool = False) -> str:
 
 
 def load_named(folder: str, name: str) -> dict[str, Any]:
-    """Parse the YAML file that a name stands for, or that it names if it ends in `.yaml`.
+    """Parse a YAML file of `grids` or `presets`: one that is installed, or a path to `.yaml`.
 
-    Raises `UnknownNameError` for a name that no installed file has. Raises `ConfigError` as
-    `load_yaml`.
-
-    Args:
-        folder: `grids` or `presets`.
-        name: the stem of an installed file, or a path.
+    Raises `UnknownNameError` for a name that no installed file has, else as `load_yaml`.
     """
     if name.endswith((".yaml", ".yml")):
         return load_yaml(Path(name).expanduser())

@@ -1,11 +1,10 @@
 """The cache of decoded images: one folder per data set, read through memory maps by all processes.
 
-A folder holds `train_images.npy`, `train_labels.npy`, `test_images.npy`, `test_labels.npy` and
-`meta.json`. It appears under its name in one rename, complete or not at all. The images of a split
-lie in the order of their SHA-256, so the arrays, their revision and every run on them depend on the
-images and not on the order in which a source lists them. `meta.json` has a checksum of itself and
-the SHA-256 of each array, and the stamp (size, mtime, ctime) that each file had when its content
-was last verified: an array is hashed again only where its stamp differs.
+A folder holds the four `ARRAYS` as .npy and `meta.json`. It appears under its name in one rename,
+complete or not at all. The images of a split lie in the order of their SHA-256, so that neither
+their revision nor a run on them depends on the order of a source. `meta.json` has a checksum of
+itself and, of each array, the SHA-256 and the stamp (size, mtime, ctime) that its file had when it
+was last hashed: it is hashed again only where the stamp differs.
 """
 
 from __future__ import annotations
@@ -91,10 +90,7 @@ class CacheWriter:
     def put_blocks(
         self, name: str, shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
     ) -> None:
-        """Write an array whose rows come in blocks, each written before the next is taken.
-
-        The name is a key of `ARRAYS`, which also gives the dtype, or `CLIENTS`.
-        """
+        """Write an array of `ARRAYS` or `CLIENTS`, whose rows come in blocks, one at a time."""
         dtype, rows = _dtype(name), 0
         with (self.folder / f"{name}.npy").open("wb") as out:
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
@@ -144,9 +140,8 @@ def ensure(
     Any number of processes may call this at once: one builds, the others wait and then read.
     `source` is the identity of the data from which the cache is made; None when they are gone, in
     which case an intact cache is used as it is. `require` raises a `DataError` when building cannot
-    succeed, before anything is written. `verify` "stamps" hashes files whose stamp changed,
-    "content" all. `whole` is the revision of the set that a subset is taken from. Raises
-    `DataError` if the source cannot be read, or the cache cannot be written.
+    succeed. `verify` "stamps" hashes files whose stamp changed, "content" all. `whole` is the
+    revision of the set that a subset is taken from.
     """
     try:
         cache, reason = _usable(path, source, verify)
@@ -175,9 +170,9 @@ def ensure(
 
 
 def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
-    """Open the cache folder at `path`; "sizes" neither hashes nor writes and takes milliseconds.
+    """Open a cache folder, a `DataError` if it is absent, torn or altered.
 
-    Raises `DataError` if the folder is absent, torn or altered.
+    With `verify` "sizes" nothing is hashed or written, which takes milliseconds.
     """
     meta = read_meta(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -269,10 +264,10 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
 
 
 def _write_in_order(given: Path, fresh: Path) -> None:
-    """Copy the arrays of one folder into another, the images of each split sorted by SHA-256.
+    """Copy the arrays of a folder into another, the images of each split sorted by SHA-256.
 
-    Memory stays at one block of images. Images with the same hash are the same, labels included,
-    and follow in the order of their clients, so that no order of the source matters.
+    Memory stays at one block of images. Equal images with one label follow in the order of their
+    clients, so that no order of the source matters.
     """
     writer = CacheWriter(fresh)
     for split in SPLITS:
@@ -298,10 +293,7 @@ def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """Return the content of `meta.json`.
-
-    Raises `DataError` if it is absent, torn, altered, or of another format version.
-    """
+    """Return the content of `meta.json`; `DataError` if it is absent, torn or of another format."""
     file = path / "meta.json"
     try:
         meta = parse_json(file.read_bytes())

@@ -1,13 +1,9 @@
 """The data sets by name, opened from the cache as read-only memory maps.
 
-`digits`, `tiny-imagenet`, `hub:PATH` and `folder:PATH` are built into the cache when they are first
-loaded; `tiny-imagenet` from its unzipped folder in `data_dir`/raw, or at `tiny-imagenet:PATH`. The
-torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` has
-5,000 labelled and 100,000 unlabelled training images, `svhn` comes without its "extra" images.
-
-A data set is what it contains: its revision identifies it. A set whose content is known
-(`fedbench.bench.data.known`) has its name wherever it lies; any other is called by its folder,
-`hub:FOLDER`, and that name says nothing about its content.
+Sets of torchvision are downloaded by `prepare` alone; all others are built into the cache when they
+are first loaded, which never uses the network. A data set is what it contains: its revision
+identifies it. One whose content is known (`fedbench.bench.data.known`) has its name wherever it
+lies; any other is called by its folder, `hub:FOLDER`, and that name says nothing about its content.
 """
 
 from __future__ import annotations
@@ -59,21 +55,17 @@ DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 class Dataset:
     """Images and labels of one data set."""
 
-    name: str
-    """Name of the whole set's content, such as `cifar10`; `hub:FOLDER` if it is not known."""
-    revision: str
-    """SHA-256 over shapes, pixels and labels of both splits, subsets taken, and the classes."""
-    whole: str
-    """Revision of the set without subsets."""
+    name: str  # of the whole set's content, such as `cifar10`; `hub:FOLDER` if it is not known
+    revision: str  # SHA-256 over shapes, pixels and labels, subsets taken, and the classes
+    whole: str  # revision of the set without subsets
     train_images: npt.NDArray[np.uint8] = field(repr=False)  # (N, C, H, W), memory-mapped
     train_labels: npt.NDArray[np.int64] = field(repr=False)  # (N,)
     test_images: npt.NDArray[np.uint8] = field(repr=False)  # (M, C, H, W), memory-mapped
     test_labels: npt.NDArray[np.int64] = field(repr=False)  # (M,)
     class_names: tuple[str, ...] = field(repr=False)
-    path: Path
-    """The cache folder, from which other processes reopen it."""
-    train_clients: npt.NDArray[np.int64] | None = field(default=None, repr=False)  # (N,)
-    """Client that each training image comes from, where the data set was read with clients."""
+    path: Path  # the cache folder, from which other processes reopen it
+    # (N,) client of each training image, where the data set was read with clients
+    train_clients: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
     @property
     def num_classes(self) -> int:
@@ -89,13 +81,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """Cache folder, revision and sizes of a data set that is ready for use."""
+    """A data set that is ready for use: its cache folder, revision, name and sizes."""
 
     path: Path
-    sha256: str
-    """The revision of the data set."""
+    sha256: str  # the revision
     name: str
-    """Its name by content, such as `cifar10`; `hub:FOLDER` if the content is not known."""
     num_train: int
     num_test: int
 
@@ -116,8 +106,7 @@ def load_dataset(
 
     Args:
         name: one of `fedbench datasets`, with a path for `hub:` and the like.
-        data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
-            else ~/.cache/fedbench.
+        data_dir: folder of all caches; see `cache_root`.
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).
         test_subset: the same for the test images.
         reading: label column, image size and clients.
@@ -157,17 +146,16 @@ def prepare(
     name: str,
     data_dir: Path | None = None,
     *,
-    download: bool = True,
     reading: Reading = PLAIN,
     progress: Progress | None = None,
 ) -> PreparedDataset:
     """Build the cache of a data set if need be, and verify every byte of it.
 
-    torchvision sets are downloaded into `data_dir`/raw if the network may be used (`download`),
-    unless their files are there already. Raises `UnknownNameError` for another name, `DataError`
-    without a network, for a torn or missing source, and for a folder that cannot be written.
+    torchvision sets are downloaded into `data_dir`/raw, unless their files are there already.
+    Raises `UnknownNameError` for another name, `DataError` without a network, for a torn or missing
+    source, and for a folder that cannot be written.
     """
-    cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
+    cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
     name = _name_of(cache.meta)
     sizes = (len(cache.arrays[labels]) for labels in ("train_labels", "test_labels"))
     return PreparedDataset(cache.path, cache.revision, name, *sizes)
@@ -176,12 +164,10 @@ def prepare(
 def split_of_images(
     name: str, data_dir: Path | None = None, reading: Reading = PLAIN
 ) -> Iterator[tuple[str, str, int | None]]:
-    """Yield what each image of a source is for, in the order of the source.
+    """Yield `train` or `test` for each image of a source, its file or set, and its row there.
 
-    Yields `train` or `test`, the file or the set that has the image, and its row there from 0, None
-    where the image is the file. The training images come in the order in which a partition file
-    names their clients. Raises `UnknownNameError` for another name, `DataError` if the source is
-    missing or torn.
+    The row is None where the image is the file. Training images come in the order in which a
+    partition file names their clients.
     """
     source, _ = _source(name, cache_root(data_dir), data_dir, reading, download=False)
     source.require()
@@ -196,10 +182,7 @@ def _images(splits: Splits) -> Iterator[tuple[str, str, int | None]]:
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
-    """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing.
-
-    Raises `DataError` if the folder is gone, torn or of another revision.
-    """
+    """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing."""
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:
         raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
@@ -344,7 +327,10 @@ def _source(
 
 
 def cache_root(data_dir: Path | None) -> Path:
-    """Return the absolute folder of all caches."""
+    """Return the absolute folder of all caches.
+
+    By default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench, else ~/.cache/fedbench.
+    """
     if data_dir is None:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         data_dir = Path(os.environ.get(DATA_DIR_VARIABLE) or Path(cache) / "fedbench")

@@ -1,16 +1,11 @@
 """Names of data sets by their content.
 
 An entry of `REVISIONS` is the `sha256` that `fedbench data prepare NAME --json` prints for the
-whole set, and the name under which the set is known. The entries were made so:
-
-- `digits`: the set that ships with scikit-learn.
-- `cifar10`: a lossless Parquet copy of the 50,000 and 10,000 images. Checked against published
-  facts: 5,000 and 1,000 images per class; the first labels 6 9 9 4 1 1 2 7 8 3 and 3 8 8 0 6 6 1 6
-  3 1 and the first pixels (59, 62, 63) and (158, 112, 49) of the official `data_batch_1` and
-  `test_batch`; channel means 0.4914 0.4822 0.4465 and deviations 0.2470 0.2435 0.2616.
-
-The other sets of torchvision are known by their source and size, and TinyImageNet by its layout and
-its size.
+whole set. That of `cifar10` is of a lossless Parquet copy, checked against published facts: 5,000
+and 1,000 images per class; the first labels 6 9 9 4 1 1 2 7 8 3 and 3 8 8 0 6 6 1 6 3 1 and the
+first pixels (59, 62, 63) and (158, 112, 49) of the official `data_batch_1` and `test_batch`;
+channel means 0.4914 0.4822 0.4465 and deviations 0.2470 0.2435 0.2616. The other sets of
+torchvision and TinyImageNet are known by their source and size.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ def visible_labels(
 ) -> npt.NDArray[np.int64]:
     """Return the labels (N,) of a seeded random share of each client's examples; hide the others.
 
-    The choice depends on the seed, the client's number and its set of examples, so it stays the
-    same for the whole run and does not change when other clients do. Each client has disjoint
-    positions (n_k,) of its examples. The fraction in [0, 1] is of its labelled ones, rounded half
-    up, and at least one when it is above 0 and the client has any.
+    The choice depends on the seed, the client's number and its disjoint positions (n_k,) alone, so
+    it stays the same for the whole run. The fraction in [0, 1] is of its labelled examples, rounded
+    half up, and at least one when it is above 0 and the client has any.
     """
     seen = hide_all(labels)
     for client, indices in enumerate(client_indices):
@@ -69,9 +68,8 @@ def few_per_class(
 ) -> npt.NDArray[np.int64]:
     """Draw equally many examples of each class, for fine-tuning; sorted positions.
 
-    Each class has ceil(fraction * N / C), or all of its examples if these are fewer; a larger
-    fraction in (0, 1] includes the examples of a smaller one. Of the labels (N,), `HIDDEN` ones
-    cannot be drawn.
+    Each class has ceil(fraction * N / C) of its labelled examples, or all if these are fewer; a
+    larger fraction in (0, 1] includes the examples of a smaller one.
     """
     count = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
@@ -84,10 +82,9 @@ def balanced_subset(
 ) -> npt.NDArray[np.int64]:
     """Draw `size` examples of 1..N, each class with its share of the whole; sorted positions.
 
-    Sizes per class come from the largest remainder, ties going to the lower class. By default the
-    draw is fixed: subsets of a data set do not vary between runs, and a class's examples in a
-    smaller subset are among its examples in a larger one whenever the larger has as many of it. Of
-    the labels (N,), those that are `HIDDEN` count as one class more. `purpose` names the draw.
+    Sizes per class come from the largest remainder, ties going to the lower class; `HIDDEN` labels
+    count as one class more. By default the draw is fixed by its `purpose`, and a class's examples
+    in a smaller subset are among those in a larger one that has as many of it.
     """
     labels = labels - min(0, int(labels.min()))
     counts = np.bincount(labels)

@@ -63,10 +63,7 @@ class Partition:
 
     @cached_property
     def hash(self) -> str:
-        """Identity of the shares: 20 hexadecimal digits from images, clients and rotation angles.
-
-        The recipe (partitioner, alpha, seed) is left out, so runs can be checked for shared data.
-        """
+        """Identity of the shares, without the recipe: 20 hexadecimal digits from all arrays."""
         from fedbench.bench.system import tensor_files
 
         meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
@@ -88,10 +85,7 @@ class Partition:
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
-        """Count the examples of each class at each client, (K, C), from labels (N,).
-
-        Examples without a label are not counted.
-        """
+        """Count the labelled examples of each class at each client, (K, C), from labels (N,)."""
         cells = np.repeat(np.arange(self.num_clients), self.sizes) * self.num_classes
         held = labels[self.indices]
         cells = (cells + held)[held != HIDDEN]
@@ -99,10 +93,7 @@ class Partition:
         return counts.reshape(self.num_clients, self.num_classes)
 
     def save(self, path: Path) -> None:
-        """Write a checksummed tensor file in one step.
-
-        Raises `StoreError` if the file cannot be written; an existing one stays as it was.
-        """
+        """Write a checksummed tensor file in one step; a `StoreError` leaves the old one."""
         import torch
 
         from fedbench.bench.system import tensor_files
@@ -113,10 +104,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path) -> Partition:
-        """Map a saved partition, after checking its content.
-
-        Raises `DataError` if the file is missing, torn, altered, or of another format version.
-        """
+        """Map a saved partition; `DataError` if the file is missing, torn or altered."""
         from fedbench.bench.system import tensor_files
 
         try:
@@ -177,15 +165,10 @@ def make_partition(
     """Give training examples to clients as `data.partition` says.
 
     Fields that the partitioner does not read are ignored. The share `data.held_out` is taken away
-    first; of the rest only `pathological` and `legacy` leave examples unused. Raises `ConfigError`
-    if these labels cannot meet the settings.
-
-    Args:
-        labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.
-        num_classes: C; classes without examples are allowed.
-        config: partitioner and its settings.
-        seed: the run's.
-        clients: (N,) that the data set was read with, for `natural` and `file`.
+    first; of the rest only `pathological` and `legacy` leave examples unused. Labels are (N,) in
+    [0, num_classes), some classes perhaps without examples, or `HIDDEN`; clients (N,) are those
+    that the data set was read with, for `natural` and `file`. Raises `ConfigError` if these labels
+    cannot meet the settings.
     """
     name, num_clients = config.partition, config.num_clients
     partitioner = PARTITIONERS[name]
@@ -240,11 +223,10 @@ def make_test_partition(
 ) -> Partition:
     """Give each client its own share of the test set, with the class proportions it trains on.
 
-    Each class of the test set is split over its holders in proportion to their training images of
-    it, by largest remainders. Test images stay upright. Clients with few images can get none; test
-    images of a class that no client trains on stay unused.
-
-    `test_labels` are (M,) in [0, C), `train_labels` the (N,) that the partition was made from.
+    Each class of the test labels (M,) is split over its holders in proportion to their training
+    images of it, by the labels (N,) that the partition was made from, and largest remainders. Test
+    images stay upright. Clients with few images can get none; images of a class that no client
+    trains on stay unused.
     """
     held = partition.class_counts(train_labels)  # (K, C)
     rng = numpy_generator(seed, "partition/test")
@@ -271,8 +253,7 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
 
     `classes_per_client` has means over all clients, empty ones included: `ge_1_mean` of the classes
     that a client holds at least one image of, `ge_1pct_mean` of those that make up at least 1 % of
-    its images. `rotation_bins` is there for rotation shifts only, `num_unlabelled` if there are
-    such examples. `labels` are the (N,) that the partition was made from.
+    its images. `labels` are the (N,) that the partition was made from.
     """
     counts = partition.class_counts(labels)  # (K, C)
     held = counts > 0
@@ -316,10 +297,7 @@ class PartitionSummary:
 
 
 def balanced_labels(text: str) -> tuple[npt.NDArray[np.int64], int]:
-    """Return labels for `--labels balanced:N:C`: N examples in C equal classes.
-
-    Returns labels (N,), and C. Raises `ConfigError` for another form, and if N is not a positive
-    multiple of C.
+    """Return labels (N,) of C equal classes, and C, for `--labels balanced:N:C`.
 
     >>> balanced_labels("balanced:6:3")
     (array([0, 1, 2, 0, 1, 2]), 3)

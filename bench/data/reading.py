@@ -17,7 +17,7 @@ from fedbench.bench.config import DataConfig
 from fedbench.bench.system.errors import DataError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import pandas as pd
 
 _Image = tuple[str, str, int | None]
 """Split, file and row of an image, as `fedbench data split` prints them."""
@@ -89,12 +89,9 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
 
     JSON has a list of clients, one per image, or an object with a list of images per client; CSV
     and Parquet have a column `client`. Columns `split`, `file` and `row`, which `fedbench data
-    split` prints, say which image a row is of, in any order. Without them there is one row per
-    training image, and rows whose column `split` is `test` are left out.
-
-    `images` are all images of the source in its order, test images too; they are read only where
-    the file has these columns. Raises `DataError` if the file cannot be read, has not one client
-    per image, or leaves a client out.
+    split` prints, say which image a row is of, in any order, among all `images` of the source.
+    Without them there is one row per training image, and rows whose `split` is `test` are left out.
+    Raises `DataError` if the file cannot be read or has not one client per image.
     """
     import pyarrow as pa
 
@@ -106,78 +103,68 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
         else:
             raise ValueError("its name must end in .json, .csv or .parquet")
         _check_clients(clients, num_images)
-    except (OSError, ValueError, OverflowError, RecursionError, pa.ArrowException) as err:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        pa.ArrowException,
+    ) as err:
         why = str(err).splitlines()[0][:200]
         raise DataError(f"data.partition_file: {file} cannot be read ({why})") from err
     return clients
 
 
 def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.int64]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv
-    import pyarrow.parquet as pq
+    import pandas as pd
 
-    if file.suffix == ".csv":
-        types = pa.csv.ConvertOptions(column_types={"file": pa.string()})
-        table = pa.csv.read_csv(file, convert_options=types)
-    else:
-        table = pq.read_table(file)
-    named = {"split", "file", "row"} & {*table.column_names}
+    is_csv = file.suffix == ".csv"
+    table = pd.read_csv(file, dtype={"file": str}) if is_csv else pd.read_parquet(file)
+    named = {"split", "file", "row"} & {*table.columns}
     if len(named) == 3:
-        table = table.take(_training_rows(table, images))
+        table = _training_rows(table, pd.DataFrame(images, columns=["split", "file", "row"]))
     elif named - {"split"}:
         raise ValueError(
             f"of columns split, file and row it has only {' and '.join(sorted(named))}; keep all"
             " three, as `fedbench data split` prints them, or leave out file and row and keep the"
             " order"
         )
-    elif "split" in table.column_names:
-        table = table.filter(pc.not_equal(table["split"], "test"))
-    if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):
-        found = ", ".join(f"{column.name}: {column.type}" for column in table.schema)
-        raise ValueError(f"it needs a column 'client' of integers; found: {found}")
-    if table["client"].null_count:
-        row = table["client"].is_null().to_pylist().index(True)
-        raise ValueError(f"image {row} has no client")
-    return np.asarray(table["client"].to_numpy(), np.int64)
+    elif "split" in table:
+        table = table[table["split"] != "test"]
+    if "client" not in table:
+        raise ValueError(f"it needs a column 'client' of integers; found: {', '.join(table)}")
+    clients = table["client"]
+    if clients.isna().any():
+        raise ValueError(f"image {int(clients.isna().argmax())} has no client")
+    if clients.dtype.kind not in "iu":
+        raise ValueError(f"its column 'client' is {clients.dtype}; needed: integers")
+    return clients.to_numpy(np.int64)
 
 
-def _training_rows(table: pa.Table, images: Iterable[_Image]) -> list[int]:
-    """Return which row of a table is of each training image, in the order of the source.
-
-    Raises `ValueError` for an image twice, one that the source lacks or has in the other split, and
-    a training image without a row.
-    """
-    place = dict[tuple[str, int | None], int]()
-    splits, files, rows = (table[name].to_pylist() for name in ("split", "file", "row"))
-    for number, key in enumerate(zip(files, rows, strict=True)):
-        if place.setdefault(key, number) != number:
-            raise ValueError(f"{_named(*key)} has two rows")
-    order, absent = list[int](), list[str]()
-    for split, file, row in images:
-        position = place.pop((file, row), None)
-        if position is None:
-            absent += [_named(file, row)] if split == "train" else []
-        elif splits[position] != split:
-            raise ValueError(
-                f"{_named(file, row)} is in split {split!r}, not {splits[position]!r}: this cannot"
-                " be changed here; the data set needs two files or folders, train and test"
-            )
-        elif split == "train":
-            order.append(position)
-    if place:
-        raise ValueError(
-            f"the data set has no image {_named(*next(iter(place)))} under that path; print the"
-            " table anew by `fedbench data split`"
-        )
-    if absent:
-        raise ValueError(f"training image {absent[0]} has no row")
-    return order
-
-
-def _named(file: str, row: int | None) -> str:
-    return Path(file).name if row is None else f"{Path(file).name} row {row}"
+def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table that name the training images, in the order of these."""
+    place = ["file", "row"]
+    table, images = (each.astype({"row": "Int64"}) for each in (table, images))
+    found = images.merge(table, "left", place, suffixes=("", "_said"), indicator="known")
+    named = table.merge(images, "left", place, suffixes=("_said", ""), indicator="known")
+    for wrong, why in (
+        (table[table.duplicated(place)], "has two rows"),
+        (
+            found[(found["known"] == "both") & (found["split"] != found["split_said"])],
+            "is in the other split, which cannot be changed here: the data set needs two files or"
+            " folders, train and test",
+        ),
+        (
+            named[named["known"] == "left_only"],
+            "is not in the data set under that path; print the table anew by `fedbench data split`",
+        ),
+        (found[(found["known"] == "left_only") & (found["split"] == "train")], "has no row"),
+    ):
+        for file, row in zip(wrong["file"][:1], wrong["row"][:1], strict=True):
+            at = "" if pd.isna(row) else f" row {row}"
+            raise ValueError(f"image {Path(file).name}{at} {why}")
+    return found[found["split"] == "train"]
 
 
 def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:

@@ -24,8 +24,7 @@ def rotated_images(dataset: Dataset, partition: Partition) -> np.ndarray:
 
     Under a rotation shift each image is rotated about its centre, bilinear with zero fill, and
     rounded back to uint8. The result is stored in the data set's cache, named by the partition, so
-    that every method, round and process reads the same pixels. Without such a shift these are the
-    data set's own images.
+    that every method, round and process reads the same pixels.
     """
     if partition.angles is None:
         return dataset.train_images

@@ -7,9 +7,9 @@ from fedbench.bench.system.errors import ConfigError
 
 
 def find(name: str) -> Metric | None:
-    """Return a metric by its name in rows; None if nothing that is installed declares it.
+    """Return a metric by its name in rows, None if nothing that is installed declares it.
 
-    Metrics without a column in rows are declared where they are computed, which loads torch.
+    Most are declared where they are computed, which loads torch.
     """
     if (metric := get(name)) is not None:
         return metric
@@ -18,11 +18,7 @@ def find(name: str) -> Metric | None:
 
 
 def needed(name: str) -> Metric:
-    """Return a metric by its name in rows.
-
-    Raises `ConfigError` if nothing that is installed declares it: its direction, and which runs may
-    be compared by it, are then not known.
-    """
+    """Return a metric by its name in rows; `ConfigError` if nothing installed here declares it."""
     if (metric := find(name)) is None:
         raise ConfigError(
             f"nothing installed here declares metric {name!r}, so which of its values are better,"

@@ -1,7 +1,4 @@
-"""Detection of runs that went wrong: collapsed encoders, and weights that never moved.
-
-Collapse is seen on a fixed set of training images, without their labels.
-"""
+"""Detection of runs that went wrong: collapsed encoders, and weights that never moved."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ _NUM_IMAGES = 256
 
 
 class Collapse(NamedTuple):
-    """Spread of features and projections, which collapse first where a loss allows it.
-
-    `FeatureSpread` defines the figures; `collapsed` is whether either of the two has collapsed.
-    """
+    """Spread of features and projections (`FeatureSpread`), and whether either has collapsed."""
 
     std_ratio: float
     effective_rank: float
@@ -129,10 +123,9 @@ def effective_rank(features: Tensor) -> float:
 
 
 def movement(trainer: Trainer) -> float:
-    """Relative movement of what a run has trained: the tensors that clients share.
+    """Relative movement of the tensors that clients share and a run has trained.
 
-    Where they share none: those of the first client whose tensors moved, else all that the server
-    holds.
+    Where they share none: of the first client whose tensors moved, else of all on the server.
     """
     if shared := trainer.layout.num_trained:
         return relative_movement(trainer.initial[:shared], trainer.vector[:shared])
@@ -147,8 +140,8 @@ def movement(trainer: Trainer) -> float:
 def relative_movement(before: Tensor, after: Tensor) -> float:
     """Distance between two states (P,) of flat weights over the length of the first.
 
-    Exactly 0 if and only if no weight changed, the sign of a run that never trained; infinite for
-    movement away from all zeros; NaN or infinite if the weights are.
+    0 if and only if no weight changed; infinite for movement away from all zeros; NaN or infinite
+    if the weights are.
     """
     moved = float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
     length = float(torch.linalg.vector_norm(before, dtype=torch.float64))

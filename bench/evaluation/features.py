@@ -61,10 +61,7 @@ def clean(images: Tensor, view: str = "plain") -> Tensor:
 
 
 def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> Tensor:
-    """One forward pass without gradients: normalised floats (B, C, H, W) to float32 (B, D).
-
-    Raises `PluginError` if `encode` does not return one row of features per image.
-    """
+    """One forward pass without gradients: normalised floats (B, C, H, W) to float32 (B, D)."""
     with torch.inference_mode():
         features = encode(batch.to(device, non_blocking=True))
     if features.ndim != 2 or len(features) != len(batch):
@@ -76,10 +73,9 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
 
 
 def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Tensor:
-    """Return some of the images as a uint8 tensor (n, C, H, W).
+    """Return some of the images as a uint8 tensor (n, C, H, W), on the device of a tensor.
 
-    Arrays are copied, because torch warns about memory that it may not write to. Images of a tensor
-    stay on its device.
+    Arrays are copied, because torch warns about memory that it may not write to.
     """
     if isinstance(images, Tensor):
         if isinstance(rows, slice):

@@ -1,8 +1,7 @@
 """Metrics by name: heading, unit, direction, and the settings that give a value its meaning.
 
-Each metric is declared by one `Metric` where it is computed: by a probe, an objective, or a plugin.
-Those that have a column in rows stand here, so that lists and leaderboards need no torch;
-`catalogue.find` knows all.
+Each is declared where it is computed: by a probe, an objective, or a plugin. Those that have a
+column in rows stand here, so that lists need no torch; `catalogue.find` knows all.
 """
 
 from __future__ import annotations
@@ -75,9 +74,8 @@ def accuracy(name: str, title: str = "", reads: Iterable[str] = ()) -> Metric:
 def get(name: str) -> Metric | None:
     """Return a metric that is registered so far; None for another.
 
-    Args:
-        name: in rows. Metrics before training (`untrained_…`), standard deviations over clients
-            (`…_std`) and variants of accuracies have the properties of the metric itself.
+    Metrics before training (`untrained_…`), standard deviations over clients (`…_std`) and variants
+    of accuracies have the properties of the metric itself.
 
     >>> get("untrained_knn_acc_std").reads
     ('knn_neighbours', 'knn_temperature', 'labels_from', 'num_clients')

@@ -80,8 +80,8 @@ def client_align_unif(
     A collapsed encoder has align 1 and unif -1 / temperature. With a single image only the pair of
     the image with itself is left: unif is -1 / temperature and `unif_without_self` is None. A block
     of similarities takes 8 * chunk * N bytes; results depend on `chunk` in the last bits at most.
-    Returns align in [-1, 1]; unif in [-1 / temperature, 1 / temperature], with and without the
-    pairs (x, x); rho in [0, 1]. Raises `NonFiniteFeaturesError` if a projection is NaN or infinite.
+    Returns align in [-1, 1], unif in [-1 / temperature, 1 / temperature], with and without the
+    pairs (x, x), and rho in [0, 1].
     """
     check_finite("projections of clean images", anchors)
     check_finite("projections of views", views)
@@ -148,8 +148,8 @@ def client_statistics(
     of an id and the indices of its training images, uint8 (N, C, H, W); those without images are
     left out, and of more than `max_examples` some are drawn. Draws depend on (seed, client) and not
     on the round, so that rounds and trials with one seed are compared on the same images and views.
-    Several small clients share a forward pass. The accumulator is given the projections of every
-    client. Raises `NonFiniteFeaturesError` if a projection is NaN or infinite.
+    Several small clients share a forward pass. The accumulator is given all projections. Raises
+    `NonFiniteFeaturesError` if one is NaN or infinite.
     """
     statistics: list[ClientObjective] = []
     for pack in _packs(clients, seed, max_examples, batch_size):

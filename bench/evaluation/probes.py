@@ -40,16 +40,14 @@ BIN_DEGREES = 5
 def class_angles(
     features: Tensor, labels: Labels, num_classes: int, *, centred: bool = False
 ) -> Tensor:
-    """Angle between the mean features of every two classes, in degrees.
+    """Angle between the mean features of every two classes, in degrees in [0, 180], on the CPU.
 
     Features of a network that ends in ReLU and averaging are not negative, so plain angles do not
     exceed 90 degrees and shrink with all that the classes have in common; centred ones, after the
-    mean of the class means was subtracted, do not. Returns float64 (C (C - 1) / 2,) in [0, 180] on
-    the CPU; pairs with a mean of length 0 are left out.
+    mean of the class means was subtracted, do not. From finite features (N, D), float64
+    (C (C - 1) / 2,), without classes that have no examples or a mean of length 0.
 
     Source: Arora 2023, pFedAE, equations 4.1 and 4.2 (plain).
-
-    Features (N, D) of test images are finite; classes without examples are left out.
     """
     classes = class_tensor(labels, features.device)
     shape = num_classes, features.shape[1]
@@ -78,10 +76,7 @@ def both_angles(features: Tensor, labels: Labels, num_classes: int) -> dict[str,
 
 
 def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Mean and median over pairs of classes, of all encoders together, each given as `both_angles`.
-
-    Gives `angle_mean`, `angle_median` and the centred ones; without those that have no pair.
-    """
+    """Means and medians over pairs of classes of all encoders, each given as `both_angles`."""
     metrics = {}
     for name in dict.fromkeys(name for angles in encoders for name in angles):
         pairs = torch.cat([angles[name] for angles in encoders]).numpy()
@@ -342,13 +337,12 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
 
     Both are trained on the pooled labels, or on a class-balanced share of them: `linear_acc`,
     `linear_10pct_acc`, `mlp_acc`, … With `local` both are also scored on the clients' shares of the
-    test set, in the clients' class proportions: `linear_local_acc` and so on. That is the
-    client's accuracy where the encoder is one client's, else the mean over clients, with
-    `linear_local_acc_std`. The linear probe (`fit_logistic`) sees each image once, without
-    augmentation; expect about one point of difference from Orchestra's (`linear_probe_paper`).
+    test set, in the clients' class proportions, as `linear_local_acc`: the client's accuracy where
+    the encoder is one client's, else the mean over clients, with `linear_local_acc_std`. The linear
+    probe (`fit_logistic`) sees each image once, without augmentation; expect about one point of
+    difference from Orchestra's (`linear_probe_paper`).
 
-    Source: Arora 2023, pFedAE, tables 4.1 and 4.2 (global and local accuracy; 1 % and 10 % of the
-    labels with the encoder frozen).
+    Source: Arora 2023, pFedAE, tables 4.1 and 4.2.
     """
     setup, train, test = encoded.setup, encoded.train, encoded.test
     config, seed = setup.config.evaluation, setup.config.seed

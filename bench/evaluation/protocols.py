@@ -71,10 +71,9 @@ SHIPPED = (
 
 @cache
 def probes() -> tuple[Probe, ...]:
-    """Return all probes, other packages' last.
+    """Return all probes, other packages' last, under the protocol that is their entry point's name.
 
-    A plugin that cannot be loaded, or declares a metric whose name is taken, is left out with a
-    warning. The name of its entry point is the protocol that asks for it.
+    A plugin that cannot be loaded, or whose metric is taken, is left out with a warning.
     """
     return (*SHIPPED, *load_all(PROBES, _plugin).values())
 

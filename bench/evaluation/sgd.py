@@ -195,8 +195,7 @@ def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[st
 
     The labelled images are equally many of each class, drawn by the run's seed from those that
     protocols learn from (`Setup.probed`); the smaller set lies within the larger one. The net,
-    whose weights are the first ones, does not change. Returns `finetune_1pct_acc` and
-    `finetune_10pct_acc`, NaN where the training diverged.
+    whose weights are the first ones, does not change. NaN where the training diverged.
     """
     dataset, seed = setup.dataset, setup.config.seed
     labels = hide_all(dataset.train_labels)
@@ -239,17 +238,15 @@ def finetune(
 
     Nesterov momentum 0.9, no weight decay, batch norm in training mode; the learning rate is lr *
     batch_size / 256, taken to 0 along half a cosine, step by step. An incomplete last batch is left
-    out; where that would leave none, the few images are one batch. Returns the accuracy on all test
-    images, in [0, 1]; NaN if the training diverged.
+    out; where that would leave none, the few images are one batch. The net is trained in place;
+    `encode` maps it and normalised images (B, C, H, W) to features (B, D). Images are uint8
+    (N, C, H, W), labels (N,); the seed names the draws of the layer's weights, of order and views.
+    Returns the accuracy on all test images, in [0, 1]; NaN if the training diverged.
 
     Source: ours. Lubana et al. 2022, https://arxiv.org/abs/2205.11506, fine-tunes with 1 % and 10 %
     of the labels without giving settings, on images that were not pre-trained on; so does this with
     `data.held_out` and `evaluation.labels_from`. The script of its release, which lacks a module,
     trains the linear layer alone while batch norms are in training mode.
-
-    The net is trained in place; `encode` maps it and normalised images (B, C, H, W) to features (B,
-    D). Images are uint8 (N, C, H, W), labels (N,); the seed names the draws of the layer's weights,
-    of order and views.
     """
     dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
     weight, bias = initial_layer(dim, num_classes, seed, device)

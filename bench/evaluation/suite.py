@@ -1,9 +1,8 @@
 """Metrics of a run's encoder: the label-free objective, the protocols, the collapse detector.
 
 Before training, the statistics of batch norms are filled first. Those that a net starts with (mean
-0, variance 1) describe no images: features then lie in a narrow cone, and training raises every
-score by filling them alone, without learning anything. So gains are measured from the same weights
-with filled statistics.
+0, variance 1) describe no images: features lie in a narrow cone, and filling them alone raises
+every score. Gains are measured from the same weights with filled statistics.
 """
 
 from __future__ import annotations
@@ -40,10 +39,9 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     """Set the statistics of all batch norms that features and projections pass, in place.
 
     They become the mean over batches of the statistics of one view (`evaluation.objective_view`) of
-    each image, in one pass over at most 2,048 training images. Images and views follow from the
-    seed, so that methods with the same encoder start from the same one. Weights and the net's mode
-    stay as they are; without a batch norm, and with fewer than two images, nothing changes. No
-    label is read.
+    each of at most 2,048 training images, which follow from the seed, so that methods with the same
+    encoder start from the same one. Weights and the net's mode stay as they are; without a batch
+    norm, and with fewer than two images, nothing changes. No label is read.
     """
     norms = [m for m in net.modules() if isinstance(m, _BatchNorm)]
     seed, count = setup.config.seed, min(_MAX_IMAGES, len(setup.images))
@@ -71,14 +69,10 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
         norm.momentum = momentum
 
 
-SelectClient = Callable[[int], None]
-"""Loads one client's personal tensors into the net."""
-
-
 def evaluate(
     setup: Setup,
     binding: Binding,
-    select_client: SelectClient,
+    select_client: Callable[[int], None],
     protocols: Sequence[str],
     device: torch.device,
     *,
@@ -94,14 +88,9 @@ def evaluate(
     the accuracies of both on each client's share of the test images; without any protocol, no label
     is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`.
 
-    Args:
-        setup: the run.
-        binding: the net with the server's tensors in it.
-        select_client: called before a client's personal encoder is evaluated.
-        protocols: any of `evaluation.protocols`.
-        device: where the net is.
-        one_encoder: evaluate the net as it is for all clients, as before the first round.
-        rounds: that the encoder has trained, so that noise on sums differs between them.
+    `select_client` is called before a client's personal encoder is evaluated; with `one_encoder`,
+    as before the first round, the net is evaluated as it is for all clients. `rounds` that the
+    encoder has trained make noise on sums differ between them.
     """
     binding.net.eval()
     splits = Splits(setup, device)

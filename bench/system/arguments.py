@@ -45,14 +45,8 @@ def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..
     """Take the fields of dataclass parameters as keywords.
 
     Signature and docstring of the result list the fields in place of their group; their texts come
-    from the `Attributes:` of the dataclass, or from their `Option`. All fields need defaults.
-
-    Args:
-        function: takes the dataclasses.
-        annotated: keep what an `Annotated` says, in the signature too.
-
-    Raises (when called):
-        TypeError: for an unknown keyword; names the nearest known one.
+    from the `Attributes:` of the dataclass, or from their `Option`. All fields need defaults. With
+    `annotated` the signature keeps what an `Annotated` says.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

@@ -59,8 +59,7 @@ def json_with_checksum(
 ) -> str:
     """Return a JSON object with its checksum, on one line unless `indent` is given.
 
-    Raises `TypeError` or `ValueError` for what JSON cannot hold; with `allow_nan` false, for NaN
-    and infinity too.
+    Raises `TypeError` or `ValueError` for what JSON cannot hold, NaN too without `allow_nan`.
     """
     plain = json.loads(json.dumps(dict(value), sort_keys=True, allow_nan=allow_nan))
     # The last entry, since the value may hold checksums of other files.
@@ -69,10 +68,7 @@ def json_with_checksum(
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:
-    """Return a JSON object without its checksum, which fits.
-
-    Raises `ValueError` for a text that is not JSON, not an object, torn or altered.
-    """
+    """Return a JSON object without its checksum; `ValueError` if it is none, torn or altered."""
     data = (text.encode() if isinstance(text, str) else text).rstrip(b"\n")
     try:
         value = json.loads(data)

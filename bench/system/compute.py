@@ -30,9 +30,8 @@ def choose_devices(device: str, workers: int | None, lanes: int | None = None) -
     """Return one device name per worker; the first is also the server's.
 
     Without a count there are as many workers as physical cores, or one per GPU. `lanes` are clients
-    at a time in one process, which is then the only worker. Raises `ConfigError` for another device
-    name, a number of workers beyond 1 to 1,024 or of lanes beyond 1 to 256, or several workers and
-    lanes at once. Raises `ResourceError` if `cuda` is asked for and torch sees no GPU.
+    at a time in one process, which is then the only worker. Raises `ConfigError` for values out of
+    range or several workers and lanes at once, `ResourceError` for `cuda` where torch sees no GPU.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device: must be auto, cpu or cuda (got {device!r})")
@@ -72,8 +71,7 @@ def keep_freed_memory() -> None:
 def all_finite(values: Tensor) -> bool:
     """Return False if an entry is NaN or infinite.
 
-    Looks at the extremes, which are NaN if any entry is: one pass, a tenth of the time of
-    `isfinite().all()`.
+    The extremes are NaN if any entry is: one pass, a tenth of the time of `isfinite().all()`.
 
     >>> import torch
     >>> all_finite(torch.tensor([[0.0, float("nan")]]))

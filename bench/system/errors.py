@@ -84,10 +84,7 @@ def described(error: FedbenchError) -> tuple[str, str, int]:
 
 
 def rebuild(name: str, message: str, exit_code: int) -> FedbenchError:
-    """Rebuild an error from its `described` values.
-
-    A class that a plugin defines becomes its nearest base class in this module.
-    """
+    """Rebuild an error from its `described` values; a plugin's class becomes its base here."""
     kind: type[FedbenchError] = globals()[name]
     error = kind.__new__(kind, message)  # __init__ of a subclass may take other arguments
     error.exit_code = exit_code

@@ -49,8 +49,7 @@ def write_error(
 def read_limited(path: Path, limit: int) -> bytes:
     """Return the bytes, at most `limit`, of an untrusted file, device or pipe.
 
-    Raises `OSError` if it cannot be read; with `EFBIG` if it is larger, with `EPIPE` for a named
-    pipe that nothing writes to.
+    Raises `OSError`, with `EFBIG` if it is larger, `EPIPE` for a pipe that nothing writes to.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe without a writer hangs
     with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -68,11 +67,7 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Return the bytes, at most `limit`, of a file, without opening what is no plain file.
-
-    Raises `OSError` if it cannot be read; with `EINVAL` if it is no plain file or a symbolic link,
-    with `EFBIG` if it is larger.
-    """
+    """Return the bytes, at most `limit`, of a file; `OSError`, unopened, if it is no plain file."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
     return read_limited(path, limit)
@@ -82,9 +77,8 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
     """Write a file so that a reader, or a restart after a crash, sees all of it or nothing.
 
     The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and get the
-    final name in one step; the folder is created if need be and flushed too. Raises
-    `FedbenchError`, of class `error`, when the disk is full, read-only or fails; the temporary file
-    is removed and an existing file stays as it was.
+    final name in one step; the folder is created if need be. Raises `error` when the disk is full,
+    read-only or fails; an existing file stays as it was.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,10 +173,7 @@ def sweep_temporary(folder: Path) -> int:
 
 
 def check_writable(folder: Path) -> None:
-    """Try a write in `folder`, or where it would be created, and leave no trace.
-
-    Raises `StoreError` when nothing can be written there; the message says why.
-    """
+    """Try a write in `folder`, or where it would be created; leaves no trace, or `StoreError`."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -198,8 +189,7 @@ def lock_file(path: Path, *, wait: bool = False) -> int | None:
 
     The system releases the lock when the holder closes the descriptor or ends, however it ends. The
     file, in a folder that exists, is created if need be and stays: deleting it would let two
-    processes lock two files of one name. With `wait`, the other holder is waited for. Raises
-    `OSError` when the file cannot be created, or the file system has no locks.
+    processes lock two files of one name. With `wait`, the other holder is waited for.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -220,10 +210,7 @@ def release_lock(descriptor: int | None) -> None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[bool]:
-    """Hold a `lock_file` inside the block; yields False, at once, if another holder has it.
-
-    Raises `StoreError` when the file cannot be created, or the file system has no locks.
-    """
+    """Hold a `lock_file` inside the block; yields False, at once, if another holder has it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = lock_file(path)
@@ -241,8 +228,8 @@ def file_lock(path: Path) -> Iterator[bool]:
 def append_line(path: Path, line: str, *, sync: bool = True) -> None:
     """Append a line to a text file; a crash may leave a torn last line.
 
-    With `sync`, wait until the disk has it and all lines before; else a crash of the system, not
-    one of the process, may lose it.
+    With `sync`, wait until the disk has it; else a crash of the system, not of the process, may
+    lose it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

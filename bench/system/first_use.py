@@ -1,9 +1,9 @@
 """First use of what only a GPU has, compared with the plain way that every device has.
 
 Steps recorded as CUDA graphs, several views in one pass and fused SGD save time and may change
-results by rounding alone. When a run uses one of them for the first time, it computes the same in
-the plain way too. Where the two differ by more than the precision allows, the run goes on in the
-plain way, says so in one line, and its row says so in `env_json`. On a CPU none of them is used.
+results by rounding alone. A run computes the first of each in the plain way too. Where the two
+differ by more than the precision allows, it goes on in the plain way, with a line and an entry of
+`env_json` that say so.
 """
 
 from __future__ import annotations
@@ -70,17 +70,11 @@ def checked(
 ) -> T:
     """Return the result of `fast`, or that of `plain` if the two were found to differ.
 
-    A run's first call computes both, one with and one without gradients each.
-
-    Args:
-        name: `RECORDED_STEPS`, `VIEWS_AT_ONCE` or `FUSED_SGD`.
-        fast: computes in the GPU's own way.
-        plain: computes the same in the way of every device.
-        read: gives what to compare of a result, tensors by name.
-        state: gives all tensors that both change in place, by name and of one type each. Their
-            changes are compared; in the end they are as the way has left them whose result is
-            returned.
-        allowed: largest distance between the two, as a share of the size.
+    A run's first call under a name computes both, one with and one without gradients each. `read`
+    gives the tensors of a result that are compared, and `state` all tensors that both change in
+    place, by name and of one type each: their changes are compared too, and in the end they are as
+    the way has left them whose result is returned. `allowed` is the largest distance between the
+    two, as a share of the size.
     """
     key = name, torch.is_grad_enabled()
     if name in _off:

@@ -1,9 +1,8 @@
 """Numeric platform: everything outside of a run's configuration that decides how sums are rounded.
 
 Two processes on one platform compute the same bits; on two platforms rounding differs, and grows
-over the rounds of a run. Names alone cannot tell platforms apart, since libraries also choose
-their code by processor, so a record has a fingerprint besides: a hash of the bits that a few fixed
-operations give.
+over the rounds of a run. Since libraries also choose their code by processor, a record has a
+fingerprint beside names: a hash of the bits that a few fixed operations give.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ def as_json(records: Sequence[Mapping[str, str]]) -> str:
 
 @cache
 def measure(device: str = "cpu", tf32: bool = False) -> Platform:
-    """Return the platform of this process; takes a tenth of a second once, without imports.
+    """Return the platform of this process, once; takes a tenth of a second without imports.
 
-    `device` is the type of the one that trains, `cpu` or `cuda`; `tf32` says whether it trains in
-    TF32, not in IEEE float32, also around bf16.
+    `device` is the type of the one that trains, `cpu` or `cuda`; `tf32` whether in TF32, not in
+    IEEE float32, also around bf16.
     """
     with reproducible(device), products(tf32=True) if tf32 else nullcontext():
         return _measure(device)
@@ -94,7 +93,7 @@ def _measure(device: str) -> Platform:
         numpy=np.__version__,
         scipy=scipy.__version__,
         device=_device_name(device),
-        precision=_precision(device),
+        precision=_PRECISIONS[torch.get_float32_matmul_precision()],
         fingerprint=fingerprint,
     )
 
@@ -132,19 +131,11 @@ def _device_name(device: str) -> str:
     )
 
 
-def _precision(device: str) -> str:
-    products = _PRECISIONS[torch.get_float32_matmul_precision()]
-    if device == "cpu" or torch.backends.cudnn.allow_tf32 == (products == "tf32"):
-        return products
-    convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    return f"{convolutions} convolutions, {products} products"
-
-
 def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
     """Return oneDNN's log lines about a computation, and its result.
 
-    torch does not tell which instruction set oneDNN uses, which environment variables may cap; its
-    log does. It goes to the C library's stdout and therefore, for these milliseconds, to a file.
+    Only its log tells which instruction set oneDNN uses. It goes to the C library's stdout and
+    therefore, for these milliseconds, to a file.
     """
     if not torch.backends.mkldnn.is_available():
         return [], compute()
@@ -179,10 +170,7 @@ def _fingerprint(device: torch.device) -> str:
 
 
 def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return fixed numbers in [-0.5, 0.5] with all their mantissa's bits in use.
-
-    Quotients are rounded alike everywhere; short fractions would make sums exact.
-    """
+    """Return fixed numbers in [-0.5, 0.5], quotients, since short fractions make sums exact."""
     count = int(np.prod(shape))
     return ((torch.arange(count).double() * 7919 % 1009 - 504) / 1009).to(dtype).reshape(shape)
 

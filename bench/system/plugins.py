@@ -40,8 +40,7 @@ def leave_out(error: PluginError) -> None:
 def load_all(group: str, accept: Callable[[EntryPoint], T]) -> dict[str, T]:
     """Return what `accept` makes of the entry points of a group, by name.
 
-    One for which it raises an error is left out with a warning: importing a package may raise
-    anything.
+    Importing a package may raise anything: one that does is left out with a warning.
     """
     found = {}
     for point in sorted(entry_points(group=group)):

@@ -33,9 +33,8 @@ def check_precision(precision: str, device: torch.device | str) -> None:
 def reproducible(device: torch.device | str) -> Iterator[None]:
     """Let a GPU compute the same bits each time, and products of float32 as IEEE 754 has them.
 
-    An operation that has no deterministic form on a GPU still runs, with a warning of torch that
-    names it. The caller's switches are restored; `CUBLAS_WORKSPACE_CONFIG` stays in the
-    environment. For a CPU nothing changes.
+    An operation that has no deterministic form on a GPU still runs, with a warning of torch. The
+    caller's switches are restored; `CUBLAS_WORKSPACE_CONFIG` stays. For a CPU nothing changes.
     """
     if torch.device(device).type != "cuda":
         yield

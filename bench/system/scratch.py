@@ -26,7 +26,7 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     """Make a folder that is gone after the block, and delete folders of dead processes.
 
     It is made in `place`, else in the system's folder for temporary files. Raises `ResourceError`
-    if it cannot be made, or the block cannot write in it.
+    if it cannot be made or written in.
     """
     place = temporary_place() if place is None else place
     try:
@@ -82,10 +82,7 @@ def sweep_folders(place: Path) -> None:
 
 
 def _claim(place: Path) -> tuple[Path, int | None]:
-    """Make a folder that its file, which is locked, keeps from being swept.
-
-    It gets the name that sweeps look for when the lock is held.
-    """
+    """Make a folder that its locked file keeps from being swept, hidden from sweeps until then."""
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place))
     owner = None
     try:
@@ -120,10 +117,7 @@ def end_processes(folder: Path, seconds: float) -> None:
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
-    """Return Ray's processes that have the folder in their command or have a file open in it.
-
-    Others that the calling program started, say for loading data, may share its open files.
-    """
+    """Return Ray's processes that have the folder in their command or a file of it open."""
     place = f"{folder}{os.sep}"
     working: list[psutil.Process] = []
     for process in psutil.process_iter():

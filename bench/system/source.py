@@ -22,7 +22,7 @@ _IMPORTED = dict[str, bytes]()
 
 
 def keep_source(module: str) -> None:
-    """Keep the source of a module, and of its package's other modules, as this process imports it.
+    """Keep the source of a module and of its package's other modules, as it is imported now.
 
     Their files may hold other code when a run asks for its hash.
     """
@@ -34,13 +34,9 @@ def keep_source(module: str) -> None:
 
 
 def check_source(modules: Mapping[str, str], code: Mapping[str, str]) -> None:
-    """Check that the files of imported modules still have the code of a run.
+    """Check that the files of modules, by what they bring, still have the code of a run.
 
-    Raises `ResourceError` if one has other code.
-
-    Args:
-        modules: by what they bring.
-        code: hashes of a run, by the same names.
+    `code` has the run's hashes by the same names; `ResourceError` if one differs.
     """
     for name, module in modules.items():
         # Only the process that a user started runs its __main__; it never imports it again.
@@ -62,8 +58,8 @@ def source_hash(module: str) -> str:
     """Return a hash over a module and the modules of its own package that it imports.
 
     Comments, docstrings and formatting do not count (`ast.unparse`). Of an interactive session,
-    which has no file, the bytecode of its functions and classes counts instead. Raises
-    `PluginError` if it has neither.
+    which has no file, the bytecode of its functions and classes counts instead; `PluginError` if
+    there is neither.
     """
     return _session_hash(module) if _file_of(module) is None else _hash_of_files(module, _IMPORTED)
 

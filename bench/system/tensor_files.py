@@ -1,10 +1,7 @@
 """`.safetensors` files of named tensors and JSON values: partitions, checkpoints, clients' tensors.
 
-The format needs no pickle, any tool can read it, and its tensors lie uncompressed at aligned
-offsets: all workers can map one copy of the offsets of a million clients (an `.npz` can be neither
-mapped nor checked as a whole).
-
-A file carries one checksum over all of its bytes.
+The format needs no pickle, any tool can read it, and all workers can map one copy of the offsets of
+a million clients. A file carries one checksum over all of its bytes.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ def read(
 
     Tensors are private maps of the file: processes share the memory, and a change to a tensor does
     not reach the file. With a prefix, or several, only tensors of such names are read. Raises
-    `OSError` if the file cannot be opened. Raises `ValueError` if it is torn, altered, or not one
-    that `encode` made.
+    `OSError`, and `ValueError` if it is torn, altered, or not one that `encode` made.
     """
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         if not has_checksum(data):

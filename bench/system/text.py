@@ -26,8 +26,7 @@ DROPPED_FIRST = (
 def utf8_text(text: str) -> str:
     r"""Return a text that UTF-8 can encode.
 
-    Python holds bytes of a file name that it cannot decode as surrogates. Here they are decoded as
-    UTF-8 again, and what is no UTF-8 becomes U+FFFD.
+    Surrogates, by which Python holds odd bytes of a file name, are decoded again or become U+FFFD.
 
     >>> ascii(utf8_text("\udcc3\udca9 \udcff"))
     "'\\xe9 \\ufffd'"

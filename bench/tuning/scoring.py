@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedbench.bench.evaluation.objectives.accumulator import with_noise
+from fedbench.bench.evaluation.objectives.accumulator import bytes_sent, with_noise
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import (
     DEFAULT,
@@ -248,7 +248,7 @@ def objective_records() -> list[dict[str, Any]]:
                 "source": objective.source,
                 "sends": [statistic.meaning for statistic in objective.statistics],
                 "exchanges": objective.exchanges,
-                "bytes": BYTES * objective.numbers(_DIM),
+                "bytes": bytes_sent(objective, _DIM),
                 "sensitivity": math.hypot(*known) if len(known) == len(bounds) else None,
                 "sees_contraction": objective.sees_contraction,
             }

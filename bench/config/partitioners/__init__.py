@@ -1,7 +1,6 @@
 """Rules by which clients get training images; importing the package registers them.
 
-A module of this package adds its rules to `PARTITIONERS`, and nothing else has to be edited:
-`data.partition` takes their names, and ids of runs depend on the fields that they read.
+A module of this package adds its rules to `PARTITIONERS`, and nothing else has to be edited.
 """
 
 from importlib import import_module

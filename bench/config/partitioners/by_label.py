@@ -28,10 +28,9 @@ _HSU_BLOCK = 1 << 16
 
 
 def dirichlet(examples: Examples, *, alpha: float, min_client_size: int) -> Owners:
-    """Split every class over the clients by its own Dirichlet draw; sizes differ freely.
+    """Split every class over the clients by its own Dirichlet draw; clients can come out empty.
 
-    Clients can come out empty. With `min_client_size` all classes are drawn again until every
-    client is large enough, a bounded number of times.
+    With `min_client_size` all classes are drawn again, a bounded number of times.
     """
     labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     totals = np.bincount(labels, minlength=num_classes)
@@ -220,10 +219,7 @@ def _among(log_weights: FloatArray, left: IntArray) -> FloatArray:
 def _overdraft(
     drawn: IntArray, log_weights: FloatArray, left: IntArray, rng: np.random.Generator
 ) -> IntArray:
-    """Return one client's counts, (C,), when its draw asked for more of a class than is left.
-
-    Drawing image by image, again where a class is exhausted, has the same distribution.
-    """
+    """Return one client's counts, (C,), when its draw asked for more of a class than is left."""
     held = np.minimum(drawn, left)
     while (missing := int(drawn.sum() - held.sum())) > 0:
         more = rng.multinomial(missing, _among(log_weights, left - held))

@@ -40,11 +40,9 @@ def sinkhorn(log_weights: FloatArray, row_totals: FloatArray, col_totals: FloatA
     """Scale rows and columns until the matrix has the given totals; rows are exact at the end.
 
     Stops when row totals were right to `SINKHORN_TOLERANCE` after a scaling of the columns, and
-    after at most 1000 scalings, fewer when the matrix has more than 500,000 cells: extreme
-    concentrations converge slowly, and `round_to_totals` makes the totals exact in any case.
-
-    `log_weights` (K, C) are finite, and overwritten; the totals (K,) and (C,) are positive and have
-    one sum. Returns the scaled matrix, no longer in logarithms.
+    after at most 1000 scalings, fewer for more than 500,000 cells: extreme concentrations converge
+    slowly, and `round_to_totals` makes the totals exact in any case. `log_weights` (K, C) are
+    finite, and overwritten; the totals (K,) and (C,) are positive and have one sum.
     """
     log_rows = np.log(row_totals)[:, None]  # (K, 1)
     log_cols = np.log(col_totals)[None, :]  # (1, C)
@@ -59,16 +57,13 @@ def sinkhorn(log_weights: FloatArray, row_totals: FloatArray, col_totals: FloatA
 
 
 def round_to_totals(quotas: FloatArray, row_totals: IntArray, col_totals: IntArray) -> IntArray:
-    """Return whole numbers near `quotas` with exactly the given row and column sums.
+    """Return whole numbers near `quotas` (K, C) with exactly the given row and column sums.
 
     Each row is rounded by largest remainders, first among the classes that it already holds:
     rounding from 0.5 up would give a client single images of several further classes, and the
-    classes per client, which papers report, would rise by a tenth. Column sums are then slightly
-    wrong, and units move from the fullest to the emptiest column: in rows that hold both classes,
-    starting where rounding had moved the other way; if there is no such row, the smallest holdings
-    move as a whole.
-
-    `quotas` (K, C) are at least 0, with row sums `row_totals` (K,) up to rounding errors.
+    classes per client, which papers report, would rise by a tenth. Then units move from the fullest
+    to the emptiest column: in rows that hold both classes, starting where rounding had moved the
+    other way; if there is no such row, the smallest holdings move as a whole.
     """
     counts = np.floor(quotas).astype(np.int64)
     missing = row_totals - counts.sum(axis=1)  # (K,) between 0 and C

@@ -20,20 +20,19 @@ _CHUNK = 1 << 18
 
 
 def draw_angles(
-    owners: Owners, examples: Examples, num_bins: int, alpha: float, *, multiply_prior: bool
+    owners: Owners, examples: Examples, *, alpha: float, rotation_bins: int, multiply_prior: bool
 ) -> Angles:
     """Draw one angle per image from the partition's seed; all methods and rounds use it.
 
-    A circle is cut into `num_bins` equal bins. Each client has Dirichlet weights over them; each of
-    its images gets a bin by these weights and an angle uniform in it.
+    A circle is cut into equal bins. Each client has Dirichlet weights over them, of
+    concentration alpha, or with `multiply_prior` alpha / bins; each of its images gets a bin by
+    these weights and an angle uniform in it.
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, covariate shift (10 bins of 36
-    degrees, concentration 0.1, "one or two bins per client"). That count
-    holds only when 0.1 is multiplied by the uniform prior over bins, which is the default here.
-
-    With `multiply_prior` the concentration of each bin is alpha / num_bins, else alpha.
+    degrees, concentration 0.1, "one or two bins per client", which holds only when 0.1 is
+    multiplied by the uniform prior over bins, the default here).
     """
-    num_clients, seed = examples.num_clients, examples.seed
+    num_bins, num_clients, seed = rotation_bins, examples.num_clients, examples.seed
     concentration = alpha / num_bins if multiply_prior else alpha
     rng = numpy_generator(seed, "partition/rotation-bins")
     weights = log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1)
@@ -62,13 +61,6 @@ def draw_angles(
     return angles, [in_order[a:b] for a, b in zip(starts, ends.tolist(), strict=True)]
 
 
-def _by_alpha(
-    owners: Owners, examples: Examples, *, alpha: float, rotation_bins: int, multiply_prior: bool
-) -> Angles:
-    """Draw bins by the concentration `alpha`, so that a grid over it sweeps the shift."""
-    return draw_angles(owners, examples, rotation_bins, alpha, multiply_prior=multiply_prior)
-
-
 def _by_rotation_alpha(
     owners: Owners,
     examples: Examples,
@@ -79,9 +71,13 @@ def _by_rotation_alpha(
 ) -> Angles:
     """Draw bins by a concentration of their own, independent of the labels' one."""
     return draw_angles(
-        owners, examples, rotation_bins, rotation_alpha, multiply_prior=multiply_prior
+        owners,
+        examples,
+        alpha=rotation_alpha,
+        rotation_bins=rotation_bins,
+        multiply_prior=multiply_prior,
     )
 
 
-PARTITIONERS["rotation"] = Partitioner(iid, _by_alpha, "nothing", may_leave_clients_empty=True)
+PARTITIONERS["rotation"] = Partitioner(iid, draw_angles, "nothing", may_leave_clients_empty=True)
 PARTITIONERS["joint"] = Partitioner(hsu, _by_rotation_alpha)

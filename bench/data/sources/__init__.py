@@ -1,7 +1,4 @@
-"""Sources of images: torchvision, folders, Parquet files, a set that ships with scikit-learn.
-
-Importing the package registers what `data.name` takes.
-"""
+"""Sources of images, which register what `data.name` takes when the package is imported."""
 
 from importlib import import_module
 from pkgutil import iter_modules

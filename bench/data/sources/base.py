@@ -101,7 +101,6 @@ class PluginSource(Source):
 
     @classmethod
     def make(cls, load: Callable[[Path], Any], request: Request) -> PluginSource:
-        """Return the source of the data set that is asked for."""
         plugin = load(request.root / "raw" / request.name)
         if plugin.key != request.name:
             raise PluginError(
@@ -110,15 +109,12 @@ class PluginSource(Source):
         return cls(request.name, plugin)
 
     def identity(self) -> str | None:
-        """Return the plugin's."""
         return cast("str | None", self.plugin.identity())
 
     def require(self) -> None:
-        """Have the plugin raise `DataError` when there is nothing to build from."""
         self.plugin.require()
 
     def splits(self, scratch: Path) -> Splits:
-        """Have the plugin write its arrays."""
         names = tuple(self.plugin.write(CacheWriter(scratch), None))
 
         def part(split: str) -> Part:
@@ -134,10 +130,7 @@ class PluginSource(Source):
 
 
 def entry_of(name: str) -> Entry:
-    """Return the entry that a data set's name belongs to.
-
-    Raises `UnknownNameError` for another name.
-    """
+    """Return the entry that a data set's name belongs to."""
     kind, colon, _ = name.partition(":")
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
@@ -197,7 +190,6 @@ class PathSource(Source):
         return f"{self.kind}/{digest.hexdigest()}"
 
     def require(self) -> None:
-        """Raise `DataError` unless the path is a folder."""
         if not self.path.is_dir():
             is_file = f"is a file, not a folder; one file is file:{self.path}"
             reason = is_file if self.path.exists() else "does not exist"

@@ -116,10 +116,7 @@ def pictures_of(
     rows: Iterable[int] | None = None,
     clients: Sequence[str | int] | None = None,
 ) -> list[Picture]:
-    """Return images from one file, pixels (N, H, W) or (N, H, W, 3) or files of their own.
-
-    `rows` has the place of each image in the file, if it is not their order.
-    """
+    """Return images of a file, (N, H, W), (N, H, W, 3) or files of their own, at `rows` of it."""
     rows = range(len(labels)) if rows is None else rows
     return [*map(Picture, images, labels, repeat(file), rows, clients or repeat(None))]
 
@@ -160,9 +157,9 @@ def write_splits(
     """Decode both splits into the cache: RGB when any image has colour, else one grey channel.
 
     Two passes: headers first, so that shape and number are known before the first byte is written
-    and memory stays at one block of images. `name` is for messages; with a `size` images become
-    squares of that side, else they have one size already. Returns the class names. Raises
-    `DataError` if a picture is torn, sizes differ, a label is out of range, or a split is empty.
+    and memory stays at one block of images. With a `size` images become squares of that side, else
+    they have one size already. Returns the class names. Raises `DataError` if a picture is torn,
+    sizes differ, a label is out of range, or a split is empty.
     """
     if not splits.test:
         _log.warning(

@@ -23,11 +23,9 @@ class Digits(Source):
     key: str = "digits"
 
     def identity(self) -> str:
-        """Return the rule of the split."""
         return "digits/every-third"
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

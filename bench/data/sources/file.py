@@ -45,13 +45,12 @@ class OneFile(PathSource):
     """One file, whose content says what it is.
 
     - Parquet: columns as in `hub:`.
-    - CSV with names of columns: the files of images in `image`, `file_name`, `path` or the like,
-      from the folder of the CSV; or pixels 0..255 of square images, grey or RGB, in all columns
-      whose names end in a digit. Labels and clients as in `hub:`.
+    - CSV with names of columns: the files of images in a column of `PATH_COLUMNS`, from the folder
+      of the CSV; or pixels 0..255 of square images, grey or RGB, in all columns whose names end in
+      a digit. Labels and clients as in `hub:`.
     - IDX images (N, H, W), as of MNIST, whose name has `images`; labels are in the file beside it
       with `labels` (and idx1 for idx3) in its name.
-    - .npz: `train_images`, `train_labels`, `test_images` and `test_labels` of MedMNIST, or Keras's
-      `x_train`, `y_train`, `x_test` and `y_test`. Pickled arrays are refused.
+    - .npz with arrays of `NPZ_NAMES`; pickled arrays are refused.
 
     Of a file with `train` in its name the test images are in the file beside it with `t10k` or
     `test` there; without one, one image of six is held out by its content.
@@ -60,7 +59,6 @@ class OneFile(PathSource):
     kind = "file"
 
     def require(self) -> None:
-        """Raise `DataError` unless the path is a file."""
         if not self.path.is_file():
             reason = "is a folder, not a file" if self.path.exists() else "does not exist"
             raise DataError(f"{self.kind}:{self.path}: the path {reason}")
@@ -78,7 +76,6 @@ class OneFile(PathSource):
         return files
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         parts: list[Part] = []
         for file in self._of_splits():
             with _reading(file):

@@ -29,21 +29,17 @@ class ImageFolders(PathSource):
     Without a test folder one image of six is held out by its content; without a train folder too,
     PATH itself has the class folders. Images in PATH/unlabelled (or unlabeled, unsupervised) are
     training images without a label, and so are all images of a folder without class folders.
-
-    Classes are numbered by the sorted folder names and images follow in sorted order, as
-    torchvision's ImageFolder does; two deviations: names with a leading dot are skipped, and grey
-    images stay grey.
+    Classes are numbered by the sorted folder names, as torchvision's ImageFolder does; two
+    deviations: names with a leading dot are skipped, and grey images stay grey.
     """
 
     kind = "folder"
 
     def files(self) -> list[Path]:
-        """Return the images of both splits."""
         splits = self.splits(self.path)
         return [Path(p.file) for part in (*splits.train, *splits.test) for p in part]
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         test = next((self.path / n for n in TEST if (self.path / n).is_dir()), None)
         train = self.path / "train"
         if not train.is_dir():
@@ -102,10 +98,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """List the image files at any depth below a folder, sorted; none without the folder.
-
-    Links to folders are followed; names with a leading dot are skipped.
-    """
+    """List the image files at any depth below a folder, links followed, sorted; none without it."""
     return sorted(_images_below(folder, ())) if folder.is_dir() else []
 
 
@@ -130,9 +123,8 @@ GET = f"get http://cs231n.stanford.edu/{FOLDER}.zip, then: unzip {FOLDER}.zip -d
 class TinyImageNet(PathSource):
     """200 classes, 500 training and 50 validation images of 64x64 pixels each.
 
-    `wnids.txt` names the classes, `train/WNID/images/` has the training images and
-    `val/val_annotations.txt` the classes of those in `val/images/`, which are the test images: the
-    classes of `test/` are not public. Classes are numbered by their sorted names.
+    `wnids.txt` names the classes, numbered by their sorted names. The test images are those of
+    `val/`, since the classes of `test/` are not public.
     """
 
     kind = "tiny-imagenet"
@@ -144,7 +136,6 @@ class TinyImageNet(PathSource):
         return [*lists, *(Path(picture.file) for picture in pictures)]
 
     def require(self) -> None:
-        """Raise `DataError` with the remedy when the folder is missing."""
         if not self.path.is_dir():
             raise DataError(
                 f"TinyImageNet is not in {str(self.path)!r};"
@@ -153,7 +144,6 @@ class TinyImageNet(PathSource):
             )
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         return Splits([list(self._train())], [list(self._test())], self._classes())
 
     def _classes(self) -> tuple[str, ...]:

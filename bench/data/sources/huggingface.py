@@ -154,9 +154,9 @@ def label_of(value: Any) -> int | str:
 
 
 def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
-    """Find the columns of images, labels and clients; fields of a `.json` count as columns.
+    """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
 
-    Raises `DataError` if there is no such column, or several could be meant.
+    Fields of a `.json` count as columns.
     """
     import pyarrow as pa
 
@@ -226,26 +226,22 @@ def _both(shards: Mapping[str, list[Shard]], name: str) -> Splits:
 class HubFolder(PathSource):
     """A folder with train-*.parquet and test-*.parquet (else validation-*) at any depth.
 
-    The Hub's converted form train/0000.parquet is read too, and so is a folder that the `datasets`
-    library's `save_to_disk` wrote; files that name no split are training images where no file names
-    one. Images are a struct {bytes, path} or plain bytes in `img` or `image`, or in the only such
-    column. Labels are integers or text, in `data.label_column`, else in
-    `label`, `labels`, `fine_label`, `class` or `target`, else in the only other column of such a
-    kind; -1 and null are none. Class names come from the set's features; text is sorted. Without a
-    test split one image of six is held out by its content.
+    The Hub's converted form train/0000.parquet is read too, and so is what `save_to_disk` wrote;
+    files that name no split are training images where no file names one. Images are a struct
+    {bytes, path} or plain bytes in `IMAGE_COLUMNS`, or in the only such column; labels integers or
+    text, -1 and null for none, in `data.label_column`, else in `LABEL_COLUMNS`, else in the only
+    other column of such a kind. Without a test split one image of six is held out by its content.
     """
 
     kind = "hub"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".arrow")
 
     def files(self) -> list[Path]:
-        """Return the files of all splits."""
         splits = self._splits()
         order = dict.fromkeys(SPLIT_NAMES.values())
         return [file for split in order for file in splits.get(split, [])]
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         shards = {
             split: [
                 Shard(
@@ -296,10 +292,8 @@ class WebDataset(HubFolder):
     """Shards `train-000000.tar`, `test-000000.tar` (else `val-…`), `unlabelled-…`, or any names.
 
     A sample is the files of one name up to the first dot: an image, and its label in `.cls` as an
-    integer, in `.txt` as text or in a field of `.json`: `data.label_column`, else `label`,
-    `labels`, `fine_label`, `class` or `target`. All samples have files of the same kinds; -1 or
-    none is an image without a label. Shards without a split in their names are training images, of
-    which one of six is held out.
+    integer, in `.txt` as text or in a field of `.json`, named as the columns of `HubFolder`. All
+    samples have files of the same kinds.
     """
 
     kind = "webdataset"
@@ -330,7 +324,6 @@ class HubName(Source):
     """A data set by its name on the Hub: OWNER/NAME, OWNER/NAME/CONFIG, either with @REVISION.
 
     `fedbench data prepare` may download it; otherwise the library reads its own cache offline.
-    Raises `ConfigError` if the name has another form.
     """
 
     request: Request
@@ -355,13 +348,13 @@ class HubName(Source):
         return f"hf/{self.request.name.removeprefix('hf:')}"
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         name, reading = self.request.name, self.request.reading
         shards: dict[str, list[Shard]] = {}
         for split, rows in self._load().items():
             if kind := SPLIT_NAMES.get(split):
-                shard = Shard(f"{name} ({split})", partial(_same, rows), reading)
-                shards.setdefault(kind, []).append(replace(shard, labelled=kind != "unlabelled"))
+                opened = partial(lambda rows: rows, rows)
+                shard = Shard(f"{name} ({split})", opened, reading, labelled=kind != "unlabelled")
+                shards.setdefault(kind, []).append(shard)
         return _both(shards, name)
 
     def _load(self) -> Mapping[str, Any]:
@@ -381,10 +374,6 @@ class HubName(Source):
                 f"{self.request.name} cannot be loaded ({first_line(err)}){remedy}"
             ) from err
         return found
-
-
-def _same(rows: Any) -> Any:
-    return rows
 
 
 SOURCES["hf:OWNER/NAME"] = Entry(HubName, has_columns=True)

@@ -46,12 +46,10 @@ class TorchvisionSet(Source):
         return "/".join(("torchvision", self.class_name, *self.parts[1:]))
 
     def require(self) -> None:
-        """Raise `DataError` with the command to run when there are no raw files."""
         if not (self.request.download or self.raw.is_dir() or self._packaged()):
             raise self._missing()
 
     def splits(self, scratch: Path) -> Splits:
-        """Return the images of both splits."""
         from torchvision import datasets
 
         if self._packaged():

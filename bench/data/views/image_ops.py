@@ -38,10 +38,7 @@ def hflip(images: Tensor, chosen: Tensor) -> Tensor:
 
 
 def pad_crop(images: Tensor, top: Tensor, left: Tensor, padding: int = 4) -> Tensor:
-    """Pad with zeros on all sides and cut a window of the old size; any dtype.
-
-    `top` and `left`, integers (B,) in [0, 2 * padding], place the window in the padded image.
-    """
+    """Pad with zeros on all sides and cut a window of the old size, at `top` and `left` (B,)."""
     batch, _, height, width = images.shape
     windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     rows = torch.arange(batch, device=images.device)
@@ -63,8 +60,7 @@ def resized_crop(
     Both axes are one matrix product per image. Bicubic overshoot is clamped to [0, 1], as an 8-bit
     image clamps it; torchvision leaves it in float images. Images (B, C, H, W) are uint8 or float
     in [0, 1]; the boxes, integers (B,), do not leave the image. `mirrored`, bool (B,), flips the
-    result, float32 (B, C, *size) in [0, 1], at no extra cost. The kernel is the cubic one with a =
-    -0.5, or the triangle.
+    result, float32 (B, C, *size). The kernel is the cubic one with a = -0.5, or the triangle.
     """
     rows = resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
     columns = resampling(
@@ -183,10 +179,7 @@ def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
 
 
 def rotate90(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn each image (B, C, N, N) counter-clockwise by `turns` (B,) quarters, modulo 4.
-
-    Exact, differentiable, for any dtype. Raises `DataError` if the images are not square.
-    """
+    """Turn images (B, C, N, N) of any dtype counter-clockwise by `turns` (B,) quarters, mod 4."""
     if images.shape[-1] != images.shape[-2]:
         raise DataError(
             f"quarter turns of {images.shape[-2]}x{images.shape[-1]} images do not fit one tensor; "

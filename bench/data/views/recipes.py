@@ -1,11 +1,9 @@
 """Recipes of the named views, as data.
 
-Names ending in `-o` follow the released code of Lubana et al., names ending in `-m` Louizos et al.
-
-Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released transforms;
-Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (the crop of `simclr-m` is not stated there).
-Deviation: pixels stay float from one operation to the next; the former's transforms round them to
-8 bits each time.
+Source: `-o`: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released transforms;
+`-m`: Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (the crop of `simclr-m` is not stated
+there). Deviation: pixels stay float from one operation to the next; the former's transforms round
+them to 8 bits each time.
 """
 
 from __future__ import annotations

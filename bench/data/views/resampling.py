@@ -28,9 +28,9 @@ def resampling(
 ) -> Tensor:
     """Weights (B, size_out, size_in) that resize a box of each image along one axis.
 
-    Small images have few boxes, whose weights are computed once: copying them takes a thirtieth of
-    the time. A box has its first pixel at `start` (B,) and `length` (B,) pixels, at least 1, all
-    within the image; `mirrored` (B,) flips results, None = none.
+    A box has `length` (B,) pixels, at least 1, from `start` (B,), all within the image; `mirrored`
+    (B,) flips results. Small images have few boxes, whose weights are computed once: copying them
+    takes a thirtieth of the time.
     """
     boxes = size_in * (size_in + 1) // 2
     if 2 * boxes * size_in * size_out > _TABLE_VALUES:
@@ -44,10 +44,7 @@ def resampling(
 
 
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T).
-
-    The result is not contiguous: its channels are outermost in memory.
-    """
+    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T)."""
     batch, channels, height, width = images.shape
     wide = torch.bmm(images.reshape(batch, channels * height, width), columns.mT)
     wide = wide.view(batch, channels, height, -1)
@@ -80,8 +77,7 @@ def _weights(
     """Compute the weights that `resampling` returns.
 
     Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
-    widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
-    weights is scaled to sum 1.
+    widened where it shrinks, never narrowed; it sees nothing outside the box, and rows sum to 1.
     """
     start, length = (to_device(p, device).to(torch.float32)[:, None] for p in (start, length))
     output = torch.arange(size_out, device=device, dtype=torch.float32)

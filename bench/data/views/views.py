@@ -37,8 +37,7 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
 
     The view, a key of `VIEWS`, is normalised unless its recipe says not. The draws of the CPU
     generator depend on the recipe and on (B, H, W) alone. Images are uint8 with C = 1 (no
-    saturation, hue, grayscale) or 3, H and W at least 4. Raises `UnknownNameError` for
-    another name, `DataError` for images of another dtype or shape.
+    saturation, hue, grayscale) or 3, H and W at least 4.
     """
     recipe = VIEWS.get(name)
     if recipe is None:
@@ -71,11 +70,9 @@ def draw_resized_crop(
 ) -> dict[str, Tensor]:
     """Draw boxes as torchvision's RandomResizedCrop does, for all images at once.
 
-    The area is uniform, the aspect ratio log-uniform in [3/4, 4/3]. The first of ten attempts that
-    fits is taken, else the largest central box with an allowed aspect ratio.
-
-    `size` is (H, W) of the images, `scale` the lowest and highest share of the area. Returns `top`,
-    `left`, `height`, `width`, each int64 (batch,) on the CPU.
+    The area is uniform in `scale`, as a share of `size` (H, W), the aspect ratio log-uniform in
+    [3/4, 4/3]. The first of ten attempts that fits is taken, else the largest central box with an
+    allowed aspect ratio. Returns `top`, `left`, `height`, `width`, each int64 (batch,) on the CPU.
     """
     rows, columns = size
 

@@ -43,9 +43,9 @@ class GaussianNoise:
         for statistic in statistics:
             assert statistic.sensitivity is not None
             std = self.multiplier * statistic.sensitivity * math.sqrt(len(statistics))
-            shape = statistic.shape(dim)
-            draws = torch.randn(shape, dtype=torch.float64, generator=self._generator)
-            noisy[statistic.name] = sums[statistic.name] + std * statistic.noise_scale(dim) * draws
+            plain = sums[statistic.name]
+            draws = torch.randn(plain.shape, dtype=torch.float64, generator=self._generator)
+            noisy[statistic.name] = plain + std * statistic.noise_scale(dim) * draws
             noisy[statistic.name + VARIANCE] = torch.tensor(std**2, dtype=torch.float64)
         return noisy
 
@@ -86,21 +86,9 @@ def epsilon(multiplier: float, scorings: int = 1, delta: float = DELTA) -> float
     return float(brentq(excess, 0.0, bound, xtol=1e-12, rtol=1e-10))
 
 
-OBJECTIVE_BYTES = register(
-    Metric(
-        "objective_bytes",
-        unit="bytes",
-        better="lower",
-        reads=("objective_clients", "objective_noise", *ENCODERS),
-    )
-)
-OBJECTIVE_EPSILON = register(
-    Metric(
-        "objective_epsilon",
-        better="lower",
-        reads=("objective_clients", "objective_noise", *ENCODERS),
-    )
-)
+_READS = ("objective_clients", "objective_noise", *ENCODERS)
+OBJECTIVE_BYTES = register(Metric("objective_bytes", unit="bytes", better="lower", reads=_READS))
+OBJECTIVE_EPSILON = register(Metric("objective_epsilon", better="lower", reads=_READS))
 KEPT = 10_000
 """Images of all clients together that objectives with several exchanges are computed on, at most;
 an equal share of every client."""
@@ -151,14 +139,15 @@ class Accumulator:
         if self._noise is not None:
             sums = self._noise.add(sums, _statistics(self._single), self._dim)
             found[OBJECTIVE_EPSILON.name] = epsilon(self._noise.multiplier)
+        numbers = sum(value.numel() for value in self._sums.values())
         for objective in self._objectives:
-            value = objective.combine(
-                sums if objective.exchanges == 1 else self._exchange(objective)
-            )
+            seen = sums
+            if objective.exchanges > 1:
+                seen, more = self._exchange(objective)
+                numbers += more
+            value = objective.combine(seen)
             if value is not None:
                 found[objective.metric.name] = value
-        numbers = sum(s.numbers(self._dim) for s in _statistics(self._single))
-        numbers += sum(o.numbers(self._dim) for o in self._objectives if o.exchanges > 1)
         found[OBJECTIVE_BYTES.name] = float(BYTES * numbers * self._clients)
         return found
 
@@ -166,9 +155,10 @@ class Accumulator:
     def _single(self) -> list[Objective]:
         return [objective for objective in self._objectives if objective.exchanges == 1]
 
-    def _exchange(self, objective: Objective) -> Sums:
-        """Return the sums of the last exchange of an objective that has several."""
+    def _exchange(self, objective: Objective) -> tuple[Sums, int]:
+        """Return the sums of the last exchange, and how many numbers a client sent in all."""
         shared: Sums = {}
+        numbers = 0
         sums: dict[str, Tensor] = {}
         clients = [Projections(clean, view) for clean, view in self._kept]
         for step in range(objective.exchanges):
@@ -178,7 +168,15 @@ class Accumulator:
                 if statistic.repeated == bool(step):
                     parts = [statistic.of(projections, shared) for projections in clients]
                     sums[statistic.name] = torch.stack(parts).sum(dim=0)
-        return sums
+                    numbers += parts[0].numel()
+        return sums, numbers
+
+
+def bytes_sent(objective: Objective, dim: int) -> int:
+    """Return the bytes that a client sends for an objective of projections of `dim` numbers."""
+    sums = Accumulator([objective], 1)
+    sums.add(torch.ones(1, dim), torch.ones(1, dim))
+    return int(sums.values()[OBJECTIVE_BYTES.name])
 
 
 def _statistics(objectives: Collection[Objective]) -> list[Statistic]:

@@ -7,7 +7,6 @@ its value is that of the pooled images.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -57,26 +56,12 @@ class Statistic(ABC):
     repeated: ClassVar[bool] = False
 
     @abstractmethod
-    def shape(self, dim: int) -> tuple[int, ...]:
-        """Return the shape of the sum for projections of `dim` numbers."""
-
-    @abstractmethod
     def of(self, projections: Projections, shared: Sums) -> Tensor:
-        """Return the sum over a client's images.
-
-        `shared` is what the server has sent; empty unless an objective has several exchanges.
-        """
+        """Return the sum over a client's images; `shared` is what the server has sent so far."""
 
     def noise_scale(self, dim: int) -> Tensor:
-        """Return the standard deviation of each number's noise over that of the sum's noise.
-
-        Sensitivity is meant after division by it.
-        """
-        return torch.ones(self.shape(dim), dtype=torch.float64)
-
-    def numbers(self, dim: int) -> int:
-        """Return how many numbers a client sends."""
-        return math.prod(self.shape(dim))
+        """Return each number's noise over that of the sum, which its sensitivity is divided by."""
+        return torch.ones((), dtype=torch.float64)
 
 
 def score_of_sums(
@@ -84,8 +69,7 @@ def score_of_sums(
 ) -> Metric:
     """Return the metric of an objective by its name in rows.
 
-    `reads` are fields of the evaluation that it depends on, beside those of all objectives:
-    `objective_view` where its statistics use the view of an image.
+    `reads` are further fields of the evaluation: `objective_view` where it uses the view.
     """
     return Metric(name, better=better, reads=(*SCORES, "objective_noise", *reads))
 
@@ -110,15 +94,9 @@ class Objective(ABC):
     def answer(self, sums: Sums, shared: Sums) -> Sums:
         """Return what the server sends before the next exchange.
 
-        `sums` are of the exchange that has ended, over all clients; `shared` is what it sent before
-        that one, empty before the first.
+        `sums` are of the exchange that has ended; `shared` is what it sent before that one.
         """
         raise NotImplementedError(f"objective {self.name!r} has one exchange")
-
-    def numbers(self, dim: int) -> int:
-        """Return how many numbers a client sends in one scoring, all exchanges together."""
-        times = {False: 1, True: self.exchanges - 1}
-        return sum(times[s.repeated] * s.numbers(dim) for s in self.statistics)
 
 
 def noise_variance(sums: Sums, name: str) -> float:

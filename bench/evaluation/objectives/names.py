@@ -1,9 +1,8 @@
 """Label-free objectives by name, known without torch.
 
-Some are one value or two of each client, which `evaluation.objective` and training give; the others
-are computed from sums. Those of the last loss, and the sums with SEP, chose well among the runs of
-one method in docs/studies/selection.md; they were found after its runs, and are exploratory until
-docs/studies/confirmation.md says more.
+Some are one value or two of each client; the others are computed from sums. Those of the last loss,
+and the sums with SEP, were found after the runs of docs/studies/selection.md, and are exploratory
+until docs/studies/confirmation.md says more.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ DEFAULT = ("participation-ratio",)
 def objectives() -> dict[str, Objective]:
     """Return every objective that is computed from sums, by name.
 
-    A plugin that cannot be loaded, or takes a name or metric that is taken, is left out with a
-    warning.
+    A plugin that cannot be loaded, or whose name or metric is taken, is left out with a warning.
     """
     found: dict[str, Objective] = {n: getattr(scores, kind)() for n, kind in SHIPPED.items()}
     for objective in found.values():
@@ -42,12 +41,10 @@ def objectives() -> dict[str, Objective]:
 
 
 def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
-    """Return the objectives that a run computes, in the order of `objectives`.
+    """Return the objectives that a run computes, by `evaluation.objectives`, in order.
 
-    Args:
-        names: of `evaluation.objectives`.
-        noise: whether the sums get noise. Its scale depends on how many sums share it, so that all
-            objectives of fedbench are then computed that noise leaves an epsilon.
+    The scale of noise depends on how many sums share it, so that with noise all objectives of
+    fedbench are computed that it leaves an epsilon.
     """
     known = objectives()
     for name in names:

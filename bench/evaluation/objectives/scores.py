@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedbench.bench.evaluation.objective import separation
 from fedbench.bench.evaluation.objectives.base import (
     Objective,
     Projections,
@@ -33,9 +34,6 @@ from fedbench.bench.evaluation.objectives.statistics import (
     ViewScatter,
 )
 from fedbench.bench.system.seeding import generator
-
-COINCIDE = 1e-12
-"""Mean cosine distances up to here are rounding of projections in single precision."""
 
 
 class GlobalAlign(Objective):
@@ -78,8 +76,7 @@ class GlobalSep(Objective):
 
     def combine(self, sums: Sums) -> float | None:
         count, cosines = sums["pairs"].tolist()
-        spread = rho(sums)
-        return 1 - (1 - cosines / count) / spread if spread > COINCIDE else None
+        return separation(rho(sums), 1 - cosines / count)
 
 
 class GlobalUniformity(Objective):
@@ -159,14 +156,11 @@ class Assignments(Statistic):
 
     repeated = True
 
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (CLUSTERS, dim + 1)
-
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         unit, centroids = projections.unit, shared["centroids"]
         nearest = (centroids.square().sum(dim=1) - 2 * unit @ centroids.T).argmin(dim=1)
         rows = torch.cat([torch.ones_like(unit[:, :1]), unit], dim=1)
-        return unit.new_zeros(self.shape(unit.shape[1])).index_add_(0, nearest, rows)
+        return unit.new_zeros(CLUSTERS, rows.shape[1]).index_add_(0, nearest, rows)
 
 
 class Clusterability(Objective):
@@ -399,7 +393,7 @@ def over_largest(values: Tensor) -> float:
 def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
     """Return tr(C)^2 / |C|_F^2 of a covariance; 1 if it is 0.
 
-    `noise` is what noise adds to |C|_F^2 on average; None is returned if nothing else is left.
+    `noise` is what noise adds to |C|_F^2 on average; None if nothing else is left.
     """
     squares = float(matrix.square().sum()) - noise
     if squares <= 0:
@@ -408,7 +402,7 @@ def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
 
 
 def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
-    """Fit log lambda_j = c - alpha log j, weighted by 1 / j, over indices low to high - 1 from 0.
+    """Fit log lambda_j = c - alpha log j, weighted by 1 / j, over `low` <= j < `high` from 0.
 
     Returns alpha, and the weighted R^2.
     """

@@ -23,9 +23,6 @@ class Pairs(Statistic):
     meaning = "images, summed cosine of image and view"
     sensitivity = math.sqrt(2)
 
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (2,)
-
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         unit, view = projections.unit, projections.unit_view
         return torch.stack([unit.new_tensor(float(len(unit))), (unit * view).sum()])
@@ -38,9 +35,6 @@ class Directions(Statistic):
     meaning = "summed unit projections"
     sensitivity = 1.0
 
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (dim,)
-
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         return projections.unit.sum(dim=0)
 
@@ -51,9 +45,6 @@ class DirectionProducts(Statistic):
     name = "direction-products"
     meaning = "summed products of unit projections, upper triangle"
     sensitivity = 1.0  # |u u^T|_F = |u|^2, its off-diagonals times sqrt(2)
-
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (dim * (dim + 1) // 2,)
 
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         return triangle(projections.unit.T @ projections.unit)
@@ -70,9 +61,6 @@ class Moments(Statistic):
     name = "moments"
     meaning = "summed projections and their summed products, upper triangle"
 
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (dim + dim * (dim + 1) // 2,)
-
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         z = projections.clean
         return torch.cat([z.sum(dim=0), triangle(z.T @ z)])
@@ -83,9 +71,6 @@ class ViewScatter(Statistic):
 
     name = "view-scatter"
     meaning = "moments of the mean of image and view, and scatter around it, upper triangles"
-
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (dim + dim * (dim + 1),)
 
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         mean = (projections.clean + projections.view) / 2
@@ -106,9 +91,6 @@ class Frequencies(Statistic):
     sensitivity = math.sqrt(1024)
     count: ClassVar[int] = 1024
 
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (2, self.count)
-
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         unit = projections.unit
         drawn = _normal("objective-frequencies", unit.shape[1], self.count).to(unit.device)
@@ -127,9 +109,6 @@ class Slices(Statistic):
     sensitivity = math.sqrt(256 * 8)
     directions: ClassVar[int] = 256
     knots: ClassVar[tuple[float, ...]] = tuple(0.625 * k for k in range(1, 9))
-
-    def shape(self, dim: int) -> tuple[int, ...]:
-        return (2, len(self.knots), self.directions)
 
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         unit = projections.unit

@@ -73,7 +73,7 @@ def test_so_much_noise_that_epsilon_is_zero() -> None:
 
 def test_noise_of_all_sums_together_costs_what_is_stated() -> None:
     """Standard deviations over sensitivity, as 1 / square, add to that of the multiplier."""
-    sums = {s.name: torch.zeros(s.shape(DIM), dtype=torch.float64) for s in STATISTICS.values()}
+    sums = {s.name: s.of(Projections(*images(40)), {}) for s in STATISTICS.values()}
     noisy = GaussianNoise(3.0, 0).add(sums, list(STATISTICS.values()), DIM)
     precisions = [
         s.sensitivity**2 / float(noisy[f"{s.name}.variance"])
@@ -81,7 +81,7 @@ def test_noise_of_all_sums_together_costs_what_is_stated() -> None:
         if s.sensitivity is not None
     ]
     assert sum(precisions) == pytest.approx(1 / 3.0**2)
-    drawn = noisy["frequencies"] / float(noisy["frequencies.variance"]) ** 0.5
+    drawn = (noisy["frequencies"] - sums["frequencies"]) / float(noisy["frequencies.variance"]) ** 0.5
     assert float(drawn.std()) == pytest.approx(1, abs=0.05)  # 2,048 draws: 3 sd
 
 
