@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from benchmarks import gpu, table
-from benchmarks.__main__ import WORKS
 from benchmarks.clustering import autograd_clustering
 from benchmarks.data import dataset_folder
 from benchmarks.evaluation import setup_of
-from benchmarks.measure import Result
 from benchmarks.ours import W1, config_of
 from benchmarks.plain import Style, make_net, make_optimizer, step
-from benchmarks.turn import ROOT, Contender
+from benchmarks.turn import ROOT
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client
 from fedbench.bench.nn.clustering import cluster_globally
@@ -89,27 +86,6 @@ def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(results)
 
 
-def test_every_target_names_a_work_and_one_bound() -> None:
-    for target in yaml.safe_load(table.TARGETS.read_text()):
-        assert target["work"] in WORKS
-        assert len({"at_least", "at_most"} & set(target)) == 1
-
-
-def test_ratios_go_repeat_by_repeat() -> None:
-    result = Result({"a": [2.0, 9.0, 8.0], "b": [1.0, 3.0, 4.0]})
-    result.divide("a / b", "a", "b")
-    result.divide("a / c", "a", "c")
-    assert result.as_dict()["ratios"] == {
-        "a / b": {"median": 2.0, "min": 2.0, "max": 3.0, "all": [2.0, 3.0, 2.0]}
-    }
-
-
-def test_a_contender_that_fails_says_why() -> None:
-    broken = Contender("broken", ["-c", "raise SystemExit('out of order')"])
-    with pytest.raises(RuntimeError, match=r"contender broken ended.*\n.*out of order"), broken:
-        pass
-
-
 @pytest.mark.extended
 def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
@@ -134,11 +110,6 @@ def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     lanes = [part for part in content["lanes"].values() if isinstance(part, dict)]
     assert lanes
     assert all(part["same_bits_as_one_lane"] for part in lanes)
-
-
-def test_time_of_kernels_that_overlap_counts_once() -> None:
-    assert gpu.covered([(5, 6), (0, 2), (1, 3), (1, 1.5)]) == 4.0
-    assert gpu.covered([]) == 0.0
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:

@@ -217,10 +217,8 @@ def _read(root: Path, path: Path) -> Bundle:
     try:
         data = read_regular(root / MANIFEST, _LARGEST)
     except FileNotFoundError as cause:
-        raise StoreError(
-            f"{str(path)!r} is no bundle: it has no {MANIFEST}; `fedbench submit` writes bundles,"
-            " and `fedbench verify --store` checks a store"
-        ) from cause
+        why = f"it has no {MANIFEST}; `fedbench verify --store` checks a store"
+        raise StoreError(f"{str(path)!r} is no bundle: {why}") from cause
     except OSError as cause:
         raise StoreError(f"cannot read {str(root / MANIFEST)!r}: {cause.strerror}") from cause
     identity = hashlib.sha256(data).hexdigest()

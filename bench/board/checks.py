@@ -144,8 +144,7 @@ class Claim:
     config: RunConfig  # its configuration, written in full
     dataset: Dataset  # of its data revision, blank where only its shape is known
     expected: Expected
-    # best values of the study that it names, if that is here, by dotted name
-    best: Mapping[str, Any]
+    best: Mapping[str, Any]  # values of the study that it names, if that is here
 
 
 def check_configuration(claim: Claim) -> Iterator[str]:
@@ -409,10 +408,8 @@ class Checker:
             raise Unchecked(f"{', '.join(missing)} needs {needed}, which is not installed here")
         config, dataset = canonical(row.config), self._data(row.dataset_revision)
         if dataset is None:
-            raise StoreError(
-                f"data revision {row.dataset_revision[:12]} is not known; get the data and name"
-                " their cache with --data-dir"
-            )
+            known = f"data revision {row.dataset_revision[:12]} is not known"
+            raise StoreError(f"{known}; get the data and name their cache with --data-dir")
         if self._studies is not None and row.study_id is not None:
             best = best_trial(scored_trials(self._studies, row.study_id))
         params = best["params"] if best else {}

@@ -44,12 +44,10 @@ class Description:
     title: str
     version: str
     file: str  # name of the Parquet file; a pattern if there are many
-    # name of its lines, and what one of them is
-    records: str
+    records: str  # name of its lines; `line` is what one of them is
     line: str
     holds: str  # what is in the file
-    # sections of the data card: where the numbers are from, how to use them.
-    origin: str
+    origin: str  # section of the card: where the numbers are from; `use`: how to use them
     schema: pa.Schema  # of the file, with the meaning and unit of each column
     rows: Sequence[Row]  # the runs in it
     use: str

@@ -54,10 +54,8 @@ class Equality(Strict):
     """What a board's methods have alike: range of crops, images, client steps; tests hold them."""
 
     crops: tuple[float, float]  # share of an image that a random crop covers, lowest and highest
-    # method -> which crops it has instead, and why
-    other_crops: dict[str, str] = Field(default_factory=dict)
-    # method -> why it has other steps or images
-    other_budget: dict[str, str] = Field(default_factory=dict)
+    other_crops: dict[str, str] = Field(default_factory=dict)  # method -> which crops, and why
+    other_budget: dict[str, str] = Field(default_factory=dict)  # method -> why other steps, images
 
 
 class Preset(Strict):
@@ -66,23 +64,13 @@ class Preset(Strict):
     preset: str
     description: str
     source: str
-    # another preset; its values hold where this one has none, its rules come first.
-    extends: str | None = None
-    # what all methods have alike; None = the papers' settings, which differ by method.
-    equal: Equality | None = None
+    extends: str | None = None  # a preset whose values hold where this has none; rules come first
+    equal: Equality | None = None  # None = the papers' settings, which differ by method
     values: dict[str, Value]  # dotted name -> value
     rules: tuple[Rule, ...] = ()
 
-    def over(self, base: Preset) -> Preset:
-        """Return the preset with the values and rules of the one that it extends."""
-        values, rules = {**base.values, **self.values}, (*base.rules, *self.rules)
-        return self.model_copy(update={"values": values, "rules": rules})
-
     def settings(self, spec: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plain values of a configuration with nothing set, by dotted name.
-
-        The rules' conditions see `given`, a configuration that came of the preset.
-        """
+        """Return the plain values of a configuration, which `given` came of, with nothing set."""
         values = self.values_for(spec, given)
         return {**_defaults(), **{key: entry.value for key, entry in values.items()}}
 
@@ -129,8 +117,12 @@ def _holds(
 
 
 def with_base(preset: Preset) -> Preset:
-    """Return a preset with the values of the one that it extends."""
-    return preset if preset.extends is None else preset.over(read_preset(preset.extends))
+    """Return a preset with the values and rules of the one that it extends."""
+    if preset.extends is None:
+        return preset
+    base = read_preset(preset.extends)
+    values, rules = {**base.values, **preset.values}, (*base.rules, *preset.rules)
+    return preset.model_copy(update={"values": values, "rules": rules})
 
 
 @cache

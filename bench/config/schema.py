@@ -107,14 +107,9 @@ class DataConfig(Strict):
         None, min_length=1, description="column of a table with the labels; null = by its name"
     )
     image_size: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="resize images to squares of so many pixels; null = all have one size",
+        None, ge=1, le=4096, description="side of squares to resize images to; null = one size"
     )
-    num_clients: int = Field(
-        8, ge=1, le=1_000_000, description="data holders that share the training set"
-    )
+    num_clients: int = Field(8, ge=1, le=1_000_000, description="holders of training images")
     partition: PartitionerName = Field(
         "dirichlet-balanced", description="rule by which clients get images; see docs/data.md"
     )
@@ -126,19 +121,13 @@ class DataConfig(Strict):
     )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological only")
-    rotation_bins: int = Field(
-        10, ge=1, le=360, description="rotation, joint: bins that cover 360 degrees"
-    )
+    rotation_bins: int = Field(10, ge=1, le=360, description="rotation, joint: bins of a circle")
     rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
     multiply_prior: bool = Field(
         True, description="hsu, rotation, joint: concentration = alpha / number of classes or bins"
     )
-    legacy: bool = Field(
-        False, description="dirichlet-balanced: the released code's scaling and rounding, seed 0"
-    )
-    min_client_size: int = Field(
-        0, ge=0, description="dirichlet: redraw until every client has this many images"
-    )
+    legacy: bool = Field(False, description="dirichlet-balanced: as in the released code, seed 0")
+    min_client_size: int = Field(0, ge=0, description="dirichlet: redraw until all have so many")
     label_fraction: float = Field(
         0.0,
         ge=0,
@@ -146,10 +135,7 @@ class DataConfig(Strict):
         description="share of each client's labels that exist, for methods and probes alike;"
         " 0 = methods without labels see none, references such as supervised all, probes all",
     )
-
-    held_out: float = Field(
-        0.0, ge=0, lt=1, description="share of the training images, of all classes, no client gets"
-    )
+    held_out: float = Field(0.0, ge=0, lt=1, description="share of images that no client gets")
 
     @field_validator("natural_column", "partition_file")
     @classmethod
@@ -180,14 +166,9 @@ class ModelConfig(Strict):
         " timm:NAME, torchvision:NAME, or one of another package",
     )
     width: int | None = Field(
-        None,
-        ge=1,
-        le=2048,
-        description="channels of the first stage, or of a token; null = the backbone's own",
+        None, ge=1, le=2048, description="channels of the first stage, or of a token; null = usual"
     )
-    stem_stride: int = Field(
-        1, ge=1, le=2, description="stride of the first convolution; 2 costs a quarter"
-    )
+    stem_stride: int = Field(1, ge=1, le=2, description="of the first convolution; 2 is cheaper")
     norm: Literal["batch", "batch-local", "group"] = Field(
         "group", description="batch norm averaged, batch norm kept by each client, or group norm"
     )
@@ -225,9 +206,7 @@ class ClientConfig(Strict):
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="rule of a local step")
     lr: float = Field(0.03, gt=0, description="client learning rate, constant over rounds")
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, reset every round")
-    weight_decay: float = Field(
-        1e-4, ge=0, description="added to a gradient: this times the weight"
-    )
+    weight_decay: float = Field(1e-4, ge=0, description="share of the weight added to a gradient")
     batch_size: int = Field(16, ge=1, description="examples per local step")
     local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
@@ -266,9 +245,7 @@ class ServerConfig(Strict):
 class PrivacyConfig(Strict):
     """Differential privacy of whole clients, for methods whose clients send averages only."""
 
-    clip: float | None = Field(
-        None, gt=0, description="norm that a client's change is cut to; null = no such privacy"
-    )
+    clip: float | None = Field(None, gt=0, description="norm of a client's change; null = any")
     noise_multiplier: float = Field(
         1.0, ge=0, description="standard deviation of the server's noise on the sum / clip"
     )
@@ -285,45 +262,29 @@ class EvaluationConfig(Strict):
         "clients", description="whose labelled images protocols learn from; see data.held_out"
     )
     knn_neighbours: int = Field(200, ge=1, description="knn: nearest images that vote")
-    knn_temperature: float = Field(
-        0.1, gt=0, description="knn: divisor of similarities in the weights of votes"
-    )
+    knn_temperature: float = Field(0.1, gt=0, description="knn: divisor of similarities in votes")
     linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
     mlp_hidden_dim: Size = Field(512, description="mlp: hidden units")
     mlp_epochs: int = Field(100, ge=1, description="mlp: passes over the features")
     mlp_lr: float = Field(0.1, gt=0, description="mlp: learning rate of its SGD")
     probe_fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        (1.0,),
-        min_length=1,
-        description="linear, mlp: shares of the labels to train on, one by one",
+        (1.0,), min_length=1, description="linear, mlp: shares of the labels, one by one"
     )
-    objective_temperature: float = Field(
-        0.2, gt=0, description="divisor of similarities in the uniformity"
-    )
+    objective_temperature: float = Field(0.2, gt=0, description="of the uniformity")
     objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
     objective_on: Literal["projector", "encoder"] = Field(
         "projector", description="outputs that the objective is computed on"
     )
-    objective_view: str = Field(
-        "simclr-o", description="view that alignment compares with the image"
-    )
+    objective_view: str = Field("simclr-o", description="that alignment compares with the image")
     objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
     objective_clients: int | None = Field(
-        None,
-        ge=1,
-        description="clients that label-free scores are made of, drawn once per run, where clients"
-        " share an encoder; null = all",
+        None, ge=1, description="clients that a shared encoder is scored on, at most; null = all"
     )
     objective_noise: float | None = Field(
-        None,
-        gt=0,
-        description="noise on the sums of label-free scores / sensitivity; see docs/objectives.md;"
-        " null = none",
+        None, gt=0, description="noise on sums of label-free scores / sensitivity; null = none"
     )
     objectives: tuple[str, ...] = Field(
-        (),
-        description="label-free scores beside the usual ones, such as [rankme, lidar];"
-        " see `fedbench objectives`",
+        (), description="further label-free scores, of `fedbench objectives`, as [rankme, lidar]"
     )
     num_clients: int = Field(
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"

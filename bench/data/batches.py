@@ -21,11 +21,9 @@ class Batch:
 
     views: tuple[Tensor, ...]  # each (B, C, H, W)
     labels: Tensor  # (B,), -1 where hidden
-    # positions among the client's images, (B,)
-    examples: Tensor = field(default_factory=lambda: torch.empty(0))
+    examples: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) of the client's images
     draws: Mapping[str, Tensor] = field(default_factory=dict)  # what `Method.draws` returned for it
-    # views of other images of the client, each (B, C, H, W), if the method asks
-    second_batch: tuple[Tensor, ...] = ()
+    second_batch: tuple[Tensor, ...] = ()  # views of other images of the client, if asked for
 
 
 @dataclass(frozen=True)

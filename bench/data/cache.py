@@ -53,14 +53,11 @@ class Cache:
     """An opened cache folder."""
 
     path: Path
-    # content of `meta.json`: `name` of the data set, with an absolute path where it has one;
-    # `source`, identity of the data from which it was made; `revision`, SHA-256 over the arrays and
-    # the number of classes; `whole`, revision of the set that it is a subset of, without clients;
-    # `class_names` by label.
+    # `name` of the data set, with an absolute path where it has one; `source`, identity of the data
+    # from which it was made; `revision`; `whole`, revision of the set that it is a subset of,
+    # without clients; `class_names` by label
     meta: Mapping[str, Any]
-    # by the keys of `ARRAYS`, and `CLIENTS` where there are any; the images of a split in the order
-    # of their SHA-256.
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Mapping[str, npt.NDArray[Any]]  # by `ARRAYS`, and `CLIENTS` where there are any
 
     @property
     def revision(self) -> str:
@@ -97,10 +94,8 @@ class CacheWriter:
             np.lib.format.write_array_header_1_0(out, header)
             for block in blocks:
                 if block.shape[1:] != shape[1:] or not np.can_cast(block.dtype, dtype, "safe"):
-                    raise DataError(
-                        f"{name}: a block {block.dtype}{list(block.shape)} does not fit into"
-                        f" {dtype}{list(shape)}"
-                    )
+                    got = f"{block.dtype}{list(block.shape)}"
+                    raise DataError(f"{name}: {got} does not fit into {dtype}{list(shape)}")
                 out.write(np.ascontiguousarray(block, dtype=dtype).data)
                 rows += len(block)
             out.flush()

@@ -40,10 +40,8 @@ class Partition:
     num_classes: int  # C
     indices: IndexArray  # (num_used,) examples of client 0, then of client 1, …, ascending in each
     offsets: IntArray  # (K + 1,) where each client's share begins in `indices`, and the end
-    # (N,) degrees in [0, 360) by which each image is rotated, NaN for unused examples; None without
-    # a rotation shift.
-    angles: npt.NDArray[np.float32] | None = None
-    # For each client the bins that its angles fall in; None without a shift.
+    angles: npt.NDArray[np.float32] | None = None  # (N,) degrees in [0, 360), NaN where unused
+    # for each client the bins that its angles fall in
     rotation_bins: list[list[int]] | None = None
 
     @property
@@ -179,10 +177,8 @@ def make_partition(
             f" images have none; use one of {_listed('nothing', 'clients')}"
         )
     if clients is None and partitioner.source == "clients":
-        raise ConfigError(
-            f"data.partition={name} needs images that come with clients, not labels alone; use one"
-            f" of {_listed('nothing', 'labels')}"
-        )
+        others = _listed("nothing", "labels")
+        raise ConfigError(f"data.partition={name} needs images with clients; use one of {others}")
     given = np.ones(len(labels), dtype=np.bool_)
     given[held_out(labels, config.held_out, seed)] = False
     count = int(given.sum())
@@ -208,8 +204,8 @@ def make_partition(
     smallest = int(partition.sizes.min())
     if smallest < config.min_client_size:
         raise ConfigError(
-            f"data.min_client_size={config.min_client_size}, but {name!r} gives the smallest"
-            f" client {smallest} images; lower it or data.num_clients"
+            f"data.min_client_size={config.min_client_size}, but {name!r} gives the smallest client"
+            f" {smallest} images; lower it or data.num_clients"
         )
     return partition
 
@@ -309,8 +305,5 @@ def balanced_labels(text: str) -> tuple[npt.NDArray[np.int64], int]:
         )
     num_examples, num_classes = int(match[1]), int(match[2])
     if num_classes == 0 or num_examples == 0 or num_examples % num_classes:
-        raise ConfigError(
-            f"labels {text!r}: {num_examples} examples do not make {num_classes} equal classes; "
-            "N must be a positive multiple of C"
-        )
+        raise ConfigError(f"labels {text!r}: N must be a positive multiple of C")
     return np.arange(num_examples, dtype=np.int64) % num_classes, num_classes

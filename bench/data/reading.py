@@ -28,8 +28,7 @@ class Reading:
     """Fields of a configuration that decide what is read from a source."""
 
     label_column: str | None = None  # column with the labels; None = by its name
-    # height and width that images are brought to; None = they have one size already.
-    image_size: int | None = None
+    image_size: int | None = None  # side that images are brought to; None = they have one size
     client_column: str | None = None  # column whose values natural clients are made of
     client_file: Path | None = None  # file that names the client of each training image
 
@@ -127,8 +126,7 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
     elif named - {"split"}:
         raise ValueError(
             f"of columns split, file and row it has only {' and '.join(sorted(named))}; keep all"
-            " three, as `fedbench data split` prints them, or leave out file and row and keep the"
-            " order"
+            " three, as `fedbench data split` prints them, or neither file nor row"
         )
     elif "split" in table:
         table = table[table["split"] != "test"]
@@ -172,10 +170,7 @@ def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     if isinstance(content, list):
         return _integers(content)
     if not isinstance(content, dict) or not all(isinstance(v, list) for v in content.values()):
-        raise ValueError(
-            "it must have a list of clients, one per image, or an object with a list of images per"
-            " client"
-        )
+        raise ValueError("it must be a list of clients, or an object of lists of images by client")
     images = _integers([image for listed in content.values() for image in listed])
     if len(images) and not 0 <= images.min() <= images.max() < num_images:
         raise ValueError(f"images {images.min()}..{images.max()}; allowed: 0..{num_images - 1}")
@@ -196,16 +191,12 @@ def _integers(values: list[Any]) -> npt.NDArray[np.int64]:
 
 def _check_clients(clients: npt.NDArray[np.int64], num_images: int) -> None:
     if len(clients) != num_images:
-        raise ValueError(
-            f"it has clients of {len(clients):,} images, but there are {num_images:,} training"
-            " images; needed is one client per image, in the order of the source"
-        )
+        counts = f"{len(clients):,} images, but there are {num_images:,} training images"
+        raise ValueError(f"it has clients of {counts}; give one per image in the source's order")
     used = np.unique(clients)
     if (wrong := np.flatnonzero(used != np.arange(len(used)))).size:
-        raise ValueError(
-            f"it has client {used[wrong[0]]}, but none is {wrong[0]}; number clients 0, 1, 2, …"
-            " without gaps"
-        )
+        first = used[wrong[0]]
+        raise ValueError(f"it has client {first}, but not {wrong[0]}; number clients without gaps")
 
 
 def fitted(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:

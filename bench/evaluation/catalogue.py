@@ -20,10 +20,8 @@ def find(name: str) -> Metric | None:
 def needed(name: str) -> Metric:
     """Return a metric by its name in rows; `ConfigError` if nothing installed here declares it."""
     if (metric := find(name)) is None:
-        raise ConfigError(
-            f"nothing installed here declares metric {name!r}, so which of its values are better,"
-            " and which runs compare, is not known; install the package that brings it"
-        )
+        what = f"nothing installed here declares metric {name!r}, so that no values compare"
+        raise ConfigError(f"{what}; install the package that brings it")
     return metric
 
 

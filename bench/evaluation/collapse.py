@@ -77,8 +77,8 @@ class CollapseMonitor:
 class FeatureSpread(NamedTuple):
     """Distance of features from being the same for all images."""
 
-    # standard deviation of the unit-length features, averaged over dimensions, times sqrt(D): 0 for
-    # constant features, about 1 for directions spread evenly over the sphere.
+    # mean standard deviation of unit features times sqrt(D): 0 for constant ones, about 1 for
+    # directions spread evenly over the sphere
     std_ratio: float
     effective_rank: float  # see the function `effective_rank`
     collapsed: bool  # std_ratio < 0.05, or effective_rank < 1.5 where a higher one was possible

@@ -65,10 +65,8 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
     with torch.inference_mode():
         features = encode(batch.to(device, non_blocking=True))
     if features.ndim != 2 or len(features) != len(batch):
-        raise PluginError(
-            f"the encoder returned shape {tuple(features.shape)} for {len(batch)} images; "
-            f"it must return ({len(batch)}, D)"
-        )
+        shape = tuple(features.shape)
+        raise PluginError(f"the encoder returned shape {shape}; it must return ({len(batch)}, D)")
     return features.to(torch.float32)
 
 
@@ -88,10 +86,8 @@ def check_finite(what: str, features: Tensor) -> None:
     """Refuse NaN and infinity, which only a diverged encoder gives."""
     if not all_finite(features):
         num_bad = int((~torch.isfinite(features)).any(dim=1).sum())
-        raise NonFiniteFeaturesError(
-            f"{what}: NaN or infinity in {num_bad} of {len(features)} rows; the encoder diverged, "
-            "try a lower client.lr"
-        )
+        of = f"{num_bad} of {len(features)} rows"
+        raise NonFiniteFeaturesError(f"{what}: NaN or infinity in {of}; try a lower client.lr")
 
 
 def class_tensor(labels: Labels, device: torch.device | str) -> Tensor:

@@ -27,12 +27,9 @@ class Metric:
 
     name: str  # in rows: a column, or a key of `metrics_json`. That of an accuracy ends in `_acc`.
     title: str = ""  # heading of tables; empty = the name
-    # accuracies are fractions in [0, 1], and shown in percent
-    unit: Literal["fraction", "score", "count", "bytes"] = "score"
+    unit: Literal["fraction", "score", "count", "bytes"] = "score"  # fractions: shown in percent
     better: Literal["higher", "lower", "near 1"] = "higher"  # which values are better
-    # fields of the section `evaluation` that change what a value means. Runs that differ in one of
-    # them are not ranked together.
-    reads: tuple[str, ...] = ENCODERS
+    reads: tuple[str, ...] = ENCODERS  # fields of `evaluation` that change what a value means
     needs_labels: bool = False  # whether labels are read to compute it
 
     @property

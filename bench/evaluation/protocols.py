@@ -21,8 +21,7 @@ class Probe:
     """A measurement of a frozen encoder."""
 
     protocols: tuple[str, ...]  # words of `evaluation.protocols` that ask for it
-    # takes the encoder and all protocols of the run; gives values by metric. Values that are not
-    # finite are dropped.
+    # takes the encoder and the run's protocols; values that are not finite are dropped
     measure: Callable[[Encoded, Collection[str]], Mapping[str, float]]
     metrics: tuple[Metric, ...] = ()  # what it gives, unless it is registered elsewhere
 

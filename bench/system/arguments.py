@@ -18,11 +18,9 @@ class Option:
     help: str
     flags: str = ""  # its names there, separated by blanks; empty = the field's
     limits: Mapping[str, Any] = field(default_factory=dict)  # `min` and `max` of a number
-    # refuses a value before anything heavy is imported, else returns what the field takes
-    check: Callable[[Any], Any] | None = None
+    check: Callable[[Any], Any] | None = None  # returns what the field takes, without heavy imports
     kind: Any = None  # type on the command line, if it is another one
-    # stands for its value in the help; None = N, X, NAME or FILE by its type.
-    metavar: str | None = None
+    metavar: str | None = None  # in the help; None = N, X, NAME or FILE by its type
     panel: str = ""  # its heading in the help; empty = the command's own options
 
 

@@ -37,9 +37,7 @@ class Platform:
 
     architecture: str
     aten: str  # instruction set of torch's own operations, as `AVX2` or `DEFAULT`
-    # implementations that oneDNN chose for a few convolutions, as `jit:avx2`; `none` if torch
-    # computes them without it.
-    onednn: str
+    onednn: str  # implementations that it chose for a few convolutions, as `jit:avx2`, or `none`
     torch_blas: str  # library and version that torch was built with
     numpy_blas: str  # libraries of numpy and scipy, with versions and the kernels they chose
     torch: str

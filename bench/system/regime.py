@@ -23,10 +23,8 @@ TF32 = "tf32"
 def check_precision(precision: str, device: torch.device | str) -> None:
     """Refuse a precision that a device does not compute in."""
     if precision == TF32 and torch.device(device).type != "cuda":
-        raise ResourceError(
-            "client.precision=tf32 needs a GPU, and this run is on the CPU; use --device cuda, or"
-            " client.precision fp32 or bf16"
-        )
+        other = "--device cuda, or client.precision fp32 or bf16"
+        raise ResourceError(f"client.precision=tf32 needs a GPU, and this is a CPU; use {other}")
 
 
 @contextmanager

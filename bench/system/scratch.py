@@ -33,10 +33,8 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
         sweep_folders(place)
         folder, owner = _claim(place)
     except OSError as err:
-        raise ResourceError(
-            f"cannot make a temporary folder: {err.strerror or err}; set TMPDIR to a folder with"
-            " free space"
-        ) from err
+        why = f"cannot make a temporary folder: {err.strerror or err}"
+        raise ResourceError(f"{why}; set TMPDIR to a folder with free space") from err
     try:
         yield folder
     except StoreError as err:
@@ -53,10 +51,7 @@ def temporary_place() -> Path:
     try:
         return Path(tempfile.gettempdir())
     except OSError as err:
-        raise ResourceError(
-            "no folder for temporary files takes any (TMPDIR, /tmp, /var/tmp); set TMPDIR to one"
-            " that is writable and has free space"
-        ) from err
+        raise ResourceError("no folder takes temporary files; set TMPDIR to one that does") from err
 
 
 def unnamed_file() -> IO[bytes]:

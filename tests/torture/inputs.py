@@ -1,15 +1,15 @@
-"""Generated command lines, files, environments, stores, bundles, addresses; none is a bug.
+"""Generated command lines, files, environments, stores, addresses; none is a bug.
 
 Run by hand; pytest runs a short version of it:
 
     python tests/torture/inputs.py FOLDER [INPUTS [SEED]]
 
 Commands and options come from the command line itself. Every tenth input runs as a process of its
-own, the others in this one through the real entry point; every fiftieth gets a SIGTERM while Ray
-starts. An input fails if it ends in a traceback, an exit code other than 0, 2, 3, 4 and 5 (143 for
-the signal), more than two lines of error, output of `--json` that is no JSON, a raw control
-character on the screen or in a README.md that it wrote, more than ten minutes or 2 GB, or a refused
-command that leaves a file in the place of the store. The inputs of a seed are always the same.
+own, the others in this one through the real entry point. An input fails if it ends in a traceback,
+an exit code other than 0, 2, 3, 4 and 5, more than two lines of error, output of `--json` that is
+no JSON, a raw control character on the screen or in a README.md that it wrote, more than ten
+minutes or 2 GB, or a refused command that leaves a file in the place of the store. The inputs of a
+seed are always the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,24 +32,17 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
-from PIL import Image
 
-from fedbench.bench.board.bundle import entries_of, files_of, pack, write_manifest
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.store import released
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, json_with_checksum
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.cli import app, main
 
 SECONDS, MEGABYTES = 600, 2000
@@ -97,8 +89,6 @@ HOSTILE = (
     *("[x](http://127.0.0.1)", "`", "$(rm x)", "x; rm y", "\x07", "\u2066x", "&lt;b&gt;"),
 )
 """Names that a stranger gives to a method or a data set."""
-_MANY = 4 * 10**7
-"""Rows of a bomb: 320 MB of numbers."""
 SLOW = {"doctor", "figures", "reproduce", "dashboard"}
 """Commands that are drawn less often."""
 
@@ -141,7 +131,6 @@ class Torture:
         yaml = self.call(["config", "simclr", *TINY, "--yaml"], {})
         assert yaml[0] == 0, yaml
         self.config = yaml[1].encode()
-        self.entry = entries_of(store, [self.row])[0]
         self.server = Server()
         # One address may take what a stranger's may, but the driver does not wait for it.
         released._LARGEST, released._SECONDS, released._IDLE_SECONDS = 2**22, 2.0, 1.0
@@ -195,12 +184,8 @@ class Torture:
         """Generate and run one input."""
         place = self.folder / "inputs" / str(number)
         place.mkdir(parents=True)
-        if self.processes and number % 50 == 49:
-            return self.terminated(place)
-        make = self.random.choices(
-            [self.command_line, self.yaml, self.stored, self.images, self.strangers],
-            [5, 2, 4, 3, 3],
-        )[0]
+        kinds = [self.command_line, self.yaml, self.stored, self.strangers]
+        make = self.random.choices(kinds, [5, 2, 4, 3])[0]
         words, store = make(place)
         words = [word.replace("\0", "\x01") for word in words]  # no system passes a NUL
         env = {name: self._text() for name in NAMES if self.random.random() < 0.05}
@@ -313,118 +298,31 @@ class Torture:
         return [*words, "--store", str(store)], store
 
     def strangers(self, place: Path) -> tuple[list[str], Path]:
-        """Read an address, check a bundle, or release rows, that mean harm."""
+        """Read an address, or release rows, that mean harm."""
         draw, store = self.random, place / "store"
-        choice = draw.randrange(4)
-        if choice == 0:
+        if draw.random() < 0.5:
             kind = draw.choice([*Handler.ANSWERS])
             words = draw.choice([["leaderboard"], ["leaderboard", "--json"], ["merge"], ["runs"]])
             address = f"http://127.0.0.1:{self.server.port}/{kind}/x.parquet"
             if words == ["merge"]:
                 return ["merge", address, "--store", str(store)], store
             return [*words, "--store", address], store
-        if choice == 1:
-            shutil.copytree(self.base, store)
-            for path in (store / "rows").iterdir():
-                path.unlink()
-            names = ("method", "dataset", "preset", "platform", "hardware", "git_sha")
-            odd = {name: draw.choice(HOSTILE) for name in names if draw.random() < 0.5}
-            Store(store).write_row(self.row.model_copy(update=odd))
-            words = ["release", str(place / "out"), "--version", "1", "--store", str(store)]
-            return [*words, *draw.choice([[], ["--json"]])], store
-        bundle = place / "bundle"
-        bundle.mkdir()
-        pack([self.entry], None, bundle)
-        if choice == 2:
-            _special(bundle / draw.choice(["manifest.json", *files_of(self.row.row_id)]), draw)
-        else:
-            _bomb(bundle, self.row, draw)
-        return ["verify", str(bundle), *draw.choice([[], ["--json"]]), "--store", str(store)], store
-
-    def terminated(self, place: Path) -> Outcome:
-        """Send SIGTERM to a study while Ray starts."""
-        words = ["tune", "simclr", "--trials", "2", *TINY, "--store", str(place / "store")]
-        command = [sys.executable, "-m", "fedbench", *words]
-        env = {**os.environ, "FEDBENCH_DATA_DIR": str(self.data)}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, env=env, text=True, **pipes) as process:
-            while process.poll() is None and not _has_child(process.pid, "gcs_server"):
-                time.sleep(0.01)
-            time.sleep(self.random.uniform(0, 3))
-            process.terminate()
-            out, err = process.communicate(timeout=SECONDS)
-        outcome = Outcome("terminated", words, process.returncode, out, err)
-        outcome.wrong += [f"exit code {process.returncode}"] * (process.returncode != 143)
-        outcome.wrong += ["traceback"] * ("Traceback" in err)
-        return outcome
-
-    def images(self, place: Path) -> tuple[list[str], Path]:
-        """Make a small data set, often with something odd in it, and partition it."""
-        draw = self.random
-        root = place / draw.choice(["data", "a b", "café", "x=1", "<b>"])
-        classes = ["cat", draw.choice(["dog", "=1+1", "\u202ex", "d|g", "日本", "<b>"])]
-        make = draw.choice([self._folder, self._hub])
-        make(root, classes)
-        kind = "folder" if make == self._folder else "hub"
-        words = ["partition", "--set", f"data.name={kind}:{root}", "--set", "data.num_clients=2"]
-        return [*words, *draw.choice([[], ["--json"]])], place / "store"
-
-    def _folder(self, root: Path, classes: Sequence[str]) -> None:
-        for split in ("train", "test"):
-            for label in classes:
-                folder = root / split / label
-                folder.mkdir(parents=True)
-                for index in range(4):
-                    (folder / f"{index}.png").write_bytes(_png(8, index))
-        odd = root / "train" / "cat"
-        draw = self.random
-        match draw.randrange(10):
-            case 0:
-                (odd / "x.png").write_bytes(draw.choice([b"", b"\x89PNG\r\n\x1a\n", b"\0" * 100]))
-            case 1:
-                (odd / "y.png").write_bytes(_png(9, 1))
-            case 2:
-                (odd / draw.choice(["x.txt", "\n.png", "x"])).write_bytes(b"GIF89a")
-            case 3:
-                shutil.rmtree(root / "test" / classes[1])
-            case 4:
-                shutil.rmtree(root / draw.choice(["train", "test"]))
-            case 5:
-                (odd / "deep").mkdir()
-
-    def _hub(self, root: Path, classes: Sequence[str]) -> None:
-        root.mkdir(parents=True)
-        names = {"_type": "ClassLabel", "names": list(classes)}
-        features = {"info": {"features": {"image": {"_type": "Image"}, "label": names}}}
-        draw = self.random
-        odd = draw.randrange(10)
-        for split in ("train", "test"):
-            images: list[Any] = [{"bytes": _png(8, i), "path": None} for i in range(8)]
-            labels: list[Any] = [i % 2 for i in range(8)]
-            if odd == 0:
-                images[3] = {"bytes": draw.choice([b"", b"\0" * 50, None]), "path": "x"}
-            elif odd == 1:
-                labels[2] = draw.choice([-1, 2, 9999, None])
-            elif odd == 2:
-                labels = [str(label) for label in labels]
-            elif odd == 3:
-                images[1] = {"bytes": _png(9, 1), "path": None}
-            table = pa.table({"image": images, "label": labels})
-            text = draw.choice(JSONS) if odd == 4 else json.dumps(features)
-            table = table.replace_schema_metadata({"huggingface": text})
-            if not (odd == 5 and split == "test"):
-                pq.write_table(table, root / f"{split}-00000-of-00001.parquet")
-        if odd == 6:
-            file = root / "train-00000-of-00001.parquet"
-            file.write_bytes(self._damage(file.read_bytes(), lines=False))
+        shutil.copytree(self.base, store)
+        for path in (store / "rows").iterdir():
+            path.unlink()
+        names = ("method", "dataset", "preset", "platform", "hardware", "git_sha")
+        odd = {name: draw.choice(HOSTILE) for name in names if draw.random() < 0.5}
+        Store(store).write_row(self.row.model_copy(update=odd))
+        words = ["release", str(place / "out"), "--version", "1", "--store", str(store)]
+        return [*words, *draw.choice([[], ["--json"]])], store
 
     def _odd_place(self, place: Path) -> Path:
-        """Return a path that is a file, a pipe, too long, no UTF-8 or has control characters."""
+        """Return a path that is hard to use."""
         file, pipe = place / "file", place / "pipe"
         file.touch()
         if not pipe.exists():
             os.mkfifo(pipe)
-        names = [
+        names = (
             "x" * 300,
             "x/" * 3000,
             "\udcff",
@@ -433,7 +331,7 @@ class Torture:
             "\x1b[31m",
             "\u202ex",
             "new/below",
-        ]
+        )
         return self.random.choice([file, pipe, file / "x", *(place / name for name in names)])
 
     def _rewrite(self, path: Path, record: Row | Trial, model: type[Any]) -> None:
@@ -522,13 +420,6 @@ class Torture:
         return self.random.choice(TEXTS)
 
 
-def _png(size: int, seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), np.uint8)
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG")
-    return content.getvalue()
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers that a client must not take."""
 
@@ -584,62 +475,6 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.port = self.server_port
         threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-def _special(path: Path, draw: random.Random) -> None:
-    """Put a pipe, a device, a socket, a folder or a link in the place of a file."""
-    path.unlink()
-    match draw.randrange(6):
-        case 0 | 1:
-            os.mkfifo(path)
-        case 2:
-            path.symlink_to(draw.choice(["/dev/zero", "/dev/stdin", "/etc/hostname", path.name]))
-        case 3:
-            here = os.open(path.parent, os.O_RDONLY)  # names of sockets are short
-            with socket.socket(socket.AF_UNIX) as server:
-                server.bind(f"/proc/self/fd/{here}/{path.name}")
-            os.close(here)
-        case 4:
-            path.mkdir()
-        case 5:
-            pass
-
-
-def _bomb(bundle: Path, row: Row, draw: random.Random) -> None:
-    """Write a curve, or a row, of few bytes that unpacks to many; hashes are made anew."""
-    row_name, curve_name = files_of(row.row_id)
-    (bundle / draw.choice([curve_name, curve_name, row_name])).write_bytes(
-        _large(draw.randrange(4))
-    )
-    write_manifest(bundle, None)
-
-
-@cache
-def _large(kind: int) -> bytes:
-    """Return a Parquet file with a checksum: zeros, nulls, equal numbers, equal long texts."""
-    equal = pa.array(np.zeros(_MANY, np.int8))
-    column = [
-        lambda: pa.array(np.zeros(_MANY)),
-        lambda: pa.nulls(_MANY, pa.float64()),
-        lambda: pa.DictionaryArray.from_arrays(equal, pa.array([1.5])),
-        lambda: pa.DictionaryArray.from_arrays(equal, pa.array(["x" * 10**5])),
-    ][kind]()
-    return with_checksum(pa.table({"loss": column}))
-
-
-def with_checksum(table: pa.Table) -> bytes:
-    """Return a table as `table_bytes` does, but with dictionaries where its columns have them."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({KEY: ZEROS})
-    return add_checksum(bytes(sink.getvalue().to_pybytes()))
-
-
-def _has_child(pid: int, name: str) -> bool:
-    with suppress(psutil.Error):
-        return any(name in child.name() for child in psutil.Process(pid).children(recursive=True))
-    return False
 
 
 class _Late(BaseException):

@@ -51,9 +51,8 @@ def dirichlet(examples: Examples, *, alpha: float, min_client_size: int) -> Owne
             return _by_counts(labels, counts, examples.rng)
         smallest = max(smallest, least)
     raise ConfigError(
-        f"data.min_client_size={min_client_size} was not reached in {attempts} draws with "
-        f"data.alpha={alpha:g} and {num_clients} clients (best smallest client: "
-        f"{smallest}); lower it, raise data.alpha or use data.partition=dirichlet-balanced"
+        f"data.min_client_size={min_client_size} was not reached in {attempts} draws (best smallest"
+        f" client: {smallest}); lower it, raise data.alpha or use data.partition=dirichlet-balanced"
     )
 
 
@@ -98,10 +97,8 @@ def dirichlet_balanced_legacy(examples: Examples, alpha: float) -> Owners:
             class_sums, client_sums = shares.sum(axis=0), shares.sum(axis=1)
             shares = shares / class_sums[None, :] / client_sums[:, None]
     if not np.isfinite(shares).all():
-        raise ConfigError(
-            f"data.legacy=true underflows with data.alpha={alpha:g} and "
-            f"{num_clients} clients, as the released code does; set data.legacy=false"
-        )
+        at = f"data.alpha={alpha:g} and {num_clients} clients"
+        raise ConfigError(f"data.legacy=true underflows with {at}; set data.legacy=false")
     return _by_counts(labels, np.floor(shares * len(labels)).astype(np.int64), None)
 
 
@@ -155,10 +152,7 @@ def pathological(examples: Examples, *, classes_per_client: int) -> Owners:
     present = np.flatnonzero(totals)
     width, num_present = classes_per_client, len(present)
     if width > num_present:
-        raise ConfigError(
-            f"data.classes_per_client={width} but the labels hold {num_present} classes; "
-            f"allowed: 1 to {num_present}"
-        )
+        raise ConfigError(f"data.classes_per_client={width}; allowed: 1 to {num_present} classes")
     holders: list[list[IntArray]] = [[] for _ in range(num_classes)]
     for first in range(0, num_clients, num_present):
         num = min(num_present, num_clients - first)

@@ -27,10 +27,8 @@ def natural(examples: Examples, *, natural_column: str) -> Owners:
     assert examples.clients is not None
     values, num_clients = examples.num_groups, examples.num_clients
     if num_clients > values:
-        raise ConfigError(
-            f"data.num_clients={num_clients} is more than the {values} values of"
-            f" data.natural_column={natural_column}; allowed: 1..{values}"
-        )
+        of = f"the {values} values of data.natural_column={natural_column}"
+        raise ConfigError(f"data.num_clients={num_clients} is more than {of}; lower it")
     owners = np.arange(values, dtype=np.int32)
     if num_clients < values:
         owners[examples.rng.permutation(values)] = np.arange(values) % num_clients
@@ -42,9 +40,9 @@ def file(examples: Examples, *, partition_file: str) -> Owners:
     assert examples.clients is not None
     named = examples.num_groups
     if examples.num_clients != named:
+        given = f"data.num_clients={examples.num_clients}"
         raise ConfigError(
-            f"data.num_clients={examples.num_clients}, but {partition_file} names {named} clients;"
-            f" set data.num_clients={named}"
+            f"{given}, but {partition_file} names {named}; set data.num_clients={named}"
         )
     return examples.clients.astype(np.int32)
 

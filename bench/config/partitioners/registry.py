@@ -31,8 +31,7 @@ class Examples:
     num_classes: int  # C
     num_clients: int  # K
     seed: int  # the run's
-    # (N,) clients 0..G-1 that the images come with, such as writers; None = none.
-    clients: IntArray | None = None
+    clients: IntArray | None = None  # (N,) clients 0..G-1 that images come with, as writers
     num_groups: int = 0  # G
 
     @cached_property
@@ -49,10 +48,8 @@ class Partitioner:
     """
 
     assign: Callable[..., Owners]  # `assign(examples, *, …) -> Owners`
-    # `rotate(owners, examples, *, …) -> Angles`; None leaves images upright.
-    rotate: Callable[..., Angles] | None = None
-    # what `assign` looks at; without "labels", examples may lack them.
-    source: Literal["labels", "clients", "nothing"] = "labels"
+    rotate: Callable[..., Angles] | None = None  # `rotate(owners, examples, *, …) -> Angles`
+    source: Literal["labels", "clients", "nothing"] = "labels"  # what `assign` looks at
     may_leave_clients_empty: bool = False  # whether there may be more clients than examples
 
     @cached_property

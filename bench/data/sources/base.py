@@ -67,8 +67,7 @@ class Entry(NamedTuple):
     make: Callable[[Request], Source]  # makes the source
     # how a user gets the images; `{raw}` is the folder of downloads, "" = `fedbench data prepare`
     get: str = ""
-    # classes, (C, H, W), training and test images; None where they depend on the path.
-    size: tuple[int, tuple[int, int, int], int, int] | None = None
+    size: tuple[int, tuple[int, int, int], int, int] | None = None  # classes, (C, H, W), N, M
     has_columns: bool = False  # whether `data.label_column` and `data.natural_column` can name one
 
 

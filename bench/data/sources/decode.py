@@ -42,8 +42,7 @@ BROKEN = (
 class Picture(NamedTuple):
     """One image of a source."""
 
-    # its file, the content of one, or pixels uint8 (H, W) or (H, W, 3)
-    content: Path | bytes | npt.NDArray[np.uint8]
+    content: Path | bytes | npt.NDArray[np.uint8]  # or pixels (H, W) or (H, W, 3)
     label: int | str  # the class, text that names it, or `HIDDEN`
     file: str  # the file or the set that it is in
     row: int | None = None  # its place there, from 0; None where it is the file
@@ -78,9 +77,7 @@ class Splits(NamedTuple):
 
     train: Sequence[Part]  # training images, part after part
     test: Sequence[Part]  # test images; empty where the source has no test split
-    # by label; None numbers labels that are text in their order, and calls classes "0", "1", … up
-    # to the largest label otherwise.
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None  # None: labels that are text in their order, else numbers
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
         """Yield `train` or `test` and each image, in the order of the source.
@@ -134,10 +131,8 @@ def decoded(
         )
     count = len(images)
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{file}: labels are {labels.dtype}{list(labels.shape)}; needed: integers [{count}],"
-            " one per image"
-        )
+        got = f"{labels.dtype}{list(labels.shape)}"
+        raise DataError(f"{file}: labels are {got}; needed: integers [{count}]")
     return pictures_of(images, labels.reshape(-1).tolist(), file, rows)
 
 
@@ -176,10 +171,8 @@ def write_splits(
     if not class_names:
         _log.warning("%s has no labels: encoders can be trained on it, and not probed", name)
     elif unlabelled:
-        raise DataError(
-            f"{name}: {unlabelled:,} of {len(labels['test']):,} test images have no label; leave"
-            " them out, or leave the whole split out to hold labelled training images out"
-        )
+        of = f"{unlabelled:,} of {len(labels['test']):,} test images"
+        raise DataError(f"{name}: {of} have no label; leave them out, or the whole split")
     sizes = layouts["train"].sizes + layouts["test"].sizes
     if len(sizes) > 1 and size is None:
         smallest = min(min(pair) for pair in sizes)
@@ -228,8 +221,7 @@ def _numbered(
             listed = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
             raise DataError(
                 f"the largest label is {num_classes - 1:,}, but {len(missing):,} of the classes"
-                f" below it have no image ({listed}); number the labels 0, 1, 2, … without gaps,"
-                " or name the classes in the features of the data set"
+                f" below it have no image ({listed}); number them without gaps, or name all classes"
             )
         class_names = tuple(map(str, range(num_classes)))
     labels = {
@@ -247,10 +239,8 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
     limit = len(class_names) if class_names is not None else 1 << 16
     for picture in pictures:
         if isinstance(picture.label, int) and not HIDDEN <= picture.label < limit:
-            raise DataError(
-                f"{picture.place}: label {picture.label} is out of range; allowed:"
-                f" {HIDDEN} (none), 0..{limit - 1}"
-            )
+            allowed = f"allowed: {HIDDEN} (none), 0..{limit - 1}"
+            raise DataError(f"{picture.place}: label {picture.label} is out of range; {allowed}")
         if isinstance(picture.content, np.ndarray):
             height, width, *channels = picture.content.shape
             colour = colour or bool(channels)
@@ -258,10 +248,8 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
         else:
             with picture.open() as image:
                 if image.mode not in GREY_MODES | COLOUR_MODES:
-                    raise DataError(
-                        f"{picture.place}: pixel mode {image.mode} is not supported; convert it to"
-                        " 8-bit grey or RGB"
-                    )
+                    what = f"{picture.place}: pixel mode {image.mode}"
+                    raise DataError(f"{what} is not supported; convert it to 8-bit grey or RGB")
                 colour = colour or image.mode in COLOUR_MODES
                 sizes[image.size] += 1
         labels.append(picture.label)

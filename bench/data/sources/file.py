@@ -190,10 +190,8 @@ def _header(file: Path, reading: Reading) -> Header:
     separator = max(",;\t", key=first.count)
     names = next(csv.reader([first], delimiter=separator), [])
     if all(name.strip().isdigit() for name in names):
-        raise DataError(
-            f"{file}: the first line of a CSV file names its columns, such as label,pixel0,pixel1,…"
-            f" or image,label; this one is {first[:40]!r}"
-        )
+        needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
+        raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
     if any(name.lower() in PATH_COLUMNS for name in names):
         return Header(separator, names, [])
     asked = (reading.label_column, reading.client_column)
@@ -263,10 +261,8 @@ def _npz(file: Path) -> Splits:
         with np.load(data, allow_pickle=False) as arrays:
             names = next((names for names in NPZ_NAMES if set(names) <= set(arrays)), None)
             if names is None:
-                raise DataError(
-                    f"{file} needs the arrays {', '.join(NPZ_NAMES[0])} (or"
-                    f" {', '.join(NPZ_NAMES[1])}); found: {', '.join(sorted(arrays))}"
-                )
+                allowed = " or ".join(map(", ".join, NPZ_NAMES))
+                raise DataError(f"{file} needs {allowed}; found: {', '.join(sorted(arrays))}")
             train, test = (
                 decoded(arrays[names[i]], arrays[names[i + 1]], f"{file}, {names[i]}")
                 for i in (0, 2)

@@ -52,8 +52,8 @@ class ImageFolders(PathSource):
             pictures = [*images_in(train), *(extra if train != self.path else ())]
             if not pictures:
                 raise DataError(
-                    f"folder:{self.path} needs the folders train/ and test/ (or val/) with one"
-                    " folder per class in each, or one folder per class, or images without a label"
+                    f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class"
+                    " in each, or a folder per class, or images"
                 )
             unlabelled = [] if test is None else [_unlabelled(images_in(test))]
             return Splits([_unlabelled(pictures)], unlabelled, ())
@@ -137,10 +137,9 @@ class TinyImageNet(PathSource):
 
     def require(self) -> None:
         if not self.path.is_dir():
+            get = GET.format(raw=shlex.quote(str(self.path.parent)))
             raise DataError(
-                f"TinyImageNet is not in {str(self.path)!r};"
-                f" {GET.format(raw=shlex.quote(str(self.path.parent)))}, or name its folder:"
-                " tiny-imagenet:PATH"
+                f"TinyImageNet is not in {str(self.path)!r}; {get}, or name tiny-imagenet:PATH"
             )
 
     def splits(self, scratch: Path) -> Splits:

@@ -45,8 +45,7 @@ class Shard:
     """A file of rows."""
 
     place: str  # its name in messages
-    # returns it as a `datasets.IterableDataset` or `Dataset`
-    open: Callable[[], Any] = field(repr=False)
+    open: Callable[[], Any] = field(repr=False)  # as a `datasets.IterableDataset` or `Dataset`
     reading: Reading
     labelled: bool = True
 
@@ -201,8 +200,8 @@ def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
     if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
         raise DataError(
             f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
-            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, or the only other one of"
-            f" integers or text, or data.label_column=NAME); found: {listed}"
+            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
+            f" data.label_column=NAME); found: {listed}"
         )
     return Columns((named or images)[0], labels[0] if labels else None, client)
 
@@ -331,10 +330,8 @@ class HubName(Source):
     def __post_init__(self) -> None:
         """Check the form of the name."""
         if not HUB_NAME.fullmatch(self.request.name):
-            raise ConfigError(
-                f"data set {self.request.name}: needed is hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or"
-                " either with @REVISION"
-            )
+            needed = "hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or either with @REVISION"
+            raise ConfigError(f"data set {self.request.name}: needed is {needed}")
 
     @property
     def key(self) -> str:  # type: ignore[override]

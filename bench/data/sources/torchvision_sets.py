@@ -96,9 +96,8 @@ class TorchvisionSet(Source):
             # Of several lines the first may only be a heading: "Error downloading FILE:".
             why = " ".join(str(err).split())[:_LONGEST] or type(err).__name__
             raise DataError(
-                f"{self.key} could not be downloaded or read ({why}); without a network put"
-                f" torchvision's files for {self.class_name} into {self._folder()} by hand"
-                f"{self._or_package()}, or use a Hugging Face Parquet folder: hub:PATH"
+                f"{self.key} could not be downloaded or read ({why}); put torchvision's files into"
+                f" {self._folder()} by hand{self._or_package()}, or use Parquet files: hub:PATH"
             ) from err
         finally:
             socket.setdefaulttimeout(timeout)

@@ -21,19 +21,17 @@ class ViewRecipe:
     """Random operations on an image, in the order of the fields; probabilities are per image."""
 
     description: str
-    # nothing, a random box resized to the old size, or a window of the padded image
-    crop: Literal["none", "resized", "padded"] = "none"
-    # share of the image that a resized crop covers, lowest and highest
-    scale: tuple[float, float] = (0.08, 1.0)
+    crop: Literal["none", "resized", "padded"] = (
+        "none"  # a random box, a window of the padded image
+    )
+    scale: tuple[float, float] = (0.08, 1.0)  # share of the image that a resized crop covers
     interpolation: Interpolation = "bicubic"  # kernel of the resized crop
     flip: float = 0.0  # probability of a left-right flip
-    # half-widths (brightness, contrast, saturation, hue), applied with probability 0.8
-    jitter: tuple[float, float, float, float] | None = None
+    jitter: tuple[float, float, float, float] | None = None  # half-widths, with probability 0.8
     grayscale: float = 0.0
     blur: float = 0.0  # probability of the 3x3 blur with sigma uniform in [0.1, 2]
     solarize: float = 0.0
-    # number of operations and their magnitude in 0..30, not with a resized crop
-    rand_augment: tuple[int, int] | None = None
+    rand_augment: tuple[int, int] | None = None  # operations, magnitude 0..30; no resized crop
     cutout: float = 0.0  # side of a greyed-out square, as a share of the image's shorter side
     normalised: bool = True  # shift and scale by the project's one mean and deviation at the end
 

@@ -101,10 +101,8 @@ def draw_resized_crop(
 
 def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.dim() != 4:
-        raise DataError(
-            "views are made from uint8 images (B, C, H, W), "
-            f"got {images.dtype} {tuple(images.shape)}"
-        )
+        got = f"{images.dtype} {tuple(images.shape)}"
+        raise DataError(f"views are made from uint8 images (B, C, H, W), got {got}")
     if images.shape[1] not in (1, 3) or min(images.shape[2:]) < MIN_SIDE:
         raise DataError(
             f"views need 1 or 3 channels and at least {MIN_SIDE}x{MIN_SIDE} pixels, "

@@ -50,10 +50,8 @@ class Statistic(ABC):
 
     name: ClassVar[str]  # in messages and listings
     meaning: ClassVar[str]  # one line
-    # largest Euclidean change when one image is added; None = unbounded.
-    sensitivity: ClassVar[float | None] = None
-    # whether it is sent in every exchange but the first, and not in the first
-    repeated: ClassVar[bool] = False
+    sensitivity: ClassVar[float | None] = None  # most that one image changes it; None = unbounded
+    repeated: ClassVar[bool] = False  # whether it is sent in every exchange but the first
 
     @abstractmethod
     def of(self, projections: Projections, shared: Sums) -> Tensor:
@@ -82,10 +80,8 @@ class Objective(ABC):
     formula: ClassVar[str]  # one line of plain text
     source: ClassVar[str]  # where it is from; `ours` for our own
     statistics: ClassVar[tuple[Statistic, ...]]  # what clients send
-    # times that clients send; beyond one the server answers between them.
-    exchanges: ClassVar[int] = 1
-    # whether shrinking all projections towards their mean changes the value
-    sees_contraction: ClassVar[bool] = False
+    exchanges: ClassVar[int] = 1  # times that clients send; the server answers between them
+    sees_contraction: ClassVar[bool] = False  # whether shrinking all projections changes it
 
     @abstractmethod
     def combine(self, sums: Sums) -> float | None:

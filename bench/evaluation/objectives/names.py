@@ -89,23 +89,12 @@ GROUP = "fedbench.objectives"
 GATE = "+gate"
 """Ending of an objective that refuses trials that did not learn."""
 
-SHIPPED = {
-    "global-align": "GlobalAlign",
-    "global-rho": "GlobalRho",
-    "global-sep": "GlobalSep",
-    "global-unif": "GlobalUniformity",
-    "rankme": "RankMe",
-    "rankme-centred": "RankMeCentred",
-    "stable-rank": "StableRank",
-    "nesum": "NESum",
-    "participation-ratio": "ParticipationRatio",
-    "alpha-req": "AlphaReq",
-    "self-clustering": "SelfClustering",
-    "lidar": "LiDAR",
-    "sigreg": "SigReg",
-    "clusterability": "Clusterability",
-}
-"""Name -> class in `scores`, for those that are computed from sums."""
+SHIPPED = (
+    *("global-align", "global-rho", "global-sep", "global-unif", "rankme", "rankme-centred"),
+    *("stable-rank", "nesum", "participation-ratio", "alpha-req", "self-clustering", "lidar"),
+    *("sigreg", "clusterability"),
+)
+"""Those that are computed from sums, in the order in which noise is drawn for them."""
 
 
 def check_name(name: str | None) -> str | None:

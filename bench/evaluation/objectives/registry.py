@@ -23,7 +23,10 @@ def objectives() -> dict[str, Objective]:
 
     A plugin that cannot be loaded, or whose name or metric is taken, is left out with a warning.
     """
-    found: dict[str, Objective] = {n: getattr(scores, kind)() for n, kind in SHIPPED.items()}
+    kinds = {
+        kind.name: kind for kind in Objective.__subclasses__() if kind.__module__ == scores.__name__
+    }
+    found: dict[str, Objective] = {name: kinds[name]() for name in SHIPPED}
     for objective in found.values():
         register(objective.metric)
 

@@ -21,7 +21,7 @@ import pytest
 import fedbench
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.board.release import Change, changes, changes_text, release
-from fedbench.bench.results.store.released import RELEASE, pack
+from fedbench.bench.results.store.released import RELEASE
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store, open_store
@@ -263,8 +263,3 @@ def test_a_release_lists_changes_since_another(
     change = Change("board", "byol", "client.lr=0.1", None, 2, "3 rows added")
     text = changes_text([change], "old", "new")
     assert "| byol (client.lr=0.1) | – | 2 | 3 rows added |" in text
-
-
-def test_packing_no_rows_is_a_file_too(tmp_path: Path) -> None:
-    (tmp_path / RELEASE).write_bytes(pack([], "0"))
-    assert open_store(tmp_path / RELEASE).rows() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ from fedbench.bench.api.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, Person, pack
 from fedbench.bench.board.reproductions import record_reproduction, reproductions
 from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundle
-from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.compare import Reproduction
 from fedbench.bench.runs.run import reproduce, run
 from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 
 from .conftest import elsewhere
@@ -72,12 +69,6 @@ def row_of(board: Store, **columns: Any) -> dict[str, Any]:
     (file,) = board.root.glob("reproductions/*/*.json")
     row: dict[str, Any] = parse_json(file.read_text())["row"]
     return row | columns
-
-
-def test_a_store_without_records_shows_none(board: Store) -> None:
-    shutil.rmtree(board.root / "reproductions")
-    assert reproductions(board) == {}
-    assert "reproduced" not in leaderboard(board).as_dict()["rows"][0]
 
 
 def test_other_people_count(board: Store, again: Reproduction) -> None:
@@ -146,17 +137,6 @@ def test_altered_files_count_nothing(board: Store) -> None:
     manifest.write_text(manifest.read_text().replace('"Ada"', '"Mia"'))
     assert only(board)[0] == 0  # nobody knows who submitted what
     assert {damage.kind for damage in verify(board).damaged} == {"submissions"}
-
-
-def test_merging_takes_records_along(board: Store, tmp_path: Path) -> None:
-    merge([board], tmp_path / "other")
-    assert only(Store(tmp_path / "other")) == only(board) == (1, [])
-
-
-def test_what_was_not_reproduced_is_not_recorded(board: Store, again: Reproduction) -> None:
-    for verdict in ("different", "cannot tell"):
-        with pytest.raises(StoreError):
-            record_reproduction(board, replace(again, verdict=verdict), EVE)
 
 
 def checked(made: tuple[Path, Path], folder: Path, entry: Entry, rerun: int) -> BundleVerification:

@@ -24,8 +24,6 @@ from fedbench.bench.data.cache import (
     content_sha256,
     ensure,
     open_cache,
-    read_meta,
-    write_meta,
 )
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
@@ -69,19 +67,6 @@ def test_the_order_of_a_source_does_not_matter(seed: int, tmp_path: Path) -> Non
     kept = zip(first.arrays["train_images"], first.arrays["train_labels"], strict=True)
     assert {(image.tobytes(), int(label)) for image, label in kept} == pairs
     assert not np.array_equal(first.arrays["train_labels"], labels)
-
-
-def test_a_cache_of_the_format_before_is_built_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "set"
-    ensure(path, "set", "1", write)
-    meta = read_meta(path)
-    write_meta(path, {**meta, "format": 1})
-    with caplog.at_level(logging.WARNING):
-        ensure(path, "set", "1", write)
-    assert len(caplog.records) == 1
-    assert read_meta(path) == {**meta, "arrays": read_meta(path)["arrays"]}
 
 
 def never(_: CacheWriter) -> tuple[str, ...]:

@@ -36,16 +36,6 @@ def know(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
     monkeypatch.setattr(datasets, "REVISIONS", table)
 
 
-def test_digits_are_known_by_their_revision(tmp_path: Path) -> None:
-    dataset = load_dataset("digits", tmp_path)
-    assert REVISIONS[dataset.revision] == "digits"
-    assert dataset.whole == dataset.revision
-    assert dataset.name == prepare("digits", tmp_path).name == "digits"
-    part = load_dataset("digits", tmp_path, train_subset=100)
-    assert (part.name, part.whole) == ("digits", dataset.revision)
-    assert part.revision != part.whole
-
-
 def test_every_entry_is_a_revision_of_a_listed_set() -> None:
     assert set(REVISIONS.values()) <= SOURCES.keys()
     assert all(len(revision) == 64 and int(revision, 16) for revision in REVISIONS)

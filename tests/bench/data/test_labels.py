@@ -9,7 +9,6 @@ from fedbench.bench.data.labels import (
     balanced_subset,
     few_per_class,
     held_out,
-    hide_all,
     visible_labels,
 )
 
@@ -56,14 +55,6 @@ def test_every_example_is_equally_likely() -> None:
     # Binomial(400, 0.3): mean 120, standard deviation 9.2; 5 of them either side.
     assert shown.sum() == 3 * 400
     assert abs(shown - 120).max() < 46
-
-
-def test_input_stays_as_it_was_and_hide_all_hides_all() -> None:
-    before = LABELS.copy()
-    LABELS.setflags(write=False)
-    visible_labels(LABELS, CLIENTS, 0.5, seed=0)
-    np.testing.assert_array_equal(LABELS, before)
-    np.testing.assert_array_equal(hide_all(LABELS), [-1] * 200)
 
 
 def test_subset_sizes_follow_the_largest_remainder() -> None:

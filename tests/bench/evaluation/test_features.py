@@ -12,7 +12,7 @@ from fedbench.bench.evaluation.features import (
     take_images,
 )
 from fedbench.bench.system import seeding
-from fedbench.bench.system.compute import all_finite, resident
+from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (23, 1, 4, 5), dtype=np.uint8)
@@ -46,19 +46,6 @@ def test_extract_reads_memory_maps_and_its_features_can_be_trained_on(tmp_path: 
     weight = torch.ones(2, 1, requires_grad=True)
     (features @ weight).sum().backward()
     torch.testing.assert_close(weight.grad, features.sum(0)[:, None])
-
-
-def test_extract_keeps_no_graph() -> None:
-    layer = torch.nn.Flatten(), torch.nn.Parameter(torch.ones(20, 2))
-    features = extract(lambda images: layer[0](images) @ layer[1], IMAGES, device="cpu")
-    assert not features.requires_grad
-
-
-def test_finite() -> None:
-    assert all_finite(torch.zeros(2, 2))
-    assert all_finite(torch.zeros(0))
-    assert not all_finite(torch.tensor([[1.0, torch.nan, torch.inf]]))
-    assert not all_finite(torch.tensor([[1.0, torch.inf]]))
 
 
 def test_a_method_whose_features_are_no_rows_is_refused() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -77,17 +76,6 @@ def test_orthogonal_features_have_a_closed_form() -> None:
         client = client_align_unif(torch.eye(size), 2.5 * torch.eye(size))
         expected = -math.log((math.exp(5.0) + size - 1) / size)
         assert client == pytest.approx((1.0, expected, 0.0, 1 - 1 / size), abs=1e-9)
-
-
-def test_opposite_clusters_have_a_closed_form() -> None:
-    # Half at +e, half at -e: each x sees N/2 times e^5 and N/2 times e^-5; the views are turned.
-    features = torch.tensor([[1.0, 0.0]] * 4 + [[-1.0, 0.0]] * 4)
-    client = client_align_unif(features, -features)
-    assert client.align == pytest.approx(-1.0)
-    assert client.unif == pytest.approx(-math.log(math.cosh(5.0)))
-    assert client.unif_without_self == pytest.approx(
-        -math.log((3 * math.exp(5.0) + 4 * math.exp(-5.0)) / 7)
-    )
 
 
 # Z[i, j] = ((7i + 3j + ij) mod 11) - 5 and views 1/4 (((5i + 2j) mod 3) - 1) away, in three
@@ -204,11 +192,6 @@ def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: 
     assert [means[name] for name in ("align", "unif", "rho", "objective")] == pytest.approx(
         [1.0, -5.0, 0.0, 0.0], abs=1e-6
     )
-
-
-def test_no_argument_can_carry_labels() -> None:
-    for function in (client_statistics, client_align_unif, objective):
-        assert not [name for name in inspect.signature(function).parameters if "label" in name]
 
 
 def test_projections_that_are_not_finite_are_refused() -> None:

@@ -17,7 +17,6 @@ from fedbench.bench.evaluation.probes import fit_logistic, mlp_predictions, prob
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
-from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.setup import Setup
 
@@ -66,11 +65,6 @@ def test_the_training_by_hand() -> None:
                 for value, gradient in zip(net.parameters(), gradients, strict=True):
                     value.sub_(gradient, alpha=0.5)
     assert torch.equal(predicted, net(z).argmax(1))
-
-
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="probe_fractions"):
-        tiny_config("simclr", evaluation__probe_fractions=[0.0])
 
 
 def easy(setup: Setup) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:

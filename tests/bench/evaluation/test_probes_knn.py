@@ -91,13 +91,3 @@ def test_equal_votes_go_to_the_lowest_class() -> None:
     ones = torch.ones(10, 4)
     classes = torch.arange(10) % 5
     assert knn_accuracy(ones, classes, ones, classes, num_classes=5) == pytest.approx(0.2)
-
-
-def test_the_chunk_changes_nothing() -> None:
-    bank, bank_labels = blobs(200, 5)
-    queries, query_labels = blobs(101, 6)
-    accuracies = {
-        knn_accuracy(bank, bank_labels, queries, query_labels, num_classes=4, neighbours=9, chunk=c)
-        for c in (1, 10, 101, 1000)
-    }
-    assert len(accuracies) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError
-from fedbench.bench.evaluation.sgd import cosine, linear_probe_paper
+from fedbench.bench.evaluation.sgd import linear_probe_paper
 from fedbench.bench.nn import optimizers
 from tests.bench.evaluation.coloured import coloured
 
@@ -90,10 +90,6 @@ def test_equals_the_protocol_written_out(monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_allclose(step[2], weight, atol=1e-5)
         np.testing.assert_allclose(step[3], bias, atol=1e-5)
     assert len(steps) == 3
-
-
-def test_cosine_goes_from_the_peak_to_zero() -> None:
-    assert [cosine(30.0, p) for p in (0.0, 0.5, 1.0)] == pytest.approx([30.0, 15.0, 0.0])
 
 
 @pytest.mark.parametrize(("size", "batches"), [(35, [16, 16]), (16, [16]), (10, [10])])

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.runs.execute import open_dataset, untrained_figures
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.system import seeding
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 
@@ -94,22 +92,6 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     }
     assert {name: figures[name] for name in reported} == reported
     assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
-
-
-def test_filled_statistics_open_the_cone_of_features() -> None:
-    setup = setup_of()
-    net = setup.make_net().eval()
-    raw = torch.tensor(setup.images[:100])
-    views = make_view("base", raw, seeding.generator(0, "views"))
-
-    def spread() -> float:
-        with torch.no_grad():
-            unit = nn.functional.normalize(setup.method.embed(net, views), dim=1)
-        return float(1 - unit.mean(0).square().sum())
-
-    before = spread()
-    fill_statistics(setup, net, CPU)
-    assert spread() > 3 * before
 
 
 def test_statistics_do_not_depend_on_the_number_of_threads() -> None:

@@ -10,7 +10,6 @@ import torch
 
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import Needs
-from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
@@ -70,14 +69,6 @@ def test_targets_that_the_server_does_not_have_are_not_scored(
 ) -> None:
     trainer = train(setup_of(spec, **fields), tmp_path, rounds=0)
     assert targets(measured(trainer)) == {}
-
-
-def test_they_stand_in_the_row(tmp_path: Path) -> None:
-    config = tiny_config("byol", **SETTINGS, federation__num_rounds=1)
-    row = execute(config, Origin(), Place(tmp_path))
-    assert row.metrics_json is not None
-    assert '"target_knn_acc"' in row.metrics_json
-    assert '"target_linear_acc"' in row.metrics_json
 
 
 def test_an_encoder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

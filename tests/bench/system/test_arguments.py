@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
-import pytest
-
 from fedbench.bench.system.arguments import grouped
 
 
@@ -63,8 +61,3 @@ def test_signature_and_docstring_list_the_fields() -> None:
         "    coats: layers of it,\n        at least one.\n    shine: in [0, 1].\n"
         "    dry: wait for it."
     )
-
-
-def test_an_unknown_keyword_is_refused_with_the_nearest() -> None:
-    with pytest.raises(TypeError, match=r"'color'.*'colour'"):
-        paint("door", color="red")

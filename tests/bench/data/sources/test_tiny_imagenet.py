@@ -11,9 +11,7 @@ import pytest
 from PIL import Image
 
 from fedbench.bench.data.datasets import dataset_records, load_dataset, prepare
-from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.system.errors import DataError
-from fedbench.bench.testing import tiny_config
 
 WNIDS = ["n09", "n02", "n05"]  # not sorted, as in the original
 
@@ -60,23 +58,6 @@ def test_layout(tmp_path: Path) -> None:
         np.testing.assert_allclose(pairs, expected, atol=0.5)
     # Three classes are not the whole TinyImageNet.
     assert dataset.name == "tiny-imagenet:tiny-imagenet-200"
-
-
-def test_a_transformer_learns_from_it(tmp_path: Path) -> None:
-    config = tiny_config(
-        "simclr+uv",
-        data__name=f"tiny-imagenet:{tiny(tmp_path)}",
-        data__train_subset=None,
-        data__test_subset=None,
-        data__num_clients=2,
-        data__label_fraction=0.5,
-        model__backbone="cct-4-3x2",
-        model__width=8,
-    )
-    row = execute(config, Origin(), Place(tmp_path / "run", tmp_path / "cache"))
-    assert row.status == "ok"
-    assert row.linear_acc is not None
-    assert row.linear_acc * 4 == round(row.linear_acc * 4)  # four test images
 
 
 def test_without_a_path_it_lies_in_the_data_folder(tmp_path: Path) -> None:
