@@ -160,10 +160,6 @@ def test_rooms_of_bench_stay_few_and_small() -> None:
     assert not {"/".join(room): count for room, count in modules.items() if count > 21}
 
 
-def test_no_file_is_larger_than_a_megabyte() -> None:
-    assert not [path for path in tracked() if (ROOT / path).stat().st_size > 1_000_000]
-
-
 def test_no_global_seed_and_no_unsafe_load() -> None:
     forbidden = re.compile(
         r"torch\.manual_seed|np\.random\.seed|\bpickle\.load|weights_only=False|yaml\.(?:unsafe_load|full_load)"

@@ -144,6 +144,7 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a table that name the training images, in the order of these."""
     place = ["file", "row"]
     table, images = (each.astype({"row": "Int64"}) for each in (table, images))
+    table["at"] = range(len(table))
     found = images.merge(table, "left", place, suffixes=("", "_said"), indicator="known")
     named = table.merge(images, "left", place, suffixes=("_said", ""), indicator="known")
     for wrong, why in (
@@ -159,10 +160,10 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
         ),
         (found[(found["known"] == "left_only") & (found["split"] == "train")], "has no row"),
     ):
-        for file, row in zip(wrong["file"][:1], wrong["row"][:1], strict=True):
-            at = "" if pd.isna(row) else f" row {row}"
+        for file, row in zip(wrong["file"][:1], wrong["row"][:1].tolist(), strict=True):
+            at = f" row {row}" if isinstance(row, int) else ""
             raise ValueError(f"image {Path(file).name}{at} {why}")
-    return found[found["split"] == "train"]
+    return table.iloc[found["at"][found["split"] == "train"].astype(int)]
 
 
 def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -128,20 +126,6 @@ def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
     holder.communicate()
     with file_lock(path) as locked:
         assert locked
-
-
-def test_a_file_system_without_locks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    message = "this file system has no locks; choose another folder for the store"
-    with pytest.raises(StoreError, match=message), file_lock(tmp_path / "lock"):
-        pass
-    with pytest.raises(OSError, match="no locks available"):
-        lock_file(tmp_path / "lock", wait=True)
 
 
 def test_a_copied_folder_shares_no_file_with_another(tmp_path: Path) -> None:

@@ -105,24 +105,6 @@ def test_a_gpu_is_reproducible_inside_the_block_only(monkeypatch: pytest.MonkeyP
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
-def test_the_switches_of_the_caller_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with pytest.raises(Started), reproducible("cuda"):
-            raise Started
-        assert torch.get_float32_matmul_precision() == "medium"
-        assert torch.backends.cudnn.benchmark
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-def test_a_cpu_keeps_its_switches() -> None:
-    before = switches()
-    with reproducible(CPU):
-        assert switches() == before
-
-
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial process of Ray with a quarter of a GPU."""
 
