@@ -12,7 +12,7 @@ import pytest
 
 from tests.torture import inputs
 
-KINDS = ("command_line", "stored", "strangers", "yaml")
+KINDS = ("command_line", "stored", "yaml")
 LEAST, MOST = 20, 300
 
 

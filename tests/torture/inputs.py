@@ -1,4 +1,4 @@
-"""Generated command lines, files, environments, stores, addresses; none is a bug.
+"""Generated command lines, files, environments and stores; none is a bug.
 
 Run by hand; pytest runs a short version of it:
 
@@ -7,14 +7,12 @@ Run by hand; pytest runs a short version of it:
 Commands and options come from the command line itself. Every tenth input runs as a process of its
 own, the others in this one through the real entry point. An input fails if it ends in a traceback,
 an exit code other than 0, 2, 3, 4 and 5, more than two lines of error, output of `--json` that is
-no JSON, a raw control character on the screen or in a README.md that it wrote, more than ten
-minutes or 2 GB, or a refused command that leaves a file in the place of the store. The inputs of a
-seed are always the same.
+no JSON, a raw control character on the screen, more than ten minutes or 2 GB, or a refused command
+that leaves a file in the place of the store. The inputs of a seed are always the same.
 """
 
 from __future__ import annotations
 
-import http.server
 import io
 import json
 import os
@@ -25,7 +23,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -38,7 +35,6 @@ from typing import Any
 import typer
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.results.store import released
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
@@ -84,11 +80,6 @@ FIELDS = (
     *("method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins"),
     *("evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs"),
 )
-HOSTILE = (
-    *("\x1b[2J\x1b[31mx", "\u202egnp.exe", "<script>alert(1)</script>", "a|b|c", "x\n# y"),
-    *("[x](http://127.0.0.1)", "`", "$(rm x)", "x; rm y", "\x07", "\u2066x", "&lt;b&gt;"),
-)
-"""Names that a stranger gives to a method or a data set."""
 SLOW = {"doctor", "figures", "reproduce", "dashboard"}
 """Commands that are drawn less often."""
 
@@ -131,9 +122,6 @@ class Torture:
         yaml = self.call(["config", "simclr", *TINY, "--yaml"], {})
         assert yaml[0] == 0, yaml
         self.config = yaml[1].encode()
-        self.server = Server()
-        # One address may take what a stranger's may, but the driver does not wait for it.
-        released._LARGEST, released._SECONDS, released._IDLE_SECONDS = 2**22, 2.0, 1.0
 
     def call(self, words: list[str], env: Mapping[str, str]) -> tuple[int | None, str, str]:
         """Run a command in this process; the code is None if it took too long."""
@@ -184,8 +172,7 @@ class Torture:
         """Generate and run one input."""
         place = self.folder / "inputs" / str(number)
         place.mkdir(parents=True)
-        kinds = [self.command_line, self.yaml, self.stored, self.strangers]
-        make = self.random.choices(kinds, [5, 2, 4, 3])[0]
+        make = self.random.choices([self.command_line, self.yaml, self.stored], [5, 2, 4])[0]
         words, store = make(place)
         words = [word.replace("\0", "\x01") for word in words]  # no system passes a NUL
         env = {name: self._text() for name in NAMES if self.random.random() < 0.05}
@@ -193,12 +180,10 @@ class Torture:
         env["FEDBENCH_DATA_DIR"] = str(self.data)
         env.setdefault("FEDBENCH_STORE", str(place / "default"))
         alone = self.processes and number % 10 == 9 and all(map(_fits, words))
-        alone = alone and not any(word.startswith("http:") for word in words)
         before = _listing(store)
         code, out, err = (self.spawn if alone else self.call)(words, env)
         outcome = Outcome(make.__name__, words, code, out, err)
         outcome.wrong += _faults(outcome, "FORCE_COLOR" in env)
-        outcome.wrong += [fault for file in place.rglob("README.md") for fault in _markup(file)]
         if code == 2 and _listing(store) != before:
             outcome.wrong.append(f"left behind: {sorted(_listing(store) - before)[:3]}")
         shutil.rmtree(place, ignore_errors=True)
@@ -296,25 +281,6 @@ class Torture:
         if words[0] not in self.commands:
             words = ["leaderboard", "--json"]
         return [*words, "--store", str(store)], store
-
-    def strangers(self, place: Path) -> tuple[list[str], Path]:
-        """Read an address, or release rows, that mean harm."""
-        draw, store = self.random, place / "store"
-        if draw.random() < 0.5:
-            kind = draw.choice([*Handler.ANSWERS])
-            words = draw.choice([["leaderboard"], ["leaderboard", "--json"], ["merge"], ["runs"]])
-            address = f"http://127.0.0.1:{self.server.port}/{kind}/x.parquet"
-            if words == ["merge"]:
-                return ["merge", address, "--store", str(store)], store
-            return [*words, "--store", address], store
-        shutil.copytree(self.base, store)
-        for path in (store / "rows").iterdir():
-            path.unlink()
-        names = ("method", "dataset", "preset", "platform", "hardware", "git_sha")
-        odd = {name: draw.choice(HOSTILE) for name in names if draw.random() < 0.5}
-        Store(store).write_row(self.row.model_copy(update=odd))
-        words = ["release", str(place / "out"), "--version", "1", "--store", str(store)]
-        return [*words, *draw.choice([[], ["--json"]])], store
 
     def _odd_place(self, place: Path) -> Path:
         """Return a path that is hard to use."""
@@ -420,63 +386,6 @@ class Torture:
         return self.random.choice(TEXTS)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers that a client must not take."""
-
-    ANSWERS = (
-        *("endless", "endless-sums", "slow", "slow-header", "torn", "large", "loop", "silent"),
-        *("gone", "text"),
-    )
-
-    def do_GET(self) -> None:
-        kind, _, name = self.path.strip("/").partition("/")
-        if name == "SHA256SUMS" and kind != "endless-sums":
-            self.send_error(404)
-            return
-        with suppress(OSError):  # the client has gone
-            self.answer(kind)
-
-    def answer(self, kind: str) -> None:
-        if kind == "slow-header":
-            self.wfile.write(b"HTTP/1.0 200 ")
-            self.drip(b"O")
-        if kind == "silent":
-            time.sleep(3)
-        if kind in ("gone", "silent"):
-            self.send_error(404 if kind == "gone" else 503)
-            return
-        self.send_response(302 if kind == "loop" else 200)
-        if kind == "loop":
-            self.send_header("Location", self.path)
-        if kind in ("torn", "large"):
-            self.send_header("Content-Length", str({"torn": 100, "large": 2**40}[kind]))
-        self.end_headers()
-        if kind == "slow":
-            self.drip(b"P")
-        while kind.startswith("endless"):
-            self.wfile.write(bytes(2**16))
-        self.wfile.write(b"PAR1, no table")
-
-    def drip(self, byte: bytes) -> None:
-        for _ in range(100):
-            self.wfile.write(byte)
-            time.sleep(0.1)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """A server on a free port, until this process ends."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.port = self.server_port
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
 class _Late(BaseException):
     """The command took too long."""
 
@@ -508,13 +417,6 @@ def _listing(folder: Path) -> set[str]:
     with suppress(OSError):  # a path that is too long
         return {str(path.relative_to(folder)) for path in folder.rglob("*")}
     return set()
-
-
-def _markup(file: Path) -> list[str]:
-    """Return what a reader of a page would see or run that nobody of the project wrote."""
-    text = file.read_text(encoding="utf-8")
-    wrong = [f"raw control character in {file.name}"] * bool(CONTROL.search(text))
-    return wrong + [f"markup in {file.name}"] * bool(re.search(r"(?<!\\)(<script|\[x\]\()", text))
 
 
 def _faults(outcome: Outcome, coloured: bool) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from fedbench.bench.config import EvaluationConfig
 from fedbench.bench.evaluation import metrics
 from fedbench.bench.evaluation.catalogue import load, needed
-from fedbench.bench.evaluation.metrics import accuracy, heading, main_metrics
+from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.results.store.row import METRICS
 from fedbench.bench.system.errors import ConfigError, PluginError
 
@@ -53,11 +53,3 @@ def test_columns_of_rows_are_known_without_torch_and_foreign_names_to_nobody() -
         needed("a_metric_of_a_plugin")
     with pytest.raises(PluginError, match="knn_acc"):
         accuracy("knn_acc", "another")
-
-
-def test_headings() -> None:
-    assert heading("knn_acc") == "k-NN %"
-    assert heading("never_heard_of_acc") == "never_heard_of_acc %"
-    assert heading("sep") == "sep"
-    names = ["linear_acc", "rho", "knn_acc", "objective", "linear_train_acc", "knn_acc_std"]
-    assert main_metrics(names) == ["objective", "knn_acc", "linear_acc"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,19 +178,6 @@ def test_draws_depend_on_seed_and_client_alone() -> None:
     assert run([(3, CLIENTS[3])]) == [pytest.approx(everyone[2], abs=1e-5)]
     assert run(enumerate(CLIENTS)) == everyone
     assert run(enumerate(CLIENTS), seed=1)[0] != pytest.approx(everyone[0], abs=1e-3)
-
-
-def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: Path) -> None:
-    np.save(tmp_path / "images.npy", IMAGES)
-    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    constant = client_statistics(
-        lambda images: torch.full((len(images), 7), 0.3), enumerate(CLIENTS), mapped,
-        view="simclr-o", seed=0, device="cpu",
-    )  # fmt: skip
-    means = objective(constant)
-    assert [means[name] for name in ("align", "unif", "rho", "objective")] == pytest.approx(
-        [1.0, -5.0, 0.0, 0.0], abs=1e-6
-    )
 
 
 def test_projections_that_are_not_finite_are_refused() -> None:

@@ -38,15 +38,6 @@ def test_it_bends_where_a_line_cannot() -> None:
     assert (linear.numpy() == truth).mean() < 0.65
 
 
-def test_it_ignores_the_scale_of_features() -> None:
-    (train, y), (test, _) = cloud(300, 0), cloud(200, 1)
-    predicted = [
-        mlp_predictions(1024 * x + 3, y, 1024 * z + 3, num_classes=2, seed=0)
-        for x, z in ((train, test), (train / 1024, test / 1024))
-    ]
-    assert (predicted[0] == predicted[1]).double().mean() > 0.98
-
-
 def test_the_training_by_hand() -> None:
     """The expected result comes from two epochs of plain SGD on standardised features."""
     (train, y), (test, _) = cloud(50, 0), cloud(40, 1)

@@ -186,28 +186,14 @@ def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
     assert sorted(dataset.train_labels) == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("side", [10_000, 15_000])  # Pillow warns above 89 and refuses 179 Mpixels
-def test_a_huge_image_is_named_with_its_row(side: int, tmp_path: Path) -> None:
+def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
     buffer = io.BytesIO()
-    Image.new("1", (side, side)).save(buffer, "png")
+    Image.new("1", (10_000, 10_000)).save(buffer, "png")  # Pillow warns above 89 Mpixels
     data = table([GOOD, GOOD, buffer.getvalue(), GOOD], [0, 1, 0, 1])
     pq.write_table(data, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
     message = refused(f"hub:{tmp_path}", tmp_path / "data")
     assert "train-0.parquet, row 2: " in message
-
-
-def test_labels_that_are_no_class_numbers(tmp_path: Path) -> None:
-    pq.write_table(table([GOOD, GOOD], [0, 65_535]), tmp_path / "train-0.parquet")
-    pq.write_table(table([GOOD], [2]), tmp_path / "test-0.parquet")
-    message = refused(f"hub:{tmp_path}", tmp_path / "data")
-    # 65,536 classes, of which 0, 2 and 65,535 have an image.
-    assert "65,535" in message
-    assert "65,533" in message
-    assert "(1, 3, 4, 5, 6 …)" in message
-    # A class that only the test split has is there.
-    pq.write_table(table([GOOD, GOOD], [0, 1]), tmp_path / "train-0.parquet")
-    assert load_dataset(f"hub:{tmp_path}", tmp_path / "data").num_classes == 3
 
 
 @pytest.mark.parametrize(
