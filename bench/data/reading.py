@@ -131,7 +131,9 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
     elif "split" in table:
         table = table[table["split"] != "test"]
     if "client" not in table:
-        raise ValueError(f"it needs a column 'client' of integers; found: {', '.join(table)}")
+        raise ValueError(
+            f"it needs a column 'client' of integers; found: {', '.join(map(str, table))}"
+        )
     clients = table["client"]
     if clients.isna().any():
         raise ValueError(f"image {int(clients.isna().argmax())} has no client")

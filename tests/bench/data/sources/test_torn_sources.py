@@ -118,10 +118,15 @@ def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Pat
         load_dataset(f"hub:{root}", tmp_path / "data")
 
 
+def _no_classes(root: Path) -> None:
+    for folder in root.iterdir():
+        shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda root: [shutil.rmtree(folder) for folder in root.iterdir()], r"train/.*test/"),
+        (_no_classes, r"train/.*test/"),
         (lambda root: shutil.rmtree(root / "train"), "train/"),
         (lambda root: (root / "test/z").mkdir(), ": z"),
         (lambda root: (root / "train/b").mkdir(), "train has no images of b"),
