@@ -46,6 +46,7 @@ from fedbench.bench.evaluation.features import (
 )
 from fedbench.bench.evaluation.metrics import SCORES, Metric, register
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
+from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.system import seeding
 
 UNIF_WITHOUT_SELF = register(Metric("unif_without_self", reads=(*SCORES, "objective_temperature")))
@@ -61,15 +62,6 @@ class ClientObjective(NamedTuple):
     unif: float
     unif_without_self: float | None  # None: the client has a single image
     rho: float
-
-
-_COINCIDE = 1e-12
-"""Mean cosine distances up to here are rounding of projections in single precision."""
-
-
-def separation(rho: float, delta: float) -> float | None:
-    """SEP: 1 - delta / rho, at most 1; None where all projections of each client coincide."""
-    return 1 - delta / rho if rho > _COINCIDE else None
 
 
 def client_align_unif(

@@ -20,8 +20,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedbench.bench.data.views.views import MEAN, STD, make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
-from fedbench.bench.evaluation.objective import client_statistics, objective, separation
+from fedbench.bench.evaluation.objective import client_statistics, objective
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator, GaussianNoise
+from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes

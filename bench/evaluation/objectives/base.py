@@ -100,6 +100,15 @@ def noise_variance(sums: Sums, name: str) -> float:
     return float(sums[name + VARIANCE]) if name + VARIANCE in sums else 0.0
 
 
+_COINCIDE = 1e-12
+"""Mean cosine distances up to here are rounding of projections in single precision."""
+
+
+def separation(rho: float, delta: float) -> float | None:
+    """SEP: 1 - delta / rho, at most 1; None where all projections of each client coincide."""
+    return 1 - delta / rho if rho > _COINCIDE else None
+
+
 def triangle(matrix: Tensor) -> Tensor:
     """Return the upper triangle of a symmetric matrix (d, d) as a vector of d (d + 1) / 2."""
     rows, columns = torch.triu_indices(len(matrix), len(matrix), device=matrix.device)

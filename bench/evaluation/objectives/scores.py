@@ -13,7 +13,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.objective import separation
 from fedbench.bench.evaluation.objectives.base import (
     Objective,
     Projections,
@@ -21,6 +20,7 @@ from fedbench.bench.evaluation.objectives.base import (
     Sums,
     noise_variance,
     score_of_sums,
+    separation,
     symmetric,
 )
 from fedbench.bench.evaluation.objectives.statistics import (
