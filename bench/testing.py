@@ -28,7 +28,6 @@ from torch import Tensor
 
 from fedbench.bench.config import ModelConfig, RunConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
@@ -63,7 +62,6 @@ from fedbench.bench.training.trainer import Executor, Trainer
 from fedbench.bench.training.workers import InProcess
 
 _CPU = torch.device("cpu")
-_RUN = "0" * 20
 _TINY: Mapping[str, Any] = {
     "data.train_subset": 80,
     "data.test_subset": 40,
@@ -73,7 +71,6 @@ _TINY: Mapping[str, Any] = {
     "client.lr": 0.05,
     "federation.num_rounds": 2,
 }
-_TINY_DIM = 16
 _PLAN = RoundPlan(local_epochs=1)
 _LANE_SIZES = (16, 4, 33, 0, 1)
 
@@ -142,7 +139,7 @@ class MethodContract:
             work = _Local(self._setup(model__norm=norm), tmp_path / norm)
             layout, vector = work.runner.layout, work.runner.binding.server.data.clone()
             upload = torch.full((layout.upload_size,), torch.nan)
-            trained = work.runner.run(Task(work.client.id, 0, 1, None), vector, upload)
+            trained = work.runner.run(Task(work.client.id, 0, RoundPlan(1)), vector, upload)
             sent = Ledger.of_client(layout)
             shared = [slot for slot in layout.server if slot.rule in SENT_DOWN]
             assert sent.bytes_down == sum(4 * (slot.stop - slot.start) for slot in shared)
@@ -150,12 +147,11 @@ class MethodContract:
             assert not bool(upload.isnan().any())
             server_only = [slot for slot in layout.server if slot.rule is Sharing.SERVER_ONLY]
             private = work.runner.binding.named([*server_only, *layout.personal])
-            for name, extra in trained.extras.items():
-                for other, value in private.items():
-                    same = extra.numel() == value.numel() > 1 and torch.equal(
-                        extra.flatten(), value.flatten()
-                    )
-                    assert not same, f"extra {name!r} holds the private tensor {other!r}"
+            for (name, extra), (other, value) in itertools.product(
+                trained.extras.items(), private.items()
+            ):
+                same = value.numel() > 1 and torch.equal(extra.flatten(), value.flatten())
+                assert not same, f"extra {name!r} holds the private tensor {other!r}"
 
     def test_what_reveals_single_images_is_declared(self) -> None:
         """No upload holds single samples, unless `needs().extras` says so."""
@@ -172,7 +168,7 @@ class MethodContract:
         uploads = []
         for k in range(setup.partition.num_clients):
             out = torch.empty(runner.layout.upload_size)
-            trained = runner.run(Task(k, last, 1, None), vector, out)
+            trained = runner.run(Task(k, last, RoundPlan(1)), vector, out)
             uploads.append(Upload(k, trained.num_examples, trained.num_steps, trained.extras))
         results = []
         for given in (uploads, _summed(uploads)):
@@ -325,15 +321,10 @@ class MethodContract:
 
 
 class BackboneContract:
-    """Tests that every encoder must pass.
+    """Tests that every encoder must pass."""
 
-    Attributes:
-        name: the value of `model.backbone`.
-        width: `model.width`; None = the encoder's own.
-    """
-
-    name: str = ""
-    width: int | None = None
+    name: str = ""  # the value of `model.backbone`
+    width: int | None = None  # `model.width`; None = the encoder's own
 
     def test_it_encodes_images_of_several_sizes(self) -> None:
         """Features are (B, dim) and finite; the loss reaches each parameter."""
@@ -382,13 +373,9 @@ class BackboneContract:
 
 
 class ObjectiveContract:
-    """Tests that every objective must pass.
+    """Tests that every objective must pass."""
 
-    Attributes:
-        name: of the objective, as in `evaluation.objectives`.
-    """
-
-    name: str = ""
+    name: str = ""  # as in `evaluation.objectives`
 
     def test_it_is_a_number_of_the_pooled_images(self) -> None:
         """The value is finite, and the same however images are shared among clients."""
@@ -414,30 +401,16 @@ class ObjectiveContract:
 def tiny_config(spec: str, /, **values: Any) -> RunConfig:
     """Return a configuration that trains in a fraction of a second: 80 digits, 4 clients, 2 rounds.
 
-    Fields of the method that end in `_dim` become 16.
-
-    Args:
-        spec: the method spec.
-        **values: dotted names with `__` for the dot, as in `client__lr=0.1`.
-
-    Raises:
-        ConfigError: for a name or a value that does not fit.
+    Fields of the method that end in `_dim` become 16. In the names of `values`, `__` stands for the
+    dot, as in `client__lr=0.1`.
     """
     narrow = {
-        name: _TINY_DIM
+        name: 16
         for name, info in field_infos(spec).items()
         if name.startswith("method.") and name.endswith("_dim") and info.annotation is int
     }
     given = {name.replace("__", "."): value for name, value in values.items()}
     return build_config(spec, {**_TINY, **narrow, **given})
-
-
-def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
-    """Partition a data set by hand; `shares` has each client's positions of training images."""
-    indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
-    offsets = np.cumsum([0, *map(len, shares)])
-    size, classes = len(dataset.train_labels), dataset.num_classes
-    return Partition("iid", 1.0, 0, size, classes, indices, offsets)
 
 
 def tiny_setup(
@@ -449,14 +422,17 @@ def tiny_setup(
 ) -> Setup:
     """Set a run up, as it is before its first round.
 
-    Args:
-        config: what to run.
-        shares: each client's positions of training images; None = as the configuration says.
-        train_labels: (N,), in place of the data set's; the partition stays the same.
-        data_dir: cache of data sets; None = the default one.
+    `shares` are each client's positions of training images, in place of the configured partition;
+    `train_labels`, (N,), stand in for the data set's, and leave the partition as it is.
     """
     dataset = open_dataset(config, data_dir)
-    partition = partition_of(dataset, config) if shares is None else hand_partition(shares, dataset)
+    if shares is None:
+        partition = partition_of(dataset, config)
+    else:
+        indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
+        offsets = np.cumsum([0, *map(len, shares)])
+        size, classes = len(dataset.train_labels), dataset.num_classes
+        partition = Partition("iid", 1.0, 0, size, classes, indices, offsets)
     if train_labels is not None:
         dataset = replace(dataset, train_labels=train_labels)
     return Setup.of(config, dataset, partition)
@@ -476,17 +452,13 @@ def train(
     lanes: int | None = None,
     passed: list[Tensor] | None = None,
 ) -> Trainer:
-    """Train in this process, from the folder's last checkpoint if it has one.
+    """Train in this process, from the folder's last checkpoint, until so many `rounds` are done.
 
-    Args:
-        setup: the run.
-        folder: for checkpoints.
-        rounds: pause when this many are done; None = train to the end.
-        lanes: clients at a time (`bench.training.lanes`); None = one after another.
-        passed: takes `all_tensors` after every round.
+    `lanes` clients train at a time (`bench.training.lanes`); `passed` takes `all_tensors` after
+    every round.
     """
     with single_thread():
-        trainer = Trainer(setup, folder, _RUN, _CPU, CollapseMonitor(setup, _CPU))
+        trainer = Trainer(setup, folder, "0" * 20, _CPU, CollapseMonitor(setup, _CPU))
         personal = folder / "clients"
         executor: Executor
         if lanes is None:
@@ -559,25 +531,21 @@ def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
         build_config(spec, flat)
     except ConfigError as err:
         message = str(err)
-    assert message, f"{dict(flat)} was accepted"
-    assert name in message, f"the error does not name {name!r}: {message}"
+    assert name in message, f"{dict(flat)} was accepted, or the error does not name {name!r}"
 
 
 def _summed(uploads: Sequence[Upload]) -> list[Upload]:
     """Move the sums over clients into the first upload, and zeros into the others."""
-    names = list(uploads[0].extras)
+    names = uploads[0].extras
     sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
-    examples = sum(u.num_examples for u in uploads)
-    first = Upload(uploads[0].client_id, examples, uploads[0].num_steps, sums)
     zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
-    return [first, *(Upload(u.client_id, 0, u.num_steps, zeros) for u in uploads[1:])]
+    first = replace(uploads[0], num_examples=sum(u.num_examples for u in uploads), extras=sums)
+    return [first, *(replace(u, num_examples=0, extras=zeros) for u in uploads[1:])]
 
 
 def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
     """Yield values that the constraints of a field forbid."""
-    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
     for rule in metadata:
-        for name, shift in shifts.items():
-            bound = getattr(rule, name, None)
-            if isinstance(bound, int | float):
+        for name, shift in {"gt": 0, "lt": 0, "ge": -1, "le": 1}.items():
+            if isinstance(bound := getattr(rule, name, None), int | float):
                 yield bound + shift

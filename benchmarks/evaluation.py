@@ -18,6 +18,7 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.evaluation.probes import fit_logistic, knn_accuracy
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.nn.clustering import cluster_locally
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
@@ -113,7 +114,7 @@ def objective(context: Context) -> Result:
 
     def train() -> None:
         for k in range(min(10, clients)):
-            runner.run(Task(k, 0, 1, None), server, upload)
+            runner.run(Task(k, 0, RoundPlan(1)), server, upload)
 
     memory = F.normalize(torch.randn(128, 128, generator=generator(0, "benchmark")), dim=1)
 

@@ -31,7 +31,7 @@ from benchmarks.ours import W1, W3
 from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.method import net, registry
+from fedbench.bench.method import RoundPlan, net, registry
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
@@ -174,7 +174,7 @@ def _round(setup: Setup, clients: int) -> tuple[list[Task], Tensor]:
     """Return tasks of some clients, and a server's vector."""
     net = setup.make_net()
     server = setup.layout(net).bind(net).server.data
-    return [Task(k, 1, setup.config.client.local_epochs, None) for k in range(clients)], server
+    return [Task(k, 1, RoundPlan(setup.config.client.local_epochs)) for k in range(clients)], server
 
 
 def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:

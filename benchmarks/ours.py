@@ -17,6 +17,7 @@ import torch
 from benchmarks.turn import Turn
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.training import trainer, workers
@@ -81,7 +82,7 @@ def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads:
     server = runner.binding.server.data.clone()
     upload = torch.empty(runner.layout.upload_size)
     for index in range(config.federation.num_rounds):
-        task = Task(index % config.data.num_clients, index, config.client.local_epochs, None)
+        task = Task(index % config.data.num_clients, index, RoundPlan(config.client.local_epochs))
         trained = runner.run(task, server, upload)
         turn.over(steps=trained.num_steps)
 

@@ -12,6 +12,7 @@ from benchmarks.evaluation import setup_of
 from benchmarks.measure import Result, interleave, time_calls
 from benchmarks.ours import BF16, W1, config_of
 from fedbench.bench.data.views.views import make_view
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 
@@ -43,7 +44,7 @@ def views(context: Context) -> Result:
     upload = torch.empty(runner.layout.upload_size)
 
     def client() -> None:
-        runner.run(Task(0, 0, 1, None), server, upload)
+        runner.run(Task(0, 0, RoundPlan(1)), server, upload)
 
     calls = {"fedbench": ours, "torchvision": torchvision, "client": client}
     with single_thread():

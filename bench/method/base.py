@@ -101,56 +101,35 @@ class Needs:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Facts about the data that `build` may use.
+    """Facts about the data that `build` may use."""
 
-    Attributes:
-        image_shape: (C, H, W).
-        num_classes: number of classes in the data set.
-        num_clients: K.
-        labelled: at least one label is visible, so a classifier is of use.
-    """
-
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    num_clients: int
-    labelled: bool = False
+    image_shape: tuple[int, int, int]  # (C, H, W)
+    num_classes: int  # of the data set
+    num_clients: int  # K
+    labelled: bool = False  # at least one label is visible, so a classifier is of use
 
 
 @dataclass(frozen=True)
 class Client:
-    """The client that a hook runs on.
+    """The client that a hook runs on."""
 
-    Attributes:
-        id: 0…K-1.
-        round: index of the round, from 0.
-        rng: CPU generator of this client in this round; a hook draws from it only.
-        answers: what the client's `pre_round` returned in this round; empty there. It is
-            computed again for the training, so it may not read what `server_pre_round` sets.
-    """
-
-    id: int
-    round: int
-    rng: torch.Generator
+    id: int  # 0…K-1
+    round: int  # index of the round, from 0
+    rng: torch.Generator  # CPU generator of this client in this round; a hook draws from it only
+    # What the client's `pre_round` returned in this round; empty there. It is computed again for
+    # the training, so it may not read what `server_pre_round` sets.
     answers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Result of `Method.loss`.
+    """Result of `Method.loss`; parts, and what is kept, have no gradient."""
 
-    Attributes:
-        total: scalar that is differentiated.
-        features: per view, the encoder's output (B, D); add-ons work on it.
-        parts: named scalars for the log, without gradient.
-        keep: tensors for `after_step`, without gradient.
-        projections: per view, what the loss compares, (B, d); empty if there is no such thing.
-    """
-
-    total: Tensor
-    features: tuple[Tensor, ...] = ()
-    parts: Mapping[str, Tensor] = field(default_factory=dict)
-    keep: Mapping[str, Tensor] = field(default_factory=dict)
-    projections: tuple[Tensor, ...] = ()
+    total: Tensor  # scalar that is differentiated
+    features: tuple[Tensor, ...] = ()  # per view, the encoder's output (B, D); add-ons work on it
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # named scalars for the log
+    keep: Mapping[str, Tensor] = field(default_factory=dict)  # for `after_step`
+    projections: tuple[Tensor, ...] = ()  # per view, what the loss compares, (B, d)
 
     def plus(self, name: str, value: Tensor) -> Loss:
         """Return this loss with one more term, logged under `name`."""
@@ -163,8 +142,7 @@ class Upload:
     """One client's contribution to a round, besides the sum that the server streams.
 
     Attributes:
-        client_id: the sender.
-        num_examples: images trained on.
+        client_id, num_examples: the sender, and the number of images that it trained on.
         num_steps: optimizer steps that it stands for; 0 for a client whose images make no batch,
             which sends no weights and has no part in the average.
         extras: tensors returned by `after_local`, and `activations` that reached server-only parts
@@ -214,19 +192,14 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Participants and local training of one round.
+    """Participants and local training of one round."""
 
-    Attributes:
-        local_epochs: passes over a client's data; 0 runs the other hooks without training.
-        cohort: a sample of all clients, all of them, or a sample of those with a visible label.
-        optimizer: client optimizer of this round; None = the configured one.
-        lr: its learning rate; None = the configured one.
-    """
-
-    local_epochs: int
+    local_epochs: int  # passes over a client's data; 0 runs the other hooks without training
+    # A sample of all clients, all of them, or a sample of those with a visible label.
     cohort: Literal["sampled", "all", "labelled"] = "sampled"
+    # Client optimizer of this round; None = the configured one.
     optimizer: Literal["sgd", "adam"] | None = None
-    lr: float | None = None
+    lr: float | None = None  # its learning rate; None = the configured one
 
 
 class Method(Strict, ABC):
@@ -291,14 +264,7 @@ class Method(Strict, ABC):
 
         Runs on a client before every step; `loss` gets the result as `Batch.draws`, on its device.
         With `Needs.capturable` the step reads the client in no other way, since one recording of it
-        serves all clients.
-
-        Args:
-            batch_size: B of the step.
-            client: whose `rng` to draw from.
-
-        Returns:
-            Tensors on the CPU by name, of a shape that depends on `batch_size` alone.
+        serves all clients. The tensors are on the CPU, of shapes that depend on `batch_size` alone.
         """
         return {}
 
@@ -315,10 +281,7 @@ class Method(Strict, ABC):
 
         Such a net's outputs do not depend on the image: they are constant or noise. A run with a
         term that ends no more than a tenth below this value has not learnt its own task, and does
-        not test the method; boards mark it *at chance*.
-
-        Args:
-            config: of the run; the answer depends on it alone.
+        not test the method; boards mark it *at chance*. The answer depends on `config` alone.
 
         Returns:
             For "loss" and each name in `Loss.parts` and `Server.log` a number, or a line that says
@@ -337,12 +300,9 @@ class Method(Strict, ABC):
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """Return features (B, D) for k-NN and the linear probe.
 
-        Runs in evaluation: in eval mode and without gradients, but fine-tuning trains through it in
-        training mode. It changes nothing.
-
-        Args:
-            net: the server's tensors, or a client's (`Needs.evaluate_on`).
-            images: (B, C, H, W), normalised.
+        Runs in evaluation on normalised images, with the server's tensors or a client's
+        (`Needs.evaluate_on`): in eval mode and without gradients, but fine-tuning trains through it
+        in training mode. It changes nothing.
         """
         x = images * STD + MEAN if self.needs().pixels == "unit" else images
         return net(x, "encoder")  # type: ignore[no-any-return]
@@ -388,12 +348,7 @@ class Method(Strict, ABC):
         """Set the tensors that `Needs.pre_round` names; every client then receives them again.
 
         Runs on the server between the statistics and the training of a round, without gradients. It
-        may edit those tensors only.
-
-        Args:
-            net: the server's tensors.
-            sums: what `pre_round` returned, summed over the cohort in float64.
-            server: round and generator.
+        may edit those tensors only. `sums` are those over the cohort of `pre_round`, in float64.
         """
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
@@ -406,14 +361,9 @@ class Method(Strict, ABC):
         return data
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """Update moving averages and memories in `net`.
+        """Update moving averages and memories in `net`, from what `loss` put into `out.keep`.
 
         Runs on a client after every optimizer step, without gradients. It may edit `net`.
-
-        Args:
-            net: after the step.
-            out: the batch's loss, with the tensors that `loss` put into `keep`.
-            client: the client at work.
         """
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
@@ -421,12 +371,7 @@ class Method(Strict, ABC):
 
         Runs on a client after its last batch, without gradients, also in a round of 0 epochs. It
         may edit `net`, whose shared and personal tensors are read afterwards. `Needs.extras`
-        declares every name.
-
-        Args:
-            net: after local training.
-            data: the images that `before_local` returned.
-            client: the client at work.
+        declares every name. `data` is what `before_local` returned.
         """
         return {}
 
@@ -439,10 +384,8 @@ class Method(Strict, ABC):
         `Needs.weighs`. A factor scales what the tensor adds to the sum, not the weight by which the
         sum is divided. No upload is kept.
 
-        Args:
-            sent: the averaged tensors that the client sends, by name; not to be edited.
-            held: those that it had received.
-            round_index: the round, from 0.
+        `sent` are the averaged tensors that the client sends, by name, not to be edited; `held`
+        those that it had received.
         """
         return {}
 
@@ -451,12 +394,7 @@ class Method(Strict, ABC):
 
         Runs once a round, after the average has been applied, in training mode and with gradients
         enabled. It may edit every tensor but the personal ones, which hold their initial values
-        here.
-
-        Args:
-            net: the server's tensors of the next round.
-            uploads: one for each client of the cohort, by ascending id.
-            server: round, generator, lasting optimizers and log.
+        here. `uploads` has one for each client of the cohort, by ascending id.
         """
 
 

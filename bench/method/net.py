@@ -20,8 +20,7 @@ class Wire:
     """Traffic between a client and server-only parts in one round.
 
     Attributes:
-        up: bytes of activations and gradients to the server.
-        down: bytes of both from the server.
+        up, down: bytes of activations and gradients to the server, and from it.
         received: activations that the server got in training, batch by batch, without gradient;
             emptied before every local epoch.
     """
@@ -36,10 +35,7 @@ class Net(nn.ModuleDict):
 
     `net(x, "encoder", "projector")` runs parts in a row; `net.tensor("centroids")` reads a buffer
     or parameter by its full name. Tensors are float32; counters of batch norm are dropped, since
-    nothing reads them when the momentum is fixed.
-
-    Args:
-        parts: modules by name; the one called `encoder` is evaluated.
+    nothing reads them when the momentum is fixed. The part `encoder` is evaluated.
     """
 
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
@@ -81,13 +77,8 @@ class Net(nn.ModuleDict):
     def call(self, part: str, function: str, *inputs: Tensor) -> Tensor:
         """Run another function of a part than its `forward`, in the precision of the run.
 
-        Args:
-            part: name of the part; not one that only the server holds.
-            function: name of a function of its module, from tensors to one tensor.
-            *inputs: its arguments.
-
-        Raises:
-            PluginError: for a part of the server, to which only `net(x, …)` meters the way.
+        The function maps tensors to one. A part of the server is refused: only `net(x, …)` meters
+        the way there.
         """
         if part in self.remote:
             raise PluginError(f"part {part!r} is the server's: run it as net(x, {part!r})")
@@ -121,7 +112,6 @@ class Net(nn.ModuleDict):
         Gradients are sums over the same examples in another order than after two passes.
         """
         norms = [norm for part in parts for norm in batch_norms(self[part])]
-        remote = any(part in self.remote for part in parts)
 
         def apart() -> tuple[Tensor, ...]:
             return tuple(self(view, *parts) for view in images)
@@ -131,14 +121,13 @@ class Net(nn.ModuleDict):
                 both = self(torch.cat(tuple(images)), *parts)
             return tuple(both.split([len(view) for view in images]))
 
-        if len(images) < 2 or remote or not _in_one_pass(norms, images):
+        if len(images) < 2 or self.remote & {*parts} or not _in_one_pass(norms, images):
             return apart()
         if not images[0].is_cuda:
             return at_once()
 
         def statistics() -> dict[str, list[Tensor]]:
-            found = [buffer for norm in norms for buffer in norm.buffers()]
-            return {"statistics": found}
+            return {"statistics": [buffer for norm in norms for buffer in norm.buffers()]}
 
         def read(outputs: tuple[Tensor, ...]) -> dict[str, Sequence[Tensor]]:
             weights = [p for part in parts for p in self[part].parameters()]
@@ -154,11 +143,11 @@ class Net(nn.ModuleDict):
         Raises:
             PluginError: if there is none.
         """
-        *path, leaf = name.split(".")
-        module: nn.Module | None = self
-        for step in path:
-            module = module._modules.get(step) if module is not None else None
-        value = getattr(module, leaf, None)
+        path, _, leaf = name.rpartition(".")
+        try:
+            value = getattr(self.get_submodule(path), leaf, None)
+        except AttributeError:
+            value = None
         if not isinstance(value, Tensor):
             raise PluginError(f"the net has no tensor {name!r}")
         return value

@@ -35,17 +35,11 @@ ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered class: serves listing, help and construction.
-
-    Attributes:
-        name: its name in specs.
-        cls: the class; its fields are its hyperparameters.
-        bases: for an add-on, the methods it may wrap; None = any.
-    """
+    """One registered class: serves listing, help and construction."""
 
     name: str
-    cls: type[Method]
-    bases: frozenset[str] | None
+    cls: type[Method]  # its fields are its hyperparameters
+    bases: frozenset[str] | None  # for an add-on, the methods it may wrap; None = any
 
     @property
     def is_addon(self) -> bool:
@@ -81,9 +75,6 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
     Args:
         name: lower-case words joined by "-", as specs and stored rows use it.
         bases: for an add-on, the methods that it may wrap; None = any.
-
-    Raises:
-        PluginError: if the name is taken, malformed or an alias, or the class has a name already.
     """
 
     def add(cls: type[M]) -> type[M]:
@@ -180,13 +171,8 @@ def specs() -> list[str]:
     """Return the specs of every method, alone and with each add-on that declares it as a base."""
     known = entries()
     names = [name for name, entry in known.items() if not entry.is_addon]
-    pairs = [
-        f"{name}+{addon}"
-        for addon, entry in known.items()
-        if entry.is_addon
-        for name in entry.fits(names)
-    ]
-    return sorted(names + pairs)
+    addons = [entry for entry in known.values() if entry.is_addon]
+    return sorted(names + [f"{name}+{a.name}" for a in addons for name in a.fits(names)])
 
 
 def create(spec: str, fields: Mapping[str, Any]) -> Method:
@@ -195,16 +181,14 @@ def create(spec: str, fields: Mapping[str, Any]) -> Method:
     Raises:
         ConfigError: for a field that does not exist or a value that is out of range.
     """
-    parts = parse_spec(spec)
-    addons = {entry.name for entry in parts[1:]}
-    method_fields = {key: value for key, value in fields.items() if key not in addons}
-    method = _construct(parts[0].cls, method_fields, "method")
-    for entry in parts[1:]:
+    base, *addons = parse_spec(spec)
+    names = {entry.name for entry in addons}
+    own = {key: value for key, value in fields.items() if key not in names}
+    method = _construct(base.cls, own, "method")
+    for entry in addons:
         extra = fields.get(entry.name, {})
-        if not isinstance(extra, Mapping):
+        if not isinstance(extra, Mapping) or "base" in extra:
             raise ConfigError(f"method.{entry.name}: must hold the add-on's fields (got {extra!r})")
-        if "base" in extra:
-            raise ConfigError(f"method.{entry.name}.base is given by the spec, not as a field")
         method = _construct(entry.cls, {**extra, "base": method}, f"method.{entry.name}")
     return method
 

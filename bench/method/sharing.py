@@ -47,28 +47,19 @@ ACTIVATIONS = "activations"
 
 @dataclass(frozen=True)
 class Extra:
-    """Declaration of one tensor that leaves a client besides the averaged tensors and rows.
+    """Declaration of one tensor that leaves a client besides the averaged tensors and rows."""
 
-    Attributes:
-        per_sample: it holds something of single images, for example a row for each.
-        group_size: name of the extra that holds the number of images behind the smallest part of
-            this one; at 1 a message reveals a single image. None = all images together.
-        summed: the server uses only the sum over clients.
-        budget: differential privacy of one message, per image; None = none.
-    """
-
-    per_sample: bool = False
+    per_sample: bool = False  # it holds something of single images, for example a row for each
+    # Name of the extra that holds the number of images behind the smallest part of this one; at 1
+    # a message reveals a single image. None = all images together.
     group_size: str | None = None
-    summed: bool = False
+    summed: bool = False  # the server uses only the sum over clients
+    # Differential privacy of one message, per image; None = none.
     budget: ClusterBudget | None = None
 
 
 def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
-    """Return the rule of the first pattern that matches, read from the top.
-
-    Raises:
-        PluginError: if no pattern matches.
-    """
+    """Return the rule of the first pattern that matches; a `PluginError` if none does."""
     for pattern, rule in table.items():
         if fnmatchcase(name, pattern):
             return rule
@@ -80,10 +71,7 @@ def averaged_parameters(
 ) -> Iterator[Tensor]:
     """Yield the parameters that clients train and the server averages, in the net's order.
 
-    Args:
-        net: of a method.
-        table: its sharing table.
-        before: name of an add-on's part; that and what follows it are left out.
+    The part `before`, an add-on's, and what follows it are left out.
     """
     for name, value in net.named_parameters():
         if name.startswith(f"{before}."):
@@ -101,11 +89,7 @@ def nothing_averaged(base: str, addon: str) -> str:
 
 
 def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
-    """Refuse a table with a pattern that matches no tensor, which is a misspelt name.
-
-    Raises:
-        PluginError: naming the pattern, or the tensor that no pattern covers.
-    """
+    """Refuse a table with a pattern that matches no tensor, or a tensor that no pattern covers."""
     names = list(names)
     for name in names:
         rule_of(name, table)
@@ -126,9 +110,6 @@ def check_sent(
         declared: its `Needs.extras`.
         sent: names of the tensors that `after_local` returned.
         activations: whether anything crossed to server-only parts.
-
-    Raises:
-        PluginError: naming the method and the tensor.
     """
     names = set(sent)
     known = ", ".join(declared) or "nothing"

@@ -19,11 +19,9 @@ _SMALLEST_SIDE = 4
 
 
 def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Module:
-    """Make an encoder (B, C, H, W) -> (B, L): the backbone, and a linear layer if widths differ.
+    """Make an encoder (B, C, H, W) -> (B, latent_dim): the backbone, and a linear layer if needed.
 
-    Args:
-        backbone: makes the convolutional part; its output has width D.
-        latent_dim: L; None = D.
+    Latents of None have the backbone's width.
     """
     encoder = backbone.make()
     if latent_dim is None or latent_dim == backbone.dim:
@@ -107,9 +105,6 @@ class ImageDecoder(nn.Module):
 
 
 def latent_gap(z: Tensor, served: Tensor) -> Tensor:
-    """Return the squared distance of two sets of latents, (B, L), relative to the first's square.
-
-    Scalar in [0, inf), without gradient: 0 when both are equal, 1 when the second is 0.
-    """
+    """Return the squared distance of latents relative to the first ones' square, no gradient."""
     gap: Tensor = F.mse_loss(served, z) / z.square().mean().clamp_min(torch.finfo(z.dtype).tiny)
     return gap.detach()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 
 import torch
@@ -32,20 +32,12 @@ class ResNetShape:
 
 @dataclass(frozen=True)
 class CCTShape:
-    """Size of a compact convolutional transformer.
-
-    Attributes:
-        layers: transformer layers.
-        heads: attention heads, dividing the width.
-        convolutions: convolutions of the tokeniser; each halves height and width.
-        width: length of a token.
-        description: one line for listings.
-    """
+    """Size of a compact convolutional transformer."""
 
     layers: int
-    heads: int
-    convolutions: int
-    width: int
+    heads: int  # they divide the width
+    convolutions: int  # of the tokeniser; each halves height and width
+    width: int  # of a token
     description: str
 
 
@@ -61,20 +53,14 @@ class ViTShape:
 
 @dataclass(frozen=True)
 class CustomShape:
-    """An encoder of another package, in the entry-point group `fedbench.backbones`.
+    """An encoder of another package, in the entry-point group `fedbench.backbones`."""
 
-    Attributes:
-        make: makes one, (B, C, H, W) -> (B, dim(width)); norms are those of `Backbone.norm`, so
-            that `model.norm` holds.
-        dim: length D of a feature vector for a width.
-        width: `model.width` where that is null.
-        description: one line for listings.
-    """
-
+    # Makes one, (B, C, H, W) -> (B, dim(width)); norms are those of `Backbone.norm`, so that
+    # `model.norm` holds.
     make: Callable[[Backbone], nn.Module]
-    dim: Callable[[int], int]
-    width: int
-    description: str
+    dim: Callable[[int], int]  # length D of a feature vector for a width
+    width: int  # `model.width` where that is null
+    description: str  # one line for listings
 
 
 Shape = ResNetShape | CCTShape | ViTShape | CustomShape | ForeignShape
@@ -94,26 +80,16 @@ into that order at every pass. With 8 channels or fewer oneDNN writes past its b
 backward pass of a 1x1 convolution of stride 2 (torch 2.14: below 8 on AVX2, up to 8 on AVX-512)."""
 
 
-def _he_fan_out(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
+def _redraw(module: nn.Module, init: str) -> None:
+    """Draw the weights of a layer anew, as `model.init` says."""
+    if isinstance(module, nn.Conv2d) and init == "he-fan-out":
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-def _cct(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
+    elif isinstance(module, nn.Conv2d) and init == "cct":
         nn.init.kaiming_normal_(module.weight)
-    elif isinstance(module, nn.Linear):
+    elif isinstance(module, nn.Linear) and init == "cct":
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-_INITS: Mapping[str, Callable[[nn.Module], None] | None] = {
-    "torch": None,
-    "he-fan-out": _he_fan_out,
-    "cct": _cct,
-}
-"""Per value of `model.init`, a function that draws the weights of a layer anew; None = as made."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +130,7 @@ class Backbone:
                 return self.width << (len(blocks) - 1)
             case CustomShape(dim=dim):
                 return dim(self.width)
-            case _:
-                return self.width
+        return self.width
 
     @property
     def norm_is_batch(self) -> bool:
@@ -169,9 +144,19 @@ class Backbone:
         `init` is not torch's. No draw depends on norms and strides, which draw nothing.
         """
         with nullcontext() if self.seed is None else scope(self.seed, "encoder"):
-            made = _make(self)
-            redraw = _INITS[self.init]
-            return made if redraw is None else made.apply(redraw)
+            match self.shape:
+                case CustomShape(make=make):
+                    made: nn.Module = make(self)
+                case ForeignShape() as shape:
+                    refuse_group_norm(shape, self.norm_name)  # of a part with a norm of its own
+                    made = shape.make()
+                case CCTShape() as shape:
+                    made = CCT(self, shape)
+                case ViTShape() as shape:
+                    made = ViT(self, shape)
+                case shape:
+                    made = ResNet(self, shape)
+            return made.apply(partial(_redraw, init=self.init))
 
     def norm(self, channels: int) -> nn.Module:
         """Make a norm layer for (B, channels, …)."""
@@ -198,12 +183,7 @@ class Backbone:
 def make_backbone(
     config: ModelConfig, in_channels: int, image_size: tuple[int, int] = (32, 32)
 ) -> Backbone:
-    """Make the backbone of a configuration.
-
-    Args:
-        config: its name, width and norm.
-        in_channels: channels of the images, 1 or 3.
-        image_size: (H, W), each at least 4.
+    """Make the backbone of a configuration, for images of 1 or 3 channels and sides of at least 4.
 
     Raises:
         UnknownNameError: if there is no backbone of this name.
@@ -291,21 +271,6 @@ def _shape(name: str) -> Shape:
     return shape
 
 
-def _make(backbone: Backbone) -> nn.Module:
-    match backbone.shape:
-        case CustomShape(make=make):
-            return make(backbone)
-        case ForeignShape() as shape:
-            refuse_group_norm(shape, backbone.norm_name)  # of a part with a norm of its own
-            return shape.make()
-        case CCTShape() as shape:
-            return CCT(backbone, shape)
-        case ViTShape() as shape:
-            return ViT(backbone, shape)
-        case shape:
-            return ResNet(backbone, shape)
-
-
 class ResNet(nn.Module):
     """Residual network for small images: 3x3 stem, basic blocks, global average pooling.
 
@@ -365,12 +330,8 @@ class CCT(nn.Module):
     Source: Hassani et al. 2021, https://arxiv.org/abs/2104.05704, and its release
     https://github.com/SHI-Labs/Compact-Transformers, whose residual stream is normed between
     attention and the MLP, too. Deviations: no dropout and no stochastic depth, so that a pass is a
-    function of its input; the attention pool has no bias, which its softmax would cancel.
-
-    Args:
-        backbone: gives the images' channels and size, each side at least 4, the stride of the first
-            convolution, and the width: that of the last convolution, twice that of those before.
-        shape: gives the numbers of layers, heads and convolutions.
+    function of its input; the attention pool has no bias, which its softmax would cancel. The width
+    is that of the last convolution, twice that of those before.
     """
 
     def __init__(self, backbone: Backbone, shape: CCTShape) -> None:
@@ -402,14 +363,18 @@ class CCT(nn.Module):
         Raises:
             DataError: for images of another size than the positions are for.
         """
-        if x.shape[2:] != self.image_size:
-            learnt, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
-            raise DataError(f"this encoder has learnt positions for {learnt} images, got {got}")
+        _check_size(x, self.image_size)
         tokens = self.tokens(x).flatten(2).transpose(1, 2)  # (B, T, width)
         tokens = self.norm(self.layers(tokens + self.positions))
         weights = self.pool(tokens).softmax(dim=1)  # (B, T, 1)
         pooled: Tensor = (weights * tokens).sum(dim=1)
         return pooled
+
+
+def _check_size(x: Tensor, expected: tuple[int, int]) -> None:
+    if x.shape[2:] != expected:
+        made, got = ("x".join(map(str, size)) for size in (expected, x.shape[2:]))
+        raise DataError(f"this encoder has positions for {made} images, got {got}")
 
 
 class _MaxPool(nn.MaxPool2d):
@@ -440,13 +405,10 @@ class _Layer(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x + self._attend(self.attention_norm(x)))
+        qkv = self.queries_keys_values(self.attention_norm(x))
+        x = self.norm(x + self.mixed(attend(qkv, self.num_heads)))
         y: Tensor = self.out(F.gelu(self.hidden(x)))
         return x + y
-
-    def _attend(self, x: Tensor) -> Tensor:
-        mixed: Tensor = self.mixed(attend(self.queries_keys_values(x), self.num_heads))
-        return mixed
 
 
 def attend(queries_keys_values: Tensor, num_heads: int) -> Tensor:
@@ -466,10 +428,6 @@ class ViT(nn.Module):
     Source: Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929, with the positions and, in
     `visible`, the encoder of He et al. 2022, https://arxiv.org/abs/2111.06377. Deviations: the mean
     of tokens in place of a class token, and patches of an eighth of the side.
-
-    Args:
-        backbone: gives the images' channels and size, and the width.
-        shape: gives the numbers of layers and heads.
     """
 
     positions: Tensor
@@ -492,22 +450,16 @@ class ViT(nn.Module):
         Raises:
             DataError: for images of another size than the positions are for.
         """
-        if x.shape[2:] != self.image_size:
-            made, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
-            raise DataError(f"this encoder has positions for {made} images, got {got}")
+        _check_size(x, self.image_size)
         tokens = self.embed(patches(x, self.side)) + self.positions
         pooled: Tensor = self.norm(self.layers(tokens)).mean(dim=1)
         return pooled
 
     def visible(self, shown: Tensor, places: Tensor) -> Tensor:
-        """Encode some patches of each image as if there were no others.
-
-        Args:
-            shown: the patches, (B, V, P).
-            places: their numbers in the image, (B, V).
+        """Encode some patches, (B, V, P), of each image as if there were no others.
 
         Returns:
-            Tokens after the last norm, (B, V, width).
+            Tokens after the last norm, (B, V, width); `places` are the patches' numbers, (B, V).
         """
         tokens = self.embed(shown) + self.positions[places]
         normed: Tensor = self.norm(self.layers(tokens))
@@ -539,12 +491,9 @@ class ViTLayer(nn.Module):
 
 
 def patch_side(image_size: tuple[int, int]) -> int:
-    """Return the side of the square patches of an image: near an eighth of the image's, at least 2.
+    """Return the side of square patches: nearest to an eighth of the image's, at least 2.
 
     4 for 32x32 images (64 patches), 8 for 64x64, 2 for 8x8, 4 for 28x28 (49 patches).
-
-    Args:
-        image_size: (H, W).
 
     Raises:
         ConfigError: if no square of at least 2x2 divides the image.
@@ -568,13 +517,8 @@ def patches(x: Tensor, side: int) -> Tensor:
 def sine_positions(rows: int, columns: int, width: int) -> Tensor:
     """Sines and cosines of both coordinates at wavelengths from 2 pi to 20,000 pi.
 
-    Args:
-        rows: patches in a column.
-        columns: patches in a row.
-        width: length of a position, divisible by 4.
-
     Returns:
-        (rows * columns, width), row by row.
+        (rows * columns, width), row by row; the width is divisible by 4.
     """
     rates = 10_000.0 ** -(torch.arange(width // 4) / (width // 4))  # (width / 4,)
     places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))  # (T, 2)

@@ -24,10 +24,7 @@ _CLOSE = 1e-4  # relative; how far below the target epsilon the noise may end
 
 
 def accountant(module: str) -> Any:
-    """Import a module of dp-accounting.
-
-    Args:
-        module: its name after the package's, such as `.pld.privacy_loss_distribution`.
+    """Import a module of dp-accounting, such as `.pld.privacy_loss_distribution`.
 
     Raises:
         ResourceError: if the library is not installed.

@@ -29,9 +29,8 @@ def sinkhorn(
 ) -> Tensor:
     """Assign samples to clusters softly, so that all clusters get the same mass.
 
-    Scales columns and rows of softmax(strength * scores) in turn. The scales are kept as two
-    vectors around that kernel, in a type that holds its smallest value: a thin matrix product per
-    half step, and nothing under- or overflows, as if it were done on logarithms.
+    Scales columns and rows of softmax(strength * scores) in turn, as two vectors around that
+    kernel, in a type that holds its smallest value.
 
     Args:
         scores: similarities of samples and clusters, (N, K), each in [-1, 1].
@@ -55,10 +54,7 @@ def sinkhorn(
 def _scales(
     kernel: Tensor, rows: Tensor, max_iterations: int, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the scales of the rows and columns of a kernel (N, K), (N,) and (K,).
-
-    `rows` are the first scales of rows; those returned follow from the returned columns.
-    """
+    """Return the scales of rows, (N,), and columns, (K,), of a kernel; `rows` are the first."""
     n, k = kernel.shape
     turned = kernel.T
     for iteration in range(max_iterations):
@@ -108,7 +104,7 @@ def cluster_locally(
         strict: see above; a deviation from the source.
         images: image of each row, (n,), for the sizes; None = all rows are of different images.
     """
-    centroids = rows[_draw(len(rows), num_clusters, rng)]  # (L, d)
+    centroids = rows[torch.randperm(len(rows), generator=rng)[:num_clusters].tolist()]  # (L, d)
     for _ in range(iterations):
         scores = rows @ centroids.T  # (n, L)
         if strict:
@@ -119,17 +115,13 @@ def cluster_locally(
         sums = torch.zeros_like(centroids).index_add_(0, assigned, rows)
         empty = sizes == 0
         if bool(empty.any()):
-            sums[empty] = rows[_draw(len(rows), int(empty.sum()), rng)]
+            drawn = torch.randperm(len(rows), generator=rng)[: int(empty.sum())]
+            sums[empty] = rows[drawn.tolist()]
         centroids = F.normalize(sums, dim=1)
     if images is not None:  # two rows of one image count once
         pairs = torch.stack([assigned, images.to(assigned.device)]).unique(dim=1)
         sizes = torch.bincount(pairs[0], minlength=num_clusters)
     return LocalClusters(centroids, sizes.clamp(min=1))
-
-
-def _draw(n: int, count: int, rng: torch.Generator) -> list[int]:
-    chosen: list[int] = torch.randperm(n, generator=rng)[:count].tolist()
-    return chosen
 
 
 def assign_evenly(scores: Tensor) -> Tensor:
@@ -138,11 +130,8 @@ def assign_evenly(scores: Tensor) -> Tensor:
     A linear assignment of rows to slots: every cluster has n // L slots that must be filled and
     one that may be; dummies take the optional slots that stay free, and fit nowhere else.
 
-    Args:
-        scores: (n, L) with n >= L.
-
     Returns:
-        Cluster of each row, (n,) int64.
+        Cluster of each row, (n,) int64, for scores (n, L) with n >= L.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -239,20 +228,23 @@ def cluster_privately(
 
     Args:
         rows: (n, d), n >= 0; a row longer than 1 is cut to 1.
-        num_clusters: L, at least 1.
+        num_clusters: L, at least 1; centroids are repeated if there are fewer.
         budget: epsilon and delta of this one call.
         rng: makes every draw, on the CPU.
-
-    Returns:
-        (num_clusters, d); centroids are repeated if there are fewer.
     """
+    from sklearn.cluster import KMeans
+
     points = rows.detach().cpu().double()
     points = points / points.norm(dim=1, keepdim=True).clamp(min=1)
     coreset = list(_leaves(points, num_clusters, budget, rng))
     means = torch.stack([mean for mean, _ in coreset])  # (leaves, d)
     weights = torch.tensor([weight for _, weight in coreset])
-    centres = _weighted_k_means(means, weights, num_clusters, rng)
-    centres = centres.repeat(math.ceil(num_clusters / len(centres)), 1)[:num_clusters]
+    if len(means) > num_clusters:
+        seed = int(torch.randint(2**31 - 1, (1,), generator=rng))
+        k_means = KMeans(num_clusters, n_init=1, random_state=seed)
+        k_means.fit(means.numpy(), sample_weight=weights.double().numpy())
+        means = torch.from_numpy(k_means.cluster_centers_)
+    centres = means.repeat(math.ceil(num_clusters / len(means)), 1)[:num_clusters]
     return F.normalize(centres, dim=1).to(rows)
 
 
@@ -298,16 +290,3 @@ def _leaves(
                 mean = noisy_sum(points[index], std, rng) / count
                 yield mean / mean.norm().clamp(min=1), count
         level = next_level
-
-
-def _weighted_k_means(
-    points: Tensor, weights: Tensor, num_clusters: int, rng: torch.Generator
-) -> Tensor:
-    from sklearn.cluster import KMeans
-
-    if len(points) <= num_clusters:
-        return points
-    seed = int(torch.randint(2**31 - 1, (1,), generator=rng))
-    k_means = KMeans(num_clusters, n_init=1, random_state=seed)
-    centres = k_means.fit(points.numpy(), sample_weight=weights.double().numpy()).cluster_centers_
-    return torch.from_numpy(centres)

@@ -20,14 +20,8 @@ def mlp(
 ) -> nn.Sequential:
     """Make a head of linear layer, ReLU, linear layer: (B, in_dim) -> (B, out_dim).
 
-    Args:
-        in_dim: width of the input.
-        hidden_dim: width of the hidden layer.
-        out_dim: width of the output.
-        norm: makes the norm between the first layer and ReLU; that layer then has no bias, which
-            the norm would cancel.
-        out_norm: applied to the output.
-        out_bias: give the last layer a bias.
+    `norm` makes the norm between the first layer and ReLU; that layer then has no bias, which the
+    norm would cancel. `out_norm` is applied to the output.
     """
     layers: list[nn.Module] = [nn.Linear(in_dim, hidden_dim, bias=norm is None)]
     if norm is not None:
@@ -41,14 +35,9 @@ def mlp(
 def projector(
     backbone: Backbone, hidden_dim: int, out_dim: int, *, normed: bool, out_bias: bool = True
 ) -> nn.Sequential:
-    """Make a head on the encoder, (B, D) -> (B, out_dim).
+    """Make a head on the encoder, (B, D) -> (B, out_dim), with norms after both layers if `normed`.
 
-    Args:
-        backbone: gives D and the norm.
-        hidden_dim: width of the hidden layer.
-        out_dim: width of the output.
-        normed: put norms after both layers, the second without affine; else plain `mlp`.
-        out_bias: give the last layer a bias; without norms it always has one.
+    The second norm has no affine; without norms the last layer always has a bias.
     """
     if not normed:
         return mlp(backbone.dim, hidden_dim, out_dim)

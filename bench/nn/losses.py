@@ -1,8 +1,8 @@
-"""Losses as pure functions of embeddings, logits and labels.
+"""Losses as pure functions of embeddings (B, d), logits (B, C) and labels (B,).
 
-In this order: contrast between two views (NT-Xent, InfoNCE, spectral), prediction of one view from
-another (BYOL, SimSiam), telling clients apart, losses under visible labels, and the consistency and
-pseudo-labels of semi-supervised learning.
+Rows of two views belong together; a temperature is a softmax divisor, > 0. In this order: contrast
+between two views, prediction of one view from another, telling clients apart, losses under visible
+labels, and the consistency and pseudo-labels of semi-supervised learning.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ def nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
 
     Source: Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1.
 
-    Args:
-        z1: projections of the first views, (B, d).
-        z2: projections of the second views, (B, d); row i belongs to row i of `z1`.
-        temperature: softmax divisor, > 0.
-
     Returns:
         Scalar in [0, inf): ln(2B - 1) when all views coincide.
     """
@@ -44,11 +39,6 @@ def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3, which is
     one-sided; the other direction is added so that both views have the same role.
 
-    Args:
-        z1: projections of the first views, (B, d).
-        z2: projections of the second views, (B, d).
-        temperature: softmax divisor, > 0.
-
     Returns:
         Scalar in [0, inf): ln B when all views coincide.
     """
@@ -63,11 +53,7 @@ def spectral_contrast(z1: Tensor, z2: Tensor) -> Tensor:
     -2/B sum_i z1_i.z2_i + 1/(B (B-1)) sum_(i != j) (z1_i.z2_j)^2, over pairs across the views only.
 
     Source: HaoChen et al. 2021, https://arxiv.org/abs/2106.04156, section 3.2; the second
-    expectation is estimated over a batch as in its released code.
-
-    Args:
-        z1: embeddings of the first views, (B, d), B at least 2; normed by the caller.
-        z2: embeddings of the second views, (B, d); row i belongs to row i of `z1`.
+    expectation is estimated over a batch as in its released code. The caller norms; B at least 2.
 
     Returns:
         Scalar: for unit vectors in [-2, 3], -1 when all coincide.
@@ -82,24 +68,14 @@ def clipped_spectral_contrast(z1: Tensor, z2: Tensor, mu: float) -> Tensor:
     """`spectral_contrast` of rows clipped to length sqrt(mu), divided by mu.
 
     Source: the code released with HaoChen et al. 2021,
-    https://github.com/jhaochenz96/spectral_contrastive_learning.
-
-    Args:
-        z1: embeddings of the first views, (B, d), B at least 2.
-        z2: embeddings of the second views, (B, d).
-        mu: square of the greatest length, > 0; 1 for CIFAR in the source.
+    https://github.com/jhaochenz96/spectral_contrastive_learning, where mu > 0 is 1 for CIFAR.
     """
     longest = math.sqrt(mu)
     return spectral_contrast(clip_length(z1, longest), clip_length(z2, longest)) / mu
 
 
 def clip_length(z: Tensor, longest: float) -> Tensor:
-    """Shorten rows that are longer than `longest` to that length and leave the others as they are.
-
-    Args:
-        z: (B, d).
-        longest: > 0.
-    """
+    """Shorten rows that are longer than `longest`, > 0, to that length."""
     lengths = torch.linalg.vector_norm(z, dim=1, keepdim=True)  # (B, 1)
     shortened: Tensor = z * (longest / lengths.clamp(min=longest))
     return shortened
@@ -109,10 +85,6 @@ def negative_cosine(predictions: Tensor, wanted: Tensor) -> Tensor:
     """Mean cosine similarity, negated; no gradient reaches `wanted`.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 3.
-
-    Args:
-        predictions: (B, d).
-        wanted: (B, d); row i is the direction that row i of `predictions` should have.
 
     Returns:
         Scalar in [-1, 1]: -1 when every prediction has its wanted direction.
@@ -127,13 +99,6 @@ def mutual_prediction(predictions: tuple[Tensor, Tensor], wanted: tuple[Tensor, 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 4. BYOL (Grill et al. 2020,
     https://arxiv.org/abs/2006.07733, equation 2) sums 2 - 2 cos over both directions; its gradient
     is four times this one's, for which Lubana et al. 2022 tuned their learning rates.
-
-    Args:
-        predictions: of view 1 and of view 2, each (B, d).
-        wanted: embeddings of view 1 and of view 2, each (B, d); no gradient reaches them.
-
-    Returns:
-        Scalar in [-1, 1]: -1 when every prediction has its wanted direction.
     """
     (p1, p2), (z1, z2) = predictions, wanted
     return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
@@ -145,9 +110,6 @@ def spread(embeddings: Tensor) -> Tensor:
     The deviation divides by B, which keeps it at most 1; torch's default divides by B - 1.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, figure 2.
-
-    Args:
-        embeddings: (B, d).
 
     Returns:
         Scalar in [0, 1], without gradient: 0 when all directions have collapsed to one, about 1
@@ -164,13 +126,13 @@ def client_cross_entropy(
 
     Both sides are normalised, so scaling either changes nothing.
 
-    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6.
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6, with temperature 1.
 
     Args:
         codes: outputs of the client-ID projector, (B, d).
         rows: one row per client, (K, d).
         client_id: the row that the codes belong to, in 0…K-1: one number, or (B,) int64.
-        temperature: softmax divisor, > 0; the source has none, which is 1.
+        temperature: softmax divisor.
 
     Returns:
         Scalar in [0, inf): about ln K for codes without information on the client.
@@ -182,16 +144,9 @@ def client_cross_entropy(
 
 
 def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
-    """Cross entropy of the labelled examples: mean over them, sum over views.
+    """Cross entropy of the examples whose label is not -1: mean over them, sum over views.
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 12 (its log r terms).
-
-    Args:
-        logits: per view, (B, C).
-        labels: (B,), -1 where hidden.
-
-    Returns:
-        Scalar in [0, inf), 0 without labels.
     """
     shown = labels >= 0
     if not bool(shown.any()):
@@ -209,12 +164,9 @@ def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_si
     algorithm 2.
 
     Args:
-        loss_of: loss of the examples in a boolean mask (B,); scalar.
+        loss_of: scalar loss of the examples in a boolean mask (B,).
         labels: (B,), -1 where hidden.
         min_size: smallest group on which the loss is defined; smaller ones are left out.
-
-    Returns:
-        Scalar; 0 when no group is large enough.
     """
     groups = [labels == label for label in labels.unique()]
     terms = [loss_of(group) for group in groups if int(group.sum()) >= min_size]
@@ -226,10 +178,6 @@ def consistency(weak: Tensor, strong: Tensor) -> Tensor:
 
     Source: Xie et al. 2020 (UDA), https://arxiv.org/abs/1904.12848, equation 1.
 
-    Args:
-        weak: logits of the weak views, (B, C), B at least 1.
-        strong: logits of the strong views, (B, C).
-
     Returns:
         Scalar in [0, inf), a mean over examples: 0 when both predict the same.
     """
@@ -238,17 +186,11 @@ def consistency(weak: Tensor, strong: Tensor) -> Tensor:
 
 
 def confident_cross_entropy(guesses: Tensor, logits: Tensor, threshold: float) -> Tensor:
-    """Cross entropy with the guessed class where the guess is confident, 0 elsewhere.
+    """Cross entropy with the likeliest class of `guesses`, (B, C) probabilities without gradient.
+
+    It is 0 for guesses below the threshold in [0, 1], which count in the mean all the same.
 
     Source: Sohn et al. 2020 (FixMatch), https://arxiv.org/abs/2001.07685, equation 4.
-
-    Args:
-        guesses: probabilities, (B, C), B at least 1; no gradient reaches them.
-        logits: (B, C).
-        threshold: least probability of the guessed class, in [0, 1].
-
-    Returns:
-        Scalar in [0, inf): the sum over confident examples divided by B.
     """
     confidence, guess = guesses.detach().max(dim=1)  # (B,), (B,)
     losses = F.cross_entropy(logits, guess, reduction="none")  # (B,)
@@ -265,7 +207,6 @@ def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
 
     Args:
         share: (C,), C at least 2, share of each class among the images trained on, times C / 10.
-            One class has no deviation: its threshold is NaN, and torch warns.
         base: threshold of a class whose share equals the deviation.
         highest: upper bound of every threshold.
     """
@@ -286,7 +227,7 @@ def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Ten
         rare: bool (C,).
 
     Returns:
-        int64 labels (B,), and bool (B,) that is true where a label is accepted.
+        Labels, int64 (B,), and whether each is accepted, bool (B,).
     """
     two, order = probabilities.topk(2, dim=1)  # (B, 2)
     first, second = order.unbind(dim=1)  # (B,)

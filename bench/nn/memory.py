@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
-
-from fedbench.bench.system.errors import PluginError
 
 
 class Memory(nn.Module):
     """The newest rows of a client's round, in a ring of (size, dim).
 
     Its buffers are not persistent: they are no tensors of the run, so neither sent nor stored.
-
-    Args:
-        size: largest number of rows.
-        dim: length of a row.
     """
 
     rows: Tensor
@@ -25,23 +21,16 @@ class Memory(nn.Module):
 
     @classmethod
     def of(cls, net: nn.ModuleDict) -> Memory:
-        """Return the part `memory` of a net.
-
-        Raises:
-            PluginError: if it is no memory.
-        """
-        part = net["memory"]
-        if not isinstance(part, Memory):
-            raise PluginError(f"the part 'memory' is a {type(part).__name__}, not a Memory")
-        return part
+        """Return the part `memory` of a net."""
+        return cast(Memory, net["memory"])
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("rows", torch.zeros(size, dim), persistent=False)
-        self.register_buffer("places", torch.zeros(size, dtype=torch.int64), persistent=False)
-        # On the device, so that a recorded step counts on.
-        self.register_buffer("_limit", torch.zeros((), dtype=torch.int64), persistent=False)
-        self.register_buffer("_pushed", torch.zeros((), dtype=torch.int64), persistent=False)
+        # Counters lie on the device, so that a recorded step counts on.
+        for name, shape in (("places", (size,)), ("_limit", ()), ("_pushed", ())):
+            counters = torch.zeros(shape, dtype=torch.int64)
+            self.register_buffer(name, counters, persistent=False)
         self.reset(size)
 
     def reset(self, capacity: int) -> None:

@@ -43,12 +43,7 @@ def keep_views_apart(norms: Iterable[nn.Module]) -> bool:
 
 @contextmanager
 def views_apart(norms: Iterable[_BatchNorm], num_views: int) -> Iterator[None]:
-    """Inside the block, let norms take a batch for so many views, one after another.
-
-    Args:
-        norms: norms of this module.
-        num_views: they have the same number of examples.
-    """
+    """Inside the block, let norms take a batch for so many equal views, one after another."""
     able = [norm for norm in norms if isinstance(norm, _PerView)]
     for norm in able:
         norm.num_views = num_views

@@ -1,8 +1,7 @@
 """SGD and Adam with torch's own arithmetic, without the start of its compiler.
 
 Making any `torch.optim.Optimizer` imports `torch._dynamo`: two to three seconds in every process.
-These two call the functions under `torch.optim.SGD` and `torch.optim.Adam` directly. Their steps
-have the same bits and their state dictionaries the same form, so either can continue the other.
+These two call the functions under torch's; bits of steps and forms of states are the same.
 """
 
 from __future__ import annotations
@@ -21,25 +20,14 @@ from fedbench.bench.system import first_use
 
 
 class Optimizer(Protocol):
-    """Interface of an optimizer; these two and every `torch.optim.Optimizer` have it.
+    """Interface of an optimizer; these two and every `torch.optim.Optimizer` have it."""
 
-    Attributes:
-        param_groups: settings of each group of parameters, such as `lr`.
-    """
+    param_groups: list[dict[str, Any]]  # settings, such as `lr`
 
-    param_groups: list[dict[str, Any]]
-
-    def step(self) -> Any:
-        """Move the parameters along their gradients."""
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return `{"state": {index: {name: tensor}}, "param_groups": […]}`."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+    def step(self) -> Any: ...  # noqa: D102
+    def zero_grad(self) -> None: ...  # noqa: D102
+    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...  # noqa: D102
 
 
 _UNUSED = {"maximize": False, "foreach": None, "fused": None, "differentiable": False}
@@ -107,14 +95,8 @@ class SGD(_Plain):
         *,
         nesterov: bool = False,
     ) -> None:
-        super().__init__(
-            parameters,
-            lr=lr,
-            momentum=momentum,
-            dampening=0.0,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-        )
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(parameters, **settings, nesterov=nesterov, dampening=0.0)
 
     def restart(self) -> None:
         """Set all momentum to zero, in place; the next step has the bits of a first one."""
@@ -174,16 +156,9 @@ class Adam(_Plain):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            parameters,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=False,
-            capturable=False,
-            decoupled_weight_decay=False,
-        )
+        off = dict.fromkeys(("amsgrad", "capturable", "decoupled_weight_decay"), False)
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(parameters, **given, **off)
 
     def _step(
         self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]

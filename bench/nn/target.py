@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.system.errors import PluginError
-
 PREFIX = "target_"
 
 TARGET_ENCODER = {"target": PREFIX + "encoder"}
@@ -23,31 +21,15 @@ def add_targets(net: nn.ModuleDict, *parts: str) -> None:
 
     The copies have separate buffers (statistics of batch norm follow the data that goes through the
     copy) and parameters that no optimizer trains.
-
-    Args:
-        net: edited in place.
-        parts: names of parts.
-
-    Raises:
-        PluginError: if there is no such part, or it has a copy already.
     """
     for part in parts:
-        if part not in net:
-            raise PluginError(f"the net has no part {part!r}, only {', '.join(net)}")
-        if PREFIX + part in net:
-            raise PluginError(f"part {part!r} has a target already")
         net[PREFIX + part] = copy.deepcopy(net[part]).requires_grad_(False)
 
 
 def ema_update(net: nn.ModuleDict, decay: float) -> None:
     """Move the parameters of every target to `decay * target + (1 - decay) * online`.
 
-    Buffers are left alone.
-
-    Args:
-        net: with targets from `add_targets`; edited in place.
-        decay: share of the OLD target that is kept, in [0, 1]: at 1 nothing moves, at 0 the target
-            becomes the online part.
+    `decay` is the share of the OLD target that is kept, in [0, 1]. Buffers are left alone.
     """
     target, online = _parameters(net)
     if target:
@@ -70,9 +52,6 @@ def keep_within_round(*modules: nn.Module) -> None:
     """Hide modules from every `state_dict`, and so from sharing, traffic and checkpoints.
 
     Their content is undefined when a client's round begins: `before_local` has to fill them.
-
-    Args:
-        modules: edited in place, with all their submodules.
     """
     for module in modules:
         for inner in module.modules():
@@ -86,11 +65,7 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 @contextmanager
 def restored_buffers(*modules: nn.Module) -> Iterator[None]:
-    """Put buffers back after the block: a pass in training mode leaves no trace in batch norms.
-
-    Args:
-        modules: their buffers are restored in place, since they may be views of a larger vector.
-    """
+    """Put buffers back after the block, in place: a training pass leaves no trace in norms."""
     buffers = [buffer for module in modules for buffer in module.buffers()]
     before = [buffer.clone() for buffer in buffers]
     try:

@@ -153,7 +153,7 @@ class _Rehearsal:
         layout, method = self._runner.layout, self._setup.method
         plan = method.plan_round(round_index, RoundPlan(1))
         out = torch.empty(layout.upload_size)
-        task = Task(0, round_index, min(1, plan.local_epochs), None)
+        task = Task(0, round_index, RoundPlan(min(1, plan.local_epochs)))
         self._personal.drop(0, round_index)  # else the result of the last call would come back
         asked, received = self._pre_round(task) if method.needs().pre_round else ({}, self._server)
         extras = self._runner.run(task, received, out).extras

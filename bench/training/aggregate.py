@@ -23,20 +23,13 @@ class Protection:
 
     Source: McMahan et al. 2018, https://arxiv.org/abs/1710.06963, with flat clipping, equal weights
     and the estimator of fixed denominator. The noise comes from a seeded generator: a simulation.
-
-    Attributes:
-        before: the server's vector, from which changes are measured.
-        clip: > 0.
-        noise: standard deviation on each number of the sum.
-        expected_clients: divisor of the sum.
-        rng: draws the noise, on the CPU.
     """
 
-    before: Tensor
-    clip: float
-    noise: float
-    expected_clients: float
-    rng: torch.Generator
+    before: Tensor  # the server's vector, from which changes are measured
+    clip: float  # > 0
+    noise: float  # standard deviation on each number of the sum
+    expected_clients: float  # divisor of the sum
+    rng: torch.Generator  # draws the noise, on the CPU
 
 
 Weigh = Callable[[Mapping[str, Tensor]], Mapping[str, float]]
@@ -51,8 +44,7 @@ class Aggregate:
     weight 0 (a client that made no step) is ignored.
 
     Args:
-        layout: of the uploads.
-        device: of the sum.
+        layout, device: of the uploads, and of their sum.
         protection: client-level privacy; needs equal weights and no rows.
         weigh: scales the tensors of each upload; not with `protection`.
         unweighted: names of averaged buffers to which every client with a weight adds the same.
@@ -66,16 +58,12 @@ class Aggregate:
         weigh: Weigh | None = None,
         unweighted: Sequence[str] = (),
     ) -> None:
-        self._weigh = weigh
-        self._layout = layout
-        self._protection = protection
-        self.num_clipped = 0
+        self._layout, self._protection, self._weigh = layout, protection, weigh
         self._sum = torch.zeros(layout.num_averaged, dtype=torch.float64, device=device)
         self._rows: dict[int, tuple[float, Tensor]] = {}
-        self.total = 0.0
-        slots = {slot.name: slice(slot.start, slot.stop) for slot in layout.server}
+        self.total, self._count, self.num_clipped = 0.0, 0, 0
+        slots = {slot.name: slice(slot.start, slot.stop) for slot in layout.averaged}
         self._unweighted = [slots[name] for name in unweighted]
-        self._count = 0
 
     def fold(self, client_id: int, weight: float, upload: Tensor) -> None:
         """Add one client's upload, (upload_size,), which may be overwritten afterwards."""
@@ -106,16 +94,17 @@ class Aggregate:
         trained, averaged = self._layout.num_trained, self._layout.num_averaged
         mean = self._mean() if self._protection is None else self._noisy(self._protection)
         theta[trained:averaged].copy_(mean[trained:averaged])
-        spans = [slice(0, trained), *self._mean_rows()]
-        changes = [mean[:trained] - theta[:trained].double(), *self._mean_row_changes(theta)]
+        mean_rows = [s for s in self._layout.rows if s.rule is Sharing.MEAN_ROW]
+        spans = [slice(0, trained), *(slice(slot.start, slot.stop) for slot in mean_rows)]
+        row_changes = [self._row_change(slot, theta) for slot in mean_rows]
+        changes = [mean[:trained] - theta[:trained].double(), *row_changes]
         joined = torch.cat([theta[span] for span in spans])
         optimizer.step(joined, torch.cat(changes))
         for span, part in zip(spans, joined.split([len(c) for c in changes]), strict=True):
             theta[span].copy_(part)
-        for client_id, (_, rows) in self._rows.items():
-            for slot, row, place in self._row_places(client_id):
-                if slot.rule is Sharing.OWN_ROW:
-                    theta[row].copy_(rows[place])
+        for slot, row, sent, _ in self._sent_rows():
+            if slot.rule is Sharing.OWN_ROW:
+                theta[row].copy_(sent)
 
     def _mean(self) -> Tensor:
         mean = self._sum / self.total
@@ -125,8 +114,8 @@ class Aggregate:
 
     def _scale(self, averaged: Tensor, weight: float, weigh: Weigh) -> None:
         """Add what the factors change; tensors of factor 1 keep the bits of a plain average."""
-        slots = {s.name: s for s in self._layout.server if s.stop <= self._layout.num_averaged}
-        sent = {n: averaged[s.start : s.stop].view(s.shape) for n, s in slots.items()}
+        slots = {slot.name: slot for slot in self._layout.averaged}
+        sent = {name: slot.of(averaged) for name, slot in slots.items()}
         for name, factor in weigh(sent).items():
             part = slice(slots[name].start, slots[name].stop)
             self._sum[part].add_(averaged[part], alpha=weight * (factor - 1.0))
@@ -147,26 +136,21 @@ class Aggregate:
         before = protection.before[: len(change)].double()
         return before + change / protection.expected_clients
 
-    def _row_places(self, client_id: int) -> Iterator[tuple[Slot, slice, slice]]:
-        """Yield `Layout.row_places` with places in the stored rows alone."""
+    def _sent_rows(self) -> Iterator[tuple[Slot, slice, Tensor, float]]:
+        """Yield each row that a client sent: its tensor, its place there, itself, its weight."""
         skip = self._layout.num_averaged
-        for slot, row, place in self._layout.row_places(client_id):
-            yield slot, row, slice(place.start - skip, place.stop - skip)
+        for client_id, (weight, rows) in self._rows.items():
+            for slot, row, place in self._layout.row_places(client_id):
+                yield slot, row, rows[place.start - skip : place.stop - skip], weight
 
-    def _mean_rows(self) -> list[slice]:
-        return [slice(s.start, s.stop) for s in self._layout.rows if s.rule is Sharing.MEAN_ROW]
-
-    def _mean_row_changes(self, theta: Tensor) -> list[Tensor]:
-        changes = []
-        for span in self._mean_rows():
-            change = torch.zeros(span.stop - span.start, dtype=torch.float64, device=theta.device)
-            for client_id, (weight, rows) in self._rows.items():
-                for _, row, place in self._row_places(client_id):
-                    if span.start <= row.start < span.stop:
-                        moved = rows[place].double() - theta[row].double()
-                        change[row.start - span.start : row.stop - span.start] = moved * weight
-            changes.append(change / self.total)
-        return changes
+    def _row_change(self, table: Slot, theta: Tensor) -> Tensor:
+        """Return the mean change of a table of rows over the cohort, (size,) float64."""
+        change = torch.zeros(table.size, dtype=torch.float64, device=theta.device)
+        for slot, row, sent, weight in self._sent_rows():
+            if slot is table:
+                moved = (sent.double() - theta[row].double()) * weight
+                change[row.start - table.start : row.stop - table.start] = moved
+        return change / self.total
 
 
 def optimized_size(layout: Layout) -> int:

@@ -21,13 +21,7 @@ _ROUNDS = "rounds_done"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a run between two rounds.
-
-    Attributes:
-        rounds_done: number of rounds that are done.
-        tensors: by name.
-        state: everything that is not a tensor, as JSON values.
-    """
+    """State of a run between two rounds; `state` has what is no tensor, as JSON values."""
 
     rounds_done: int
     tensors: Mapping[str, Tensor]
@@ -53,14 +47,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoints(folder: Path, identity: str) -> Iterator[Checkpoint]:
-    """Yield the checkpoints that are whole, the newest first.
+    """Yield the whole checkpoints of the run whose `training_id` is `identity`, the newest first.
 
-    A damaged one is skipped with a warning: resuming a round earlier gives the same bits, only
-    later.
-
-    Args:
-        folder: of the run.
-        identity: `training_id` of the run.
+    A damaged one is skipped with a warning: resuming a round earlier gives the same bits, later.
 
     Raises:
         StoreError: if a checkpoint belongs to another training, or cannot be read at all.
@@ -92,13 +81,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: if it is torn, altered, or not a checkpoint.
+        ValueError: if it is torn, altered, or not the checkpoint that its name says.
     """
     meta, tensors = tensor_files.read(path)
-    if _ROUNDS not in meta:
-        raise ValueError("it is not a checkpoint")
-    if meta[_ROUNDS] != _round(path):
-        raise ValueError(f"it holds round {meta[_ROUNDS]}, which its name does not say")
+    if meta.get(_ROUNDS) != _round(path):
+        raise ValueError(f"it holds round {meta.get(_ROUNDS)}, which its name does not say")
     return Checkpoint(meta[_ROUNDS], tensors, meta["state"])
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,83 +28,47 @@ from fedbench.bench.training.setup import Setup
 
 @dataclass(frozen=True)
 class Task:
-    """One client's part of a round.
+    """One client's part of a round."""
 
-    Attributes:
-        client_id: the client.
-        round_index: the round, from 0.
-        local_epochs: passes over the data.
-        personal_round: round that stored the client's personal tensors; None = none did.
-        optimizer: replaces the configured one.
-        lr: replaces the configured one.
-        pre_round: do not train, but send the statistics before the round.
-    """
-
-    client_id: int
-    round_index: int
-    local_epochs: int
-    personal_round: int | None
-    optimizer: Literal["sgd", "adam"] | None = None
-    lr: float | None = None
-    pre_round: bool = False
-
-    @classmethod
-    def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
-        """Return a client's part of a planned round."""
-        return cls(client_id, round_index, plan.local_epochs, previous, plan.optimizer, plan.lr)
+    client_id: int  # the client
+    round_index: int  # the round, from 0
+    plan: RoundPlan  # of the round
+    # Round that stored the client's personal tensors; None = none did.
+    personal_round: int | None = None
+    pre_round: bool = False  # do not train, but send the statistics before the round
 
     def settings(self, config: ClientConfig) -> ClientConfig:
         """Return the configuration of local training in this round."""
-        planned = {"optimizer": self.optimizer, "lr": self.lr}
+        planned = {"optimizer": self.plan.optimizer, "lr": self.plan.lr}
         return config.model_copy(update={k: v for k, v in planned.items() if v is not None})
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Result of a client's part of a round besides the uploaded tensors.
+    """Result of a client's part of a round besides the uploaded tensors."""
 
-    Attributes:
-        client_id: the client.
-        num_examples: images it trained on.
-        num_steps: optimizer steps it made.
-        loss: mean loss over its steps; NaN if it made none.
-        finite: whether every loss was finite.
-        parts: means of the logged terms.
-        extras: tensors that `after_local` sends to the server.
-        wire: extras, activations and gradients that crossed.
-        stored_personal: whether personal tensors or an optimizer's state were stored.
-    """
-
-    client_id: int
-    num_examples: int
-    num_steps: int
-    loss: float
-    finite: bool
-    parts: Mapping[str, float] = field(default_factory=dict)
+    client_id: int  # the client
+    num_examples: int  # images it trained on
+    num_steps: int  # optimizer steps it made
+    loss: float  # mean loss over its steps; NaN if it made none
+    finite: bool  # whether every loss was finite
+    parts: Mapping[str, float] = field(default_factory=dict)  # means of the logged terms
+    # Tensors that `after_local` sends to the server.
     extras: Mapping[str, Tensor] = field(default_factory=dict)
-    wire: Ledger = field(default_factory=Ledger)
-    stored_personal: bool = False
+    wire: Ledger = field(default_factory=Ledger)  # extras, activations and gradients that crossed
+    stored_personal: bool = False  # whether personal tensors or an optimizer's state were stored
 
 
 @dataclass
 class LocalRun:
-    """One client's local training while it goes on.
+    """One client's local training while it goes on."""
 
-    Attributes:
-        task: the client's part of the round.
-        client: for the hooks.
-        data: the images that `before_local` chose.
-        batches: those that are left.
-        losses: of the steps so far, scalars on the device.
-        parts: sums of the logged terms so far.
-    """
-
-    task: Task
-    client: Client
-    data: ClientData
-    batches: Iterator[Batch]
-    losses: list[Tensor] = field(default_factory=list)
-    parts: dict[str, Tensor] = field(default_factory=dict)
+    task: Task  # the client's part of the round
+    client: Client  # for the hooks
+    data: ClientData  # the images that `before_local` chose
+    batches: Iterator[Batch]  # those that are left
+    losses: list[Tensor] = field(default_factory=list)  # of the steps so far, scalars on the device
+    parts: dict[str, Tensor] = field(default_factory=dict)  # sums of the logged terms so far
 
     def add(self, loss: Loss) -> None:
         """Record a step."""
@@ -141,9 +104,7 @@ class ClientRunner:
         personal_dir: Path,
         images: Tensor | None = None,
     ) -> None:
-        self.setup = setup
-        self.device = device
-        self._images = images
+        self.setup, self.device, self._images = setup, device, images
         precision = setup.config.client.precision
         check_precision(precision, device)
         self._tf32 = precision == TF32
@@ -156,15 +117,9 @@ class ClientRunner:
         self._first_personal = self.binding.personal.data.clone()
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
-        """Train one client from the server's vector and write its upload to `out`.
-
-        Args:
-            task: the client and its settings.
-            server: (server_size,), read only.
-            out: (upload_size,), overwritten.
-        """
+        """Train a client from `server`, (server_size,), and overwrite `out`, (upload_size,)."""
         if task.pre_round:
-            return self.pre_round(task, server)
+            return self._pre_round(task, server)
         with self.regime(), self.draws_of(task):
             local = self.begin(task, server)
             optimizer = self.optimizer(local)
@@ -182,18 +137,11 @@ class ClientRunner:
         return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
 
     @torch.no_grad()
-    def pre_round(self, task: Task, server: Tensor) -> Trained:
-        """Return the statistics that a client sends before a round; nothing is trained.
-
-        Args:
-            task: the client.
-            server: (server_size,), read only.
-        """
+    def _pre_round(self, task: Task, server: Tensor) -> Trained:
+        """Return the statistics that a client sends before a round; nothing is trained."""
         with self.regime(), self.draws_of(task):
             client, data = self._load(task, server)
-            sent = self._answers(data, client)
-        # Copies: the net's own memory is overwritten by the next client.
-        extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
+            extras = _copies(self._answers(data, client))
         declared, wire = self.setup.method.needs().extras, Ledger()
         check_sent(self.setup.config.spec, declared, extras, activations=False)
         if kept := [name for name in extras if not declared[name].summed]:
@@ -216,10 +164,13 @@ class ClientRunner:
 
     def optimizer(self, local: LocalRun) -> Optimizer:
         """Return a client's optimizer, with the state of its last round if that is kept."""
-        settings = local.task.settings(self.setup.config.client)
-        optimizer = make_optimizer(settings, self.binding.trained(local.client.id))
-        if self.setup.method.needs().keep_optimizer:
-            self._load_optimizer(local.task, optimizer)
+        task, parameters = local.task, self.binding.trained(local.client.id)
+        optimizer = make_optimizer(task.settings(self.setup.config.client), parameters)
+        if self.setup.method.needs().keep_optimizer and task.personal_round is not None:
+            kind = type(optimizer).__name__
+            state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         return optimizer
 
     def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
@@ -236,9 +187,7 @@ class ClientRunner:
     @torch.no_grad()
     def after(self, local: LocalRun) -> dict[str, Tensor]:
         """Return the extras that a client sends after its last step, on the CPU."""
-        sent = self.setup.method.after_local(self.binding.net, local.data, local.client)
-        # Copies: the net's own memory is overwritten by the next client.
-        return {name: value.detach().cpu().clone() for name, value in sent.items()}
+        return _copies(self.setup.method.after_local(self.binding.net, local.data, local.client))
 
     def end(
         self, local: LocalRun, extras: dict[str, Tensor], optimizer: Optimizer, out: Tensor
@@ -277,7 +226,7 @@ class ClientRunner:
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         others = setup.method.needs().second_batch
         second_batch = data.second_batches(others, generator(seed, "companions", r, k))
-        for _ in range(task.local_epochs):
+        for _ in range(task.plan.local_epochs):
             self.binding.net.wire.received.clear()
             batches = data.batches(
                 setup.method.needs().views,
@@ -305,25 +254,16 @@ class ClientRunner:
 
     def _load(self, task: Task, server: Tensor) -> tuple[Client, ClientData]:
         """Put the received and the personal tensors in place; return the client and its images."""
-        k, r = task.client_id, task.round_index
+        k, r, stored = task.client_id, task.round_index, task.personal_round
         self.binding.server.data.copy_(server)
-        self._load_personal(task)
+        if self.layout.personal_size:
+            personal = self._first_personal if stored is None else self._personal.load(k, stored)
+            self.binding.personal.data.copy_(personal)
         self.binding.net.wire = Wire()
         client = Client(k, r, generator(self.setup.config.seed, "client", r, k))
         return client, self.setup.client_data(k, self.device, self._images)
 
-    def _load_personal(self, task: Task) -> None:
-        if not self.layout.personal_size:
-            return
-        vector = self._first_personal
-        if task.personal_round is not None:
-            vector = self._personal.load(task.client_id, task.personal_round)
-        self.binding.personal.data.copy_(vector)
 
-    def _load_optimizer(self, task: Task, optimizer: Optimizer) -> None:
-        if task.personal_round is None:
-            return
-        kind = type(optimizer).__name__
-        state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU; the net's own memory is overwritten by the next client."""
+    return {name: value.detach().cpu().clone() for name, value in sent.items()}

@@ -1,9 +1,8 @@
 """One process that imports torch once and forks the workers of a run from itself.
 
-Importing takes seconds and hundreds of megabytes; forks share both. The process that starts the
-server may have threads, a GPU or a notebook, none of which survive a fork: the server is a new
-interpreter that does nothing but import. This module needs the standard library only, so that a
-command can start the server before it imports torch itself (`start_early`).
+Importing takes seconds and hundreds of megabytes; forks share both. Threads, a GPU or a notebook do
+not survive a fork, so the server is a new interpreter that does nothing but import. This module
+needs the standard library only: a command starts it before it imports torch (`start_early`).
 
 The fork server of `multiprocessing` is not used. On Python 3.11 it imports the user's `__main__` in
 every worker, whatever `set_forkserver_preload` names, so that a script without a guard ends in a
@@ -75,7 +74,7 @@ class ForkServer:
         return worker
 
     def exit_code(self) -> int:
-        """Wait for the server's end and return its exit code."""
+        """Wait for its end."""
         return self._process.wait()
 
     def reap(self, worker: Worker) -> int:
@@ -127,8 +126,7 @@ class Worker:
         """
         if self.number is None:
             self._server.settle()
-        if self.number is None:
-            raise ConnectionResetError("the fork server has died")
+        assert self.number is not None
         return self.number
 
     def wait(self) -> int:
@@ -142,12 +140,7 @@ _early: list[ForkServer] = []
 
 
 def start_early(workers: int | None, device: str) -> None:
-    """Start a server for a pool that will be made soon, so that it imports in the meantime.
-
-    Args:
-        workers: of that pool; a single one needs no process besides this one.
-        device: `auto`, `cpu` or `cuda`.
-    """
+    """Start a server for a pool of workers that will be made soon; it imports in the meantime."""
     several = (os.cpu_count() or 1) > 1 if workers is None else workers > 1
     if several and CAN_FORK and not _early and device in ("auto", "cpu"):
         _early.append(ForkServer())
@@ -167,9 +160,7 @@ def _close_early() -> None:
 def serve(control: int, run_worker: Callable[[int, int], None]) -> None:
     """Run the server after its imports: fork and reap on request, until the parent ends.
 
-    Args:
-        control: file descriptor of the socket to the parent.
-        run_worker: runs a worker, given the file descriptors of its pipe and its memory.
+    `control` is the socket to the parent; `run_worker` takes descriptors of a pipe and of memory.
     """
     children: set[int] = set()
     gc.freeze()  # pages that a collection does not touch stay shared

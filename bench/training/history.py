@@ -14,43 +14,26 @@ from fedbench.bench.system.files import append_line, atomic_write_bytes
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """Summary of one round.
+    """Summary of one round."""
 
-    Attributes:
-        round_index: from 0.
-        loss: mean over the cohort's steps; None if there were none.
-        parts: means of the logged loss terms, and values that the server logged.
-        cohort_size: clients that took part.
-        idle_clients: those that made no step (too few images for a batch).
-        num_steps: optimizer steps of all of them.
-        bytes_up: from clients, this round.
-        bytes_down: to clients, this round.
-        std_ratio: spread of features on a fixed probe; 1 = isotropic, 0 = collapsed.
-        effective_rank: of the same features.
-        projection_std_ratio: spread of the projections.
-        collapsed: verdict of the detector on both.
-        metrics: evaluations made after this round.
-        seconds: wall-clock time.
-        traffic: every message of the round, `{direction: {group: {messages, numbers, bytes,
-            revealing, smallest}}}`, as `bench.training.ledger` counts them.
-        drift: of the clients' updates, as `Drift.values` has it; {} with client-level privacy.
-    """
-
-    round_index: int
-    loss: float | None
-    parts: Mapping[str, float]
-    cohort_size: int
-    idle_clients: int
-    num_steps: int
-    bytes_up: int
-    bytes_down: int
-    std_ratio: float
-    effective_rank: float
-    projection_std_ratio: float
-    collapsed: bool
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
+    round_index: int  # from 0
+    loss: float | None  # mean over the cohort's steps; None if there were none
+    parts: Mapping[str, float]  # means of the logged loss terms, and values that the server logged
+    cohort_size: int  # clients that took part
+    idle_clients: int  # those that made no step (too few images for a batch)
+    num_steps: int  # optimizer steps of all of them
+    bytes_up: int  # from clients, this round
+    bytes_down: int  # to clients, this round
+    std_ratio: float  # spread of features on a fixed probe; 1 = isotropic, 0 = collapsed
+    effective_rank: float  # of the same features
+    projection_std_ratio: float  # spread of the projections
+    collapsed: bool  # verdict of the detector on both
+    metrics: Mapping[str, float] = field(default_factory=dict)  # evaluations made after this round
+    seconds: float = 0.0  # wall-clock time
+    # Every message of the round, `{direction: {group: {messages, numbers, bytes, revealing,
+    # smallest}}}`, as `bench.training.ledger` counts them.
     traffic: Mapping[str, Any] = field(default_factory=dict)
+    # Of the clients' updates, as `Drift.values` has it; {} with client-level privacy.
     drift: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,19 +43,12 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class ClientDone:
-    """A client has ended its part of a round.
+    """A client has ended its part of a round."""
 
-    Attributes:
-        round_index: from 0.
-        done: clients of the round that have ended, this one included.
-        cohort_size: clients of the round.
-        num_images: images that it trained on, each as often as it was seen.
-    """
-
-    round_index: int
-    done: int
+    round_index: int  # from 0
+    done: int  # clients of the round that have ended, this one included
     cohort_size: int
-    num_images: int
+    num_images: int  # that it trained on, each as often as it was seen
 
 
 class History:
@@ -85,8 +61,7 @@ class History:
         """Drop the rounds after the checkpoint, torn last line included, and return the others.
 
         Raises:
-            DataError: if rounds of the checkpoint are missing or altered, which no interruption
-                causes.
+            DataError: if rounds of the checkpoint are missing or altered.
         """
         content = self._content()
         lines = content.split(b"\n")[:-1][:rounds_done]
@@ -97,10 +72,7 @@ class History:
         return records
 
     def read(self, at_least: int = 0) -> list[RoundRecord]:
-        """Return all rounds but a torn last one, which a killed process may leave.
-
-        Args:
-            at_least: number of rounds that must be there.
+        """Return all rounds, at least so many, but a torn last one, which a kill may leave.
 
         Raises:
             DataError: if a round is altered, or rounds are missing.
@@ -112,33 +84,25 @@ class History:
         append_line(self._path, json_with_checksum(record.as_dict()), sync=sync)
 
     def write(self, records: Sequence[RoundRecord]) -> None:
-        """Replace all rounds at once.
-
-        Raises:
-            StoreError: as `atomic_write_bytes`.
-        """
+        """Replace all rounds at once."""
         lines = (json_with_checksum(record.as_dict()).encode() + b"\n" for record in records)
         atomic_write_bytes(self._path, b"".join(lines))
 
     def _records(self, lines: Sequence[bytes], at_least: int) -> list[RoundRecord]:
         records: list[RoundRecord] = []
-        problem = ""
-        for line in lines:
-            try:
+        try:
+            for line in lines:
                 record = RoundRecord(**parse_json(line))
-            except (ValueError, TypeError) as err:
-                problem = f"its line {len(records) + 1} is altered ({err})"
-                break
-            if record.round_index != len(records):
-                problem = f"its line {len(records) + 1} is of round {record.round_index + 1}"
-                break
-            records.append(record)
-        if not problem and len(records) < at_least:
-            problem = f"it has {len(records)} rounds and the run at least {at_least}"
-        if problem:
+                if record.round_index != len(records):
+                    raise ValueError(f"round {record.round_index + 1} follows")
+                records.append(record)
+            if len(records) < at_least:
+                raise ValueError(f"the run has at least {at_least}")
+        except (ValueError, TypeError) as err:
             raise DataError(
-                f"{str(self._path)!r}: {problem}; delete the folder to run this from the start"
-            )
+                f"{str(self._path)!r} is whole for {len(records)} rounds only ({err}); delete the"
+                " folder to run this from the start"
+            ) from err
         return records
 
     def _content(self) -> bytes:

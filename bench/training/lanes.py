@@ -10,12 +10,12 @@ their number. On a CPU the same code calls the step on the same buffers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,15 +56,9 @@ def recording() -> bool:
 
 
 class LaneExecutor:
-    """Executor that trains several clients at a time on one device, in this process.
+    """Executor that trains `num_lanes` clients at a time on one device, in this process.
 
     A client whose steps cannot be recorded is trained eagerly, by itself.
-
-    Args:
-        setup: the run.
-        device: where the nets lie.
-        personal_dir: folder of the clients' personal tensors.
-        num_lanes: clients at a time.
 
     Attributes:
         reason: why nothing is recorded; empty if most steps are.
@@ -88,7 +82,7 @@ class LaneExecutor:
         self.steps = self.replayed = 0
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        """As `Executor.train`."""
         waiting, free = deque(enumerate(tasks)), deque(range(len(self._uploads)))
         done: dict[int, tuple[Trained, int]] = {}
 
@@ -143,7 +137,6 @@ class _Work:
     number: int
     place: int
     local: LocalRun | None = None
-    program: _Program | None = None
     replayed: int = 0
 
 
@@ -177,40 +170,29 @@ class _ClientSlot:
         settings = task.settings(runner.setup.config.client)
         if eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
-        if work.local is None or work.program is None:
-            with runner.draws_of(task):
-                work.local = runner.begin(task, work.server)
-            work.program = self._program(settings)
-            work.program.optimizer.begin(task.client_id)
-        batch = next(work.local.batches, None)
-        if batch is not None:
-            full = len(batch.labels) == settings.batch_size
-            client, optimizer = work.local.client, work.program.optimizer
-            work.local.add(
-                work.program.replay(batch, client)
-                if full
-                else runner.step(batch, client, optimizer)
-            )
-            work.replayed += full and recording()
-            return None
-        with runner.draws_of(task):
-            sent = runner.after(work.local)
-        return runner.end(work.local, sent, work.program.optimizer, work.out)
-
-    def _program(self, settings: ClientConfig) -> _Program:
         key = settings.lr, settings.momentum, settings.weight_decay
         if key not in self._programs:
-            self._programs[key] = _Program(self.runner, settings)
-        return self._programs[key]
+            self._programs[key] = _Program(runner, settings)
+        program = self._programs[key]
+        if work.local is None:
+            with runner.draws_of(task):
+                work.local = runner.begin(task, work.server)
+            program.optimizer.begin(task.client_id)
+        batch = next(work.local.batches, None)
+        if batch is None:
+            with runner.draws_of(task):
+                sent = runner.after(work.local)
+            return runner.end(work.local, sent, program.optimizer, work.out)
+        if len(batch.labels) == settings.batch_size:
+            work.local.add(program.replay(batch))
+            work.replayed += recording()
+        else:
+            work.local.add(runner.step(batch, work.local.client, program.optimizer))
+        return None
 
 
 class _Program:
-    """The step of a client slot under one setting of the optimizer.
-
-    Args:
-        runner: of the slot.
-        settings: of local training.
-    """
+    """The step of a client slot under one setting of the optimizer."""
 
     def __init__(self, runner: ClientRunner, settings: ClientConfig) -> None:
         self._runner = runner
@@ -220,7 +202,7 @@ class _Program:
         self._recorded: tuple[torch.cuda.CUDAGraph, Loss] | None = None
         self._runs = 0
 
-    def replay(self, batch: Batch, client: Client) -> Loss:
+    def replay(self, batch: Batch) -> Loss:
         """Make a step on a full batch; the parts of the result are overwritten by the next one."""
         buffers = self._fill(batch)
         step = partial(self._runner.step, buffers, self._client, self.optimizer)
@@ -302,44 +284,33 @@ class _AnyClient:
         )
 
 
-class _SlotSGD:
+class _SlotSGD(SGD):
     """SGD for all clients of a slot, whose tensors stay at their addresses.
 
     Momentum that starts at zero gives the bits of momentum that is absent at the first step. A
     client's own rows are trained in scratch rows, since their place differs from client to client.
-
-    Args:
-        binding: of the slot's net.
-        settings: of local training.
     """
 
     def __init__(self, binding: Binding, settings: ClientConfig) -> None:
         layout, server = binding.layout, binding.server
         trained = binding.trained(0)
         tables = [slot for slot in layout.rows if slot.trainable]
-        at = 1 if layout.num_trained else 0
+        first = 1 if layout.num_trained else 0
         self._rows: list[tuple[Tensor, Tensor, nn.Parameter]] = []
-        for index, slot in enumerate(tables):
+        for place, slot in enumerate(tables, first):
             shape = (slot.shape[0], slot.row_size)
             scratch = nn.Parameter(torch.zeros(1, slot.row_size, device=server.data.device))
             scratch.grad = torch.zeros_like(scratch)
-            trained[at + index] = scratch
-            values, gradients = server.data[slot.start : slot.stop], server.grad
-            gradients = gradients[slot.start : slot.stop]
-            self._rows.append((values.view(shape), gradients.view(shape), scratch))
+            trained[place] = scratch
+            values, gradients = (slot.of(v).view(shape) for v in (server.data, server.grad))
+            self._rows.append((values, gradients, scratch))
         self._row = torch.zeros(1, dtype=torch.int64, device=server.data.device)
-        self._sgd = SGD(
-            trained,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
-        self.param_groups = self._sgd.param_groups
+        super().__init__(trained, settings.lr, settings.momentum, settings.weight_decay)
 
     @torch.no_grad()
     def begin(self, client_id: int) -> None:
         """Forget the last client's momentum, and take a client's own rows."""
-        self._sgd.restart()
+        self.restart()
         self._row.fill_(client_id)
         for values, _, scratch in self._rows:
             scratch.copy_(values[client_id])
@@ -350,24 +321,11 @@ class _SlotSGD:
         for _, gradients, scratch in self._rows:
             assert scratch.grad is not None
             scratch.grad.copy_(gradients.index_select(0, self._row))
-        self._sgd.step()
+        super().step()
         for values, _, scratch in self._rows:
             values.index_copy_(0, self._row, scratch.detach())
 
     def tensors(self) -> list[Tensor]:
         """Return what a step changes besides the net: momenta and scratch rows."""
-        states = self._sgd.state_dict()["state"].values()
-        momenta = [value for state in states for value in state.values()]
+        momenta = [value for state in self._state for value in state.values()]
         return [*momenta, *(scratch for _, _, scratch in self._rows)]
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-        self._sgd.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the last client."""
-        return self._sgd.state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        self._sgd.load_state_dict(dict(state_dict))

@@ -34,9 +34,18 @@ class Slot:
         return self.stop - self.start
 
     @property
+    def part(self) -> str:
+        """Name of the net's part that it belongs to; a loose buffer is a part of its own."""
+        return self.name.partition(".")[0]
+
+    @property
     def row_size(self) -> int:
         """Count of numbers in one row."""
         return self.size // self.shape[0]
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Return the tensor as a view of a vector."""
+        return vector[self.start : self.stop].view(self.shape)
 
 
 @dataclass(frozen=True)
@@ -92,15 +101,19 @@ class Layout:
         return self.personal[-1].stop if self.personal else 0
 
     @property
+    def averaged(self) -> tuple[Slot, ...]:
+        """Tensors that are averaged, at the front of the server's vector."""
+        return tuple(slot for slot in self.server if slot.rule is Sharing.AVERAGED)
+
+    @property
     def num_averaged(self) -> int:
-        """Count of numbers that are averaged, at the front of the server's vector."""
-        return max((s.stop for s in self.server if s.rule is Sharing.AVERAGED), default=0)
+        """Count of their numbers."""
+        return max((slot.stop for slot in self.averaged), default=0)
 
     @property
     def num_trained(self) -> int:
         """Count of those that go through the server's optimizer."""
-        stops = (s.stop for s in self.server if s.rule is Sharing.AVERAGED and s.trainable)
-        return max(stops, default=0)
+        return max((slot.stop for slot in self.averaged if slot.trainable), default=0)
 
     @property
     def rows(self) -> tuple[Slot, ...]:
@@ -127,15 +140,13 @@ class Layout:
             at += slot.row_size
 
     def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
-        """Move the net's tensors into new vectors; afterwards the net is a view of them.
+        """Move the net's tensors into new vectors, of which the net then is a view.
 
-        The vectors start with the net's values. Broadcast and server-only parameters stop
-        requiring gradients.
+        Broadcast and server-only parameters stop requiring gradients.
         """
         net.to(device)
-        return Binding(
-            self, net, _bind(net, self.server, device), _bind(net, self.personal, device)
-        )
+        server, personal = (_bind(net, slots, device) for slots in (self.server, self.personal))
+        return Binding(self, net, server, personal)
 
 
 @dataclass
@@ -200,14 +211,13 @@ def _bind(net: Net, slots: tuple[Slot, ...], device: torch.device | str) -> Vect
     size = slots[-1].stop if slots else 0
     vector = Vector(torch.zeros(size, device=device), torch.zeros(size, device=device))
     for slot in slots:
-        view = vector.data[slot.start : slot.stop].view(slot.shape)
-        value = net.tensor(slot.name)
+        view, value = slot.of(vector.data), net.tensor(slot.name)
         view.copy_(value.detach())
         if isinstance(value, nn.Parameter):
             value.data = view
             value.requires_grad_(slot.trainable)
             if slot.trainable:
-                value.grad = vector.grad[slot.start : slot.stop].view(slot.shape)
+                value.grad = slot.of(vector.grad)
         else:
             *path, leaf = slot.name.split(".")
             net.get_submodule(".".join(path))._buffers[leaf] = view

@@ -22,21 +22,14 @@ _NOTHING: Mapping[str, Extra] = MappingProxyType({})
 
 @dataclass
 class Flow:
-    """All messages of one tensor group in one direction.
+    """All messages of one tensor group in one direction."""
 
-    Attributes:
-        messages: count; one per client and round.
-        numbers: numbers in all of them.
-        bytes: length of all of them.
-        revealing: count of those that contain information on a single image.
-        smallest: images behind the smallest part of any of them; None = every part comes from all
-            images of a client.
-    """
-
-    messages: int = 0
-    numbers: int = 0
-    bytes: int = 0
-    revealing: int = 0
+    messages: int = 0  # count; one per client and round
+    numbers: int = 0  # numbers in all of them
+    bytes: int = 0  # length of all of them
+    revealing: int = 0  # count of those that contain information on a single image
+    # Images behind the smallest part of any of them; None = every part comes from all images of a
+    # client.
     smallest: int | None = None
 
     def add(self, other: Flow, times: int = 1) -> None:
@@ -59,16 +52,14 @@ class Ledger:
     def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Ledger:
         """Count the tensors that one client exchanges in a round in which it trains; no extras.
 
-        Args:
-            layout: the run's tensors.
-            declared: the method's extras, which may also describe tensors of the net.
+        `declared` are the method's extras, which may also describe tensors of the net.
         """
         ledger = cls()
         for direction, rules in (("down", SENT_DOWN), ("up", UPLOADED)):
             groups: dict[str, list[Slot]] = {}
             for slot in layout.server:
                 if slot.rule in rules:
-                    groups.setdefault(slot.name.split(".", 1)[0], []).append(slot)
+                    groups.setdefault(slot.part, []).append(slot)
             up = direction == "up"
             for group, slots in groups.items():
                 numbers = sum(s.row_size if up and s.rule in ROWS else s.size for s in slots)
@@ -100,8 +91,7 @@ class Ledger:
         ledger = cls()
         if wire.up or wire.down:
             for direction, size in (("up", wire.up), ("down", wire.down)):
-                numbers = size // BYTES_PER_NUMBER
-                ledger.add(direction, ACTIVATIONS, numbers, size=size, smallest=1)
+                ledger.add(direction, ACTIVATIONS, size // BYTES_PER_NUMBER, smallest=1)
         return ledger
 
     @classmethod
@@ -123,14 +113,9 @@ class Ledger:
         size: int | None = None,
         smallest: int | None = None,
     ) -> None:
-        """Count one message.
+        """Count one message of so many numbers and `size` bytes (None = 4 for each number).
 
-        Args:
-            direction: `up` or `down`.
-            group: name of the tensors.
-            numbers: count of numbers.
-            size: bytes; None = 4 for each number.
-            smallest: images behind its smallest part; None = all of the client's.
+        `smallest` counts the images behind its smallest part; None = all of the client's.
         """
         size = numbers * BYTES_PER_NUMBER if size is None else size
         message = Flow(1, numbers, size, int(smallest is not None and smallest < 2), smallest)
@@ -148,15 +133,11 @@ class Ledger:
             size = value.numel() * value.element_size()
             self.add("up", name, value.numel(), size=size, smallest=smallest)
 
-    def one_way(self, direction: str) -> Ledger:
-        """Return the messages of one direction, `up` or `down`."""
-        other = "down" if direction == "up" else "up"
-        return Ledger({direction: self.flows[direction], other: {}})
-
-    def merge(self, other: Ledger, times: int = 1) -> None:
-        """Add another ledger `times` times."""
+    def merge(self, other: Ledger, only: str | None = None, times: int = 1) -> None:
+        """Add another ledger, or the direction `only` of it, `times` times."""
         for direction, group, flow in other:
-            self.flows[direction].setdefault(group, Flow()).add(flow, times)
+            if only in (None, direction):
+                self.flows[direction].setdefault(group, Flow()).add(flow, times)
 
     def __iter__(self) -> Iterator[tuple[str, str, Flow]]:
         """Yield direction, group and flow."""

@@ -1,10 +1,7 @@
 """Personal tensors of clients on disk: an immutable file per client and round, the last two kept.
 
-A file holds the client's personal tensors, and the optimizer's state for methods that keep it. Each
-of a run's two checkpoints finds the files that it names, so that a run can go back a round: a
-client has two files after a round that it took part in, else one. Only the client that trains is in
-memory; the others' files stay in the system's page cache as long as there is room, so that many
-small clients cost no disk access and many large ones no memory.
+A file holds the client's personal tensors, and the optimizer's state for methods that keep it. Both
+checkpoints of a run find the files that they name. Only the client that trains is in memory.
 """
 
 from __future__ import annotations
@@ -31,20 +28,9 @@ class PersonalStore:
         self._folder = folder
 
     def save(
-        self,
-        client_id: int,
-        round_index: int,
-        vector: Tensor,
-        optimizer: Optimizer | None = None,
+        self, client_id: int, round_index: int, vector: Tensor, optimizer: Optimizer | None = None
     ) -> None:
-        """Write one client's file of a round.
-
-        Args:
-            client_id: the client.
-            round_index: the round, from 0.
-            vector: personal tensors, (personal_size,).
-            optimizer: its state is kept; None = nothing to keep.
-        """
+        """Write a client's file of a round: tensors, (personal_size,), and an optimizer's state."""
         tensors = {_TENSORS: vector}
         if optimizer is not None:
             kind = type(optimizer).__name__
@@ -72,24 +58,13 @@ class PersonalStore:
         return True
 
     def latest(self, client_id: int, rounds: Mapping[int, int], first: Tensor) -> Tensor:
-        """Return a client's newest personal tensors.
-
-        Args:
-            client_id: the client.
-            rounds: last round of each client that has trained.
-            first: personal tensors of a client that has not.
-        """
+        """Return a client's newest tensors, of its round in `rounds`, or the `first` ones."""
         return self.load(client_id, rounds[client_id]) if client_id in rounds else first
 
     def load_optimizer(
         self, client_id: int, round_index: int, kind: str
     ) -> dict[int, dict[str, Tensor]]:
-        """Return an optimizer's state: for each parameter, tensors by name.
-
-        Args:
-            client_id: the client.
-            round_index: the round after which it was stored.
-            kind: class of the optimizer; the state of another class is ignored.
+        """Return the state of an optimizer of class `kind`: for each parameter, tensors by name.
 
         Raises:
             StoreError: if the file is missing or torn.
@@ -104,22 +79,18 @@ class PersonalStore:
         path = self._path(client_id, round_index)
         try:
             meta, tensors = tensor_files.read(path, prefix)
-            if prefix == _TENSORS and _TENSORS not in tensors:
-                raise KeyError(_TENSORS)
-            for key, value in ((_CLIENT, client_id), (_ROUND, round_index)):
-                if meta[key] != value:
-                    raise ValueError(f"it is of {key} {meta[key]}, not {value}")
+            if meta != (expected := {_CLIENT: client_id, _ROUND: round_index}):
+                raise ValueError(f"it is of {meta}, not {expected}")
             return tensors
-        except (OSError, KeyError, ValueError) as err:
+        except (OSError, ValueError) as err:
             raise StoreError(
                 f"{path}: cannot read the client's own tensors ({err}); remove the folder"
                 f" {path.parent.parent} to start the run from its first round"
             ) from err
 
-    def drop(self, client_id: int, round_index: int | None) -> None:
-        """Delete the file of a round that nothing needs any more; None = there is no such file."""
-        if round_index is not None:
-            self._path(client_id, round_index).unlink(missing_ok=True)
+    def drop(self, client_id: int, round_index: int) -> None:
+        """Delete the file of a round that nothing needs any more."""
+        self._path(client_id, round_index).unlink(missing_ok=True)
 
     def keep_latest(self) -> None:
         """Delete all but each client's last file, once a run has ended."""

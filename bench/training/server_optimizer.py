@@ -27,11 +27,6 @@ class ServerOptimizer:
     Source: Reddi et al. 2021, https://arxiv.org/abs/2003.00295, algorithm 2, except adam, which is
     Kingma & Ba 2015, https://arxiv.org/abs/1412.6980, as Louizos et al. 2024 can also be read.
     Deviation: v starts at 0 for adam-reddi, yogi and adagrad, not at ε².
-
-    Args:
-        config: rule and constants.
-        size: length of the vector.
-        device: of the vector.
     """
 
     def __init__(self, config: ServerConfig, size: int, device: torch.device | str) -> None:
@@ -78,11 +73,5 @@ class ServerOptimizer:
         theta.addcdiv_(self.m, scale, value=lr)
 
     def state(self) -> dict[str, Tensor]:
-        """Return moments by name, for checkpoints; `step_count` is stored apart."""
+        """Return moments by name; with `step_count` they are all that a checkpoint needs."""
         return {"m": self.m, "v": self.v}
-
-    def load(self, state: dict[str, Tensor], step_count: int) -> None:
-        """Restore moments and step count from a checkpoint."""
-        self.m.copy_(state["m"])
-        self.v.copy_(state["v"])
-        self.step_count = step_count

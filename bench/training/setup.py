@@ -30,17 +30,14 @@ class Setup:
     """A run before its first round.
 
     Attributes:
-        config: the configuration.
-        method: built from it.
-        dataset: images and labels.
+        config, method, dataset: the configuration, the method built from it, images and labels.
         client_partition: each client's images.
         partition: the images that each client trains on: its own, or all of them at one client.
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
         known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
             `data.label_fraction` of each client's. Probes train on these.
         labels: the known labels that the method may see, (N,), -1 where hidden.
-        backbone: makes encoders.
-        spec: description of the data for `Method.build`.
+        backbone, spec: makes encoders, and describes the data, for `Method.build`.
     """
 
     config: RunConfig
@@ -58,11 +55,15 @@ class Setup:
     def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Setup:
         """Return the setup of a configuration, on a data set and its partition."""
         method = registry.create(config.spec, config.method)
-        pooled = method.needs().pooled
-        partition = client_partition.pooled() if pooled else client_partition
+        needs, fraction = method.needs(), config.data.label_fraction
+        partition = client_partition.pooled() if needs.pooled else client_partition
         channels, height, width = dataset.image_shape
-        known = _known(config, dataset, client_partition)
-        labels = _visible(config, method, known)
+        known = np.asarray(dataset.train_labels)
+        if fraction:
+            clients = [client_partition.client(k) for k in range(client_partition.num_clients)]
+            known = visible_labels(known, clients, fraction, config.seed)
+        seen = needs.labels is Labels.ALL or (fraction and needs.labels is not Labels.NONE)
+        labels = known if seen else hide_all(known)
         setup = cls(
             config=config,
             method=method,
@@ -142,21 +143,17 @@ class Setup:
                     f"tensor {slot.name!r} is {slot.rule} but has {slot.shape[0]} rows for"
                     f" {self.spec.num_clients} clients"
                 )
-        rules: dict[str, set[Sharing]] = {}
-        for slot in (*layout.server, *layout.personal):
-            rules.setdefault(slot.name.split(".", 1)[0], set()).add(slot.rule)
-        net.remote = frozenset(p for p, held in rules.items() if held == {Sharing.SERVER_ONLY})
+        slots = (*layout.server, *layout.personal)
+        here = {slot.part for slot in slots if slot.rule is not Sharing.SERVER_ONLY}
+        net.remote = frozenset(slot.part for slot in slots) - here
         return layout
 
     def client_data(
         self, client_id: int, device: torch.device | str, images: Tensor | None = None
     ) -> ClientData:
-        """Return the images that one client trains on, and their visible labels.
+        """Return the images that one client trains on, and their visible labels, on a device.
 
-        Args:
-            client_id: the client.
-            device: where to put them.
-            images: all training images on that device, if they lie there.
+        `images` are all training images on that device, if they lie there.
         """
         chosen = self.partition.client(client_id)
         if self.method.needs().labelled_only:
@@ -192,18 +189,3 @@ class Setup:
         local_norm = self.config.model.norm == "batch-local"
         needs = self.method.needs()
         return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
-
-
-def _known(config: RunConfig, dataset: Dataset, partition: Partition) -> np.ndarray:
-    fraction = config.data.label_fraction
-    if fraction == 0:
-        return np.asarray(dataset.train_labels)
-    clients = [partition.client(k) for k in range(partition.num_clients)]
-    return visible_labels(dataset.train_labels, clients, fraction, config.seed)
-
-
-def _visible(config: RunConfig, method: Method, known: np.ndarray) -> np.ndarray:
-    labels = method.needs().labels
-    if labels is Labels.NONE or (labels is not Labels.ALL and config.data.label_fraction == 0):
-        return hide_all(known)
-    return known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,13 +15,12 @@ from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.method import Method, RoundPlan, registry
 from fedbench.bench.system.errors import ConfigError
 
-_REMEMBERED = 8
-"""Partitions; the cells of a sweep that share one follow each other."""
-_partitions: OrderedDict[str, Partition] = OrderedDict()
+_partitions: dict[str, Partition] = {}
+"""Those that were made last; runs of a sweep that share one follow each other."""
 
 
 def partition_of(dataset: Dataset, config: RunConfig) -> Partition:
-    """Return the partition of a run; the last few are remembered.
+    """Return the partition of a run.
 
     Raises:
         ConfigError: the settings cannot be met by these labels.
@@ -31,12 +29,10 @@ def partition_of(dataset: Dataset, config: RunConfig) -> Partition:
     key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
     if key not in _partitions:
         labels, classes = dataset.train_labels, dataset.num_classes
-        _partitions[key] = make_partition(
-            labels, classes, config.data, config.seed, dataset.train_clients
-        )
-    _partitions.move_to_end(key)
-    while len(_partitions) > _REMEMBERED:
-        _partitions.popitem(last=False)
+        made = make_partition(labels, classes, config.data, config.seed, dataset.train_clients)
+        _partitions[key] = made
+        if len(_partitions) > 8:
+            del _partitions[next(iter(_partitions))]
     return _partitions[key]
 
 
@@ -46,20 +42,14 @@ class LocalSteps:
 
     Upper bounds for methods that leave out more images than those without a label, as pseudo-labels
     that are rejected; and for methods with rounds of fewer local epochs.
-
-    Attributes:
-        least, median, most: over all clients.
-        num_clients: clients that hold the data.
-        idle_clients: clients that never make a step.
-        reason: why they do not, and a remedy; empty if there are none.
     """
 
     least: int
     median: float
     most: int
     num_clients: int
-    idle_clients: int
-    reason: str = field(default="", repr=False)
+    idle_clients: int  # those that never make a step
+    reason: str = field(default="", repr=False)  # why they do not, and a remedy
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers without the reason."""
@@ -83,14 +73,9 @@ class LocalSteps:
 
 
 def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
-    """Count the local steps of a configuration.
+    """Count the local steps of a configuration and its partition.
 
-    A run without rounds or without local epochs has no steps and no idle clients, since it is not
-    meant to train.
-
-    Args:
-        config: the configuration.
-        partition: its partition, as `partition_of` returns it.
+    A run without rounds or local epochs has no idle clients, since it is not meant to train.
     """
     method = registry.create(config.spec, config.method)
     images = _images(config, method, partition)  # (K,)
@@ -111,12 +96,7 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
 
 
 def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return a line for each setting that changes nothing in a run, or leaves nothing to train.
-
-    Args:
-        config: the configuration.
-        dataset: its data set.
-    """
+    """Return a line for each setting that changes nothing in a run, or leaves nothing to train."""
     method = registry.create(config.spec, config.method)
     rounds, epochs, batch = (
         config.federation.num_rounds,

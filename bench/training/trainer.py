@@ -28,14 +28,13 @@ from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_che
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, History, RoundRecord
-from fedbench.bench.training.layout import Binding, Layout
+from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 
 _log = logging.getLogger(__name__)
-_EVERY_ROUND, _SECONDS = 1000, 10.0
 
 Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 """Measures the net after a round and puts it into eval mode for that.
@@ -53,9 +52,7 @@ class Executor(Protocol):
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Yield each client's report and its upload, (upload_size,), in the order of the tasks.
 
-        Args:
-            tasks: one per client.
-            server: (server_size,), read only.
+        `server`, (server_size,), is read only; an upload is valid until the next one is asked for.
         """
 
 
@@ -66,13 +63,9 @@ class Diverged(Exception):  # noqa: N818
 class Trainer:
     """State of a run between rounds, and the step from one round to the next.
 
-    Args:
-        setup: the run.
-        folder: for checkpoints, personal tensors and the history; the last checkpoint is resumed.
-        identity: `training_id` of the run; a checkpoint of another training is refused.
-        device: of the server.
-        monitor: measures the net after every round.
-        checkpoint_seconds: least time between two checkpoints; None = `default_seconds`.
+    The folder holds checkpoints, personal tensors and the history. Its last checkpoint is resumed;
+    one of another `training_id` than `identity` is refused. Two checkpoints are at least
+    `checkpoint_seconds` apart; None = `default_seconds`.
     """
 
     def __init__(
@@ -86,8 +79,8 @@ class Trainer:
     ) -> None:
         self.setup, self.folder, self.identity, self.device = setup, folder, identity, device
         net = setup.make_net()
-        self.layout: Layout = setup.layout(net)
-        self.binding: Binding = self.layout.bind(net, device)
+        self.layout = setup.layout(net)
+        self.binding = self.layout.bind(net, device)
         self.vector = self.binding.server.data
         self.initial = self.vector.clone()
         self.first_personal = self.binding.personal.data.clone()
@@ -95,18 +88,15 @@ class Trainer:
         self._method_optimizers: dict[str, Optimizer] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
-        self._declared = setup.method.needs().extras
-        self._per_client = Ledger.of_client(self.layout, self._declared)
+        self._per_client = Ledger.of_client(self.layout, setup.method.needs().extras)
         self._resent = Ledger.resent(self.layout, setup.method.needs().pre_round)
         self.personal_rounds: dict[int, int] = {}
         self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
         self._replaced: dict[int, int] = {}  # will be that after the next checkpoint
         self._personal = PersonalStore(folder / "clients")
         self._history = History(folder)
-        self.rounds_done = 0
-        self.rounds_begun = 0
+        self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
-        self.resumes = 0
         tf32 = setup.config.client.precision == TF32
         self.platforms = [measure(device.type, tf32).as_dict()]
         self.train_seconds = 0.0
@@ -137,8 +127,7 @@ class Trainer:
 
         Args:
             executor: trains the clients.
-            evaluate: called after a round with the number of rounds done; returns the metrics of
-                the round's record.
+            evaluate: returns the metrics of a round's record, from the number of rounds done.
             on_client: called whenever a client has ended its part.
             until: rounds after which to stop, the preparatory ones included; None = all.
 
@@ -178,27 +167,29 @@ class Trainer:
         # Its figures would tell of single clients what client-level privacy hides.
         drift = None if config.privacy.clip is not None else Drift(self.layout, self.vector)
         exchanged = Ledger()
-        exchanged.merge(self._per_client.one_way("down"), times=len(cohort))
+        exchanged.merge(self._per_client, "down", times=len(cohort))
         self.rounds_begun = index + 1
         uploads: list[Upload] = []
         results: list[Trained] = []
-        tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
-        # On one thread: a second one would spin after each upload and slow the workers down.
+        tasks = [Task(k, index, plan, self.personal_rounds.get(k)) for k in cohort]
         before: dict[str, Tensor] = {}
         try:
             if method.needs().pre_round:
                 self._pre_round(index, tasks, executor, exchanged)
             if method.needs().before:
                 before = self.binding.named(self.layout.server)
+            # On one thread: a second one would spin after each upload and slow the workers down.
             with single_thread():
                 for trained, upload in executor.train(tasks, self.vector):
                     exchanged.merge(trained.wire)
                     if trained.num_steps:  # without a step there are no weights to send
-                        exchanged.merge(self._per_client.one_way("up"))
+                        exchanged.merge(self._per_client, "up")
                     if not trained.finite:
                         lost = f"the loss of client {trained.client_id} is not finite"
                         raise Diverged(f"round {index + 1}: {lost}")
-                    aggregate.fold(trained.client_id, self._weight(trained), upload)
+                    by_examples = config.server.weighting == "examples"
+                    weight = trained.num_examples if by_examples else 1
+                    aggregate.fold(trained.client_id, weight * bool(trained.num_steps), upload)
                     if drift is not None and trained.num_steps:
                         drift.add(upload)
                     uploads.append(self._upload(trained, upload))
@@ -260,17 +251,16 @@ class Trainer:
         method = self.setup.method
         if not method.needs().weighs:
             return None
-        names = [s.name for s in self.layout.server if s.stop <= self.layout.num_averaged]
-        held = {name: self.binding.net.tensor(name).detach() for name in names}
+        held = {s.name: self.binding.net.tensor(s.name).detach() for s in self.layout.averaged}
         return lambda sent: method.weigh(sent, held, index)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
         """Note that a client's file of a round counts; what both checkpoints name stays."""
-        before = self.personal_rounds.get(client_id)
-        if client_id in self._replaced:  # no checkpoint names the file between
-            self._personal.drop(client_id, before)
-        elif before is not None:
-            self._replaced[client_id] = before
+        if (before := self.personal_rounds.get(client_id)) is not None:
+            if client_id in self._replaced:  # no checkpoint names the file between
+                self._personal.drop(client_id, before)
+            else:
+                self._replaced[client_id] = before
         self.personal_rounds[client_id] = index
 
     def _plan(self, index: int) -> RoundPlan:
@@ -308,18 +298,9 @@ class Trainer:
             rng=generator(config.seed, "privacy", index),
         )
 
-    def _weight(self, trained: Trained) -> float:
-        if trained.num_steps == 0:
-            return 0.0
-        by_examples = self.setup.config.server.weighting == "examples"
-        return float(trained.num_examples) if by_examples else 1.0
-
     def _upload(self, trained: Trained, upload: Tensor) -> Upload:
-        weights = {}
-        if self.setup.method.needs().single_uploads:
-            for slot in self.layout.server:
-                if slot.stop <= self.layout.num_averaged:
-                    weights[slot.name] = upload[slot.start : slot.stop].view(slot.shape).clone()
+        slots = self.layout.averaged if self.setup.method.needs().single_uploads else ()
+        weights = {slot.name: slot.of(upload).clone() for slot in slots}
         return Upload(
             trained.client_id, trained.num_examples, trained.num_steps, trained.extras, weights
         )
@@ -373,10 +354,9 @@ class Trainer:
         tensors = {"server": self.vector}
         for name, value in self._optimizer.state().items():
             tensors[f"server-optimizer/{name}"] = value
-        in_use = {
-            name: optimizer.state_dict() for name, optimizer in self._method_optimizers.items()
-        }
-        optimizers = {**self._restored, **in_use}  # a restored one may not be in use yet
+        # A restored optimizer may not be in use yet.
+        in_use = {name: made.state_dict() for name, made in self._method_optimizers.items()}
+        optimizers = {**self._restored, **in_use}
         for name, optimizer_state in optimizers.items():
             for parameter, values in optimizer_state["state"].items():
                 for key, value in values.items():
@@ -415,8 +395,9 @@ class Trainer:
             )
         self.rounds_done = self.rounds_begun = self._after = checkpoint.rounds_done
         self.vector.copy_(tensors["server"])
-        moments = {name: tensors[f"server-optimizer/{name}"] for name in self._optimizer.state()}
-        self._optimizer.load(moments, state["server_steps"])
+        for name, moment in self._optimizer.state().items():
+            moment.copy_(tensors[f"server-optimizer/{name}"])
+        self._optimizer.step_count = state["server_steps"]
         for name, groups in state["method_optimizers"].items():
             self._restored[name] = {"param_groups": groups, "state": {}}
         for path, value in tensors.items():
@@ -473,7 +454,6 @@ def drawn(config: RunConfig, pool: Sequence[int], index: int) -> list[int]:
 def default_seconds(rounds: int) -> float:
     """Return the least time between checkpoints: 0 up to 1,000 rounds, then 10 seconds.
 
-    Up to there a run keeps every round. Over tens of thousands of short rounds, waits for the disk
-    would take longer than a crash could cost.
+    Over tens of thousands of short rounds, waits for the disk would take longer than a crash costs.
     """
-    return 0.0 if rounds <= _EVERY_ROUND else _SECONDS
+    return 0.0 if rounds <= 1000 else 10.0

@@ -48,16 +48,13 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Configuration and files from which a worker rebuilds the run.
-
-    `modules` are those of other packages, by their names in the configuration's `code`.
-    """
+    """Configuration and files from which a worker rebuilds the run."""
 
     config_json: str
     dataset_path: Path
     partition_path: Path
     personal_dir: Path
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)  # of other packages, by name in `code`
 
     def runner(self, device: str) -> ClientRunner:
         """Return the run's client runner in this process."""
@@ -75,7 +72,7 @@ class InProcess:
         self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        """As `Executor.train`."""
         for task in tasks:
             try:
                 with single_thread():
@@ -99,7 +96,7 @@ class WorkerPool:
         spec: the run.
         devices: one per worker; no more workers start than a round has clients.
         sizes: (server_size, upload_size).
-        cohort_size: clients of the first round, if known: so many workers start at once.
+        cohort_size: clients of the first round: so many workers start at once.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class WorkerPool:
         spec: WorkerSpec,
         devices: Sequence[str],
         sizes: tuple[int, int],
-        cohort_size: int | None = None,
+        cohort_size: int,
     ) -> None:
         server_size, upload_size = sizes
         self._spec, self._devices, self._sizes = spec, devices, sizes
@@ -119,13 +116,13 @@ class WorkerPool:
         self._workers: list[fork_server.Worker] = []
         self._pipes: list[Connection] = []
         try:
-            self._grow(len(devices) if cohort_size is None else cohort_size)
+            self._grow(cohort_size)
         except BaseException:  # if one worker cannot start, the others must not stay
             self.close()
             raise
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        """As `Executor.train`."""
         self._server.copy_(server)
         self._grow(len(tasks))
         waiting = deque(enumerate(tasks))
@@ -179,22 +176,25 @@ class WorkerPool:
         try:
             pipe.send(message)
         except (BrokenPipeError, ConnectionResetError) as err:
-            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
+            raise self._ended(pipe) from err
 
     def _receive(self, pipe: Connection) -> tuple[int, Trained, int]:
         try:
             kind, *rest = pipe.recv()
         except (EOFError, ConnectionResetError) as err:
-            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
+            raise self._ended(pipe) from err
         if kind == "error":
-            name, message, exit_code, detail = rest
-            error = rebuild(name, message, exit_code)
+            *described_error, detail = rest
+            error = rebuild(*described_error)
             error.add_note(detail)
             raise error
         number, trained, extras, slot, switched_off = rest
         first_use.switch_off(switched_off)
         tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
         return number, replace(trained, extras=tensors), slot
+
+    def _ended(self, pipe: Connection) -> ResourceError:
+        return self._lost(self._workers[self._pipes.index(pipe)].wait())
 
     def _lost(self, code: int) -> ResourceError:
         if code == fork_server.NO_PROCESS:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn import losses
 from fedbench.bench.runs.execute import Origin, Place, execute
@@ -182,7 +183,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
         target=_serve, args=(theirs, spec, "cpu", trainer.vector, [upload]), daemon=True
     )
     worker.start()
-    ours.send((0, Task(0, 0, 1, None), 0))
+    ours.send((0, Task(0, 0, RoundPlan(1)), 0))
     message = ours.recv()
     ours.close()
     worker.join()

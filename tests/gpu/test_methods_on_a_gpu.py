@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
@@ -77,7 +78,7 @@ def steps_of(setup: Setup, folder: Path) -> tuple[dict[str, int], list[Any]]:
     with FakeGPU() as gpu, single_thread():
         runner = ClientRunner(setup, CUDA, folder)
         first = min(1, setup.method.needs().preparatory_rounds)
-        task = Task(int(setup.partition.sizes.argmax()), first, 3, None)
+        task = Task(int(setup.partition.sizes.argmax()), first, RoundPlan(3))
         local = runner.begin(task, runner.binding.server.data.clone())
         optimizer = runner.optimizer(local)
         signatures = []

@@ -192,7 +192,7 @@ def test_the_reference_has_two_learning_rates(tmp_path: Path) -> None:
     F.cross_entropy(net["classifier"](net["encoder"](images)), labels).backward()
     runner = ClientRunner(setup, CPU, tmp_path)
     plan = setup.method.plan_round(0, RoundPlan(1))
-    runner.run(Task.of(plan, 0, 0, None), torch.empty(0), torch.empty(0))
+    runner.run(Task(0, 0, plan), torch.empty(0), torch.empty(0))
     for name, before in net.named_parameters():
         rate = {"encoder": 0.01, "classifier": 0.1, "decoder": 0.0}[name.split(".")[0]]
         gradient = torch.zeros_like(before) if before.grad is None else before.grad

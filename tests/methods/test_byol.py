@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, DataSpec, Loss, Net, registry
+from fedbench.bench.method import Client, DataSpec, Loss, Net, RoundPlan, registry
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
@@ -134,7 +134,7 @@ def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: in
     server = runner.binding.server.data.clone()
     out = torch.empty(runner.layout.upload_size)
     for index in range(rounds):
-        runner.run(Task(0, index, 1, index - 1 if index else None), server, out)
+        runner.run(Task(0, index, RoundPlan(1), index - 1 if index else None), server, out)
     net = runner.binding.net
     previous = net.tensor("target_encoder.stem.weight").detach().clone()
     if changed:

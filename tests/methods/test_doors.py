@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -39,9 +38,3 @@ def test_a_method_imports_from_two_doors_and_at_most_one_base(name: str) -> None
 def test_every_file_but_the_bases_registers_a_method() -> None:
     sources = [Path(entry.source).resolve() for entry in registry.entries().values()]
     assert {path.stem for path in sources if path.parent == FOLDER} == {*METHODS} - BASES
-
-
-@pytest.mark.parametrize("door", [method, nn])
-def test_a_door_has_the_names_that_it_lists(door: ModuleType) -> None:
-    assert len(door.__all__) == len(set(door.__all__))
-    assert all(hasattr(door, name) for name in door.__all__)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedbench.bench.method import RoundPlan
 from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: Path) -> None:
     setup = tiny_setup(tiny_config("simclr+fedprox", method__fedprox__mu=0.5))
     runner = ClientRunner(setup, CPU, tmp_path)
-    local = runner.begin(Task(0, 0, 1, None), runner.binding.server.data.clone())
+    local = runner.begin(Task(0, 0, RoundPlan(1)), runner.binding.server.data.clone())
     batch, size = next(local.batches), runner.layout.num_trained
     net, server = runner.binding.net, runner.binding.server
     assert float(setup.method.loss(net, batch, local.client).parts["proximity"]) == 0.0
@@ -63,7 +64,7 @@ def test_a_client_sends_the_change_of_its_mean_gradient(tmp_path: Path) -> None:
     runner = ClientRunner(setup, CPU, tmp_path)
     theta = runner.binding.server.data.clone()
     upload = torch.empty(runner.layout.upload_size)
-    trained = runner.run(Task(0, 0, 1, None), theta, upload)
+    trained = runner.run(Task(0, 0, RoundPlan(1)), theta, upload)
     size = runner.layout.num_trained
     slot = next(s for s in runner.layout.server if s.name == "scaffold.control")
     # Option II with both variates 0: (theta - w) / (S eta).

@@ -32,7 +32,7 @@ def run_client(
     net = setup.make_net()
     server = setup.layout(net).bind(net).server.data
     out = torch.zeros(runner.layout.upload_size)
-    return runner.run(Task(client_id, round_index, epochs, None), server, out), out
+    return runner.run(Task(client_id, round_index, RoundPlan(epochs)), server, out), out
 
 
 def test_round_0_sends_centroids_and_changes_nothing_else(tmp_path: Path) -> None:

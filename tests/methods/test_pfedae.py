@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, DataSpec, Net, Server, Upload, registry
+from fedbench.bench.method import Client, DataSpec, Net, RoundPlan, Server, Upload, registry
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
@@ -157,7 +157,7 @@ def test_the_server_gets_the_latents_of_the_last_epoch(tmp_path: Path) -> None:
     object.__setattr__(setup, "method", Watcher())
     runner = ClientRunner(setup, CPU, tmp_path)
     vector = runner.binding.server.data.clone()
-    trained = runner.run(Task(1, 0, 2, None), vector, torch.empty(0))
+    trained = runner.run(Task(1, 0, RoundPlan(2)), vector, torch.empty(0))
     assert [len(z) for z in seen] == [8, 8, 4, 8, 8, 4]
     assert torch.equal(trained.extras["activations"], torch.cat(seen[3:]))
     assert set(trained.parts) == {"latent_gap"}

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Loss
+from fedbench.bench.method import Client, Loss, RoundPlan
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
@@ -82,9 +82,9 @@ def test_the_received_model_costs_no_traffic_and_leaves_no_trace(tmp_path: Path)
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     vector = runner.binding.server.data.clone()
     uploads = torch.empty(2, runner.layout.upload_size)
-    runner.run(Task(0, 0, 1, None), vector, uploads[0])
-    runner.run(Task(1, 0, 1, None), vector, torch.empty_like(uploads[0]))
-    runner.run(Task(0, 0, 1, None), vector, uploads[1])  # earlier clients change nothing
+    runner.run(Task(0, 0, RoundPlan(1)), vector, uploads[0])
+    runner.run(Task(1, 0, RoundPlan(1)), vector, torch.empty_like(uploads[0]))
+    runner.run(Task(0, 0, RoundPlan(1)), vector, uploads[1])  # earlier clients change nothing
     assert torch.equal(uploads[0], uploads[1])
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Sharing, registry
+from fedbench.bench.method import Client, RoundPlan, Sharing, registry
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
@@ -85,7 +85,7 @@ def test_a_client_moves_its_own_row_towards_its_codes(tmp_path: Path) -> None:
     net = runner.binding.net
     server = runner.binding.server.data.clone()
     before = net.tensor("uv.weight").detach().clone()
-    runner.run(Task(3, 0, 3, None), server, torch.empty(runner.layout.upload_size))
+    runner.run(Task(3, 0, RoundPlan(3)), server, torch.empty(runner.layout.upload_size))
     after = net.tensor("uv.weight").detach()
     assert torch.equal(before[:3], after[:3])
     with torch.no_grad():

@@ -51,18 +51,15 @@ def test_bits_and_states_are_those_of_torch(case: str) -> None:
         assert all(map(torch.equal, weights, other)), modules
         assert [g["lr"] for g in other_state["param_groups"]] == [state["param_groups"][0]["lr"]]
         assert other_state["param_groups"][0]["params"] == [0, 1]
-        expected = {
-            (i, name): value
-            for i, values in state["state"].items()
-            for name, value in values.items()
-            if value is not None
-        }
-        actual = {
-            (i, name): value
-            for i, values in other_state["state"].items()
-            for name, value in values.items()
-            if value is not None
-        }
+        expected, actual = (
+            {
+                (i, name): value
+                for i, values in each["state"].items()
+                for name, value in values.items()
+                if value is not None
+            }
+            for each in (state, other_state)
+        )
         assert actual.keys() == expected.keys()
         assert all(torch.equal(actual[key], expected[key]) for key in actual)
 

@@ -15,7 +15,6 @@ from fedbench.bench.nn.target import (
     keep_within_round,
     restored_buffers,
 )
-from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.layout import Layout
 
@@ -67,27 +66,8 @@ def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
         else:
             online = before[name.removeprefix("target_")]
             expected = decay * before[name].double() + (1 - decay) * online.double()
-            torch.testing.assert_close(after[name], expected.float(), rtol=1e-6, atol=1e-7)
-
-
-def test_the_ends_of_the_decay_are_exact() -> None:
-    net = moved(make())
-    before = state(net["target_projector"])
-    ema_update(net, 1.0)
-    assert all(torch.equal(v, before[k]) for k, v in state(net["target_projector"]).items())
-    ema_update(net, 0.0)
-    online = state(net["projector"])
-    assert all(torch.equal(v, online[k]) for k, v in state(net["target_projector"]).items())
-
-
-def test_n_updates_towards_a_constant_leave_the_nth_power_of_the_decay() -> None:
-    """Online weights stay fixed, so target_n - online = decay^n (target_0 - online)."""
-    net = moved(make())
-    gap = net.tensor("target_projector.weight").detach() - net.tensor("projector.weight").detach()
-    for _ in range(10):
-        ema_update(net, 0.9)
-    left = net.tensor("target_projector.weight").detach() - net.tensor("projector.weight").detach()
-    torch.testing.assert_close(left, 0.9**10 * gap, rtol=1e-4, atol=1e-6)
+            within = 0.0 if decay in (0.0, 1.0) else 1e-6
+            torch.testing.assert_close(after[name], expected.float(), rtol=within, atol=within)
 
 
 def test_it_works_inside_the_flat_vector_of_a_run() -> None:
@@ -125,23 +105,6 @@ def test_a_training_pass_leaves_no_trace_in_restored_buffers() -> None:
 def test_only_batch_norm_counts_as_batch_norm() -> None:
     assert has_batch_norm(make())
     assert not has_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)))
-
-
-def test_wrong_parts_are_refused() -> None:
-    net = Net({"encoder": nn.Linear(2, 2)})
-    with pytest.raises(PluginError, match="'projector'"):
-        add_targets(net, "projector")
-    add_targets(net, "encoder")
-    with pytest.raises(PluginError, match="'encoder'"):
-        add_targets(net, "encoder")
-
-
-def test_a_net_without_targets_is_left_alone() -> None:
-    net = Net({"encoder": nn.Linear(2, 2)})
-    before = state(net)
-    ema_update(net, 0.0)
-    copy_to_targets(net)
-    assert all(torch.equal(value, before[name]) for name, value in state(net).items())
 
 
 def test_hidden_parts_are_neither_shared_nor_lost() -> None:

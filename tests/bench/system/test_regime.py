@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.bench.method import Loss
+from fedbench.bench.method import Loss, RoundPlan
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.estimate import Estimator
 from fedbench.bench.runs.execute import Origin, Place, execute, untrained_figures
@@ -132,7 +132,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pipe:
         """The other end asks for one client, and raises what comes back."""
 
-        asked = iter([(spec, "cuda:0", 1, 1, 1), (0, Task(0, 0, 1, None), 0)])
+        asked = iter([(spec, "cuda:0", 1, 1, 1), (0, Task(0, 0, RoundPlan(1)), 0)])
 
         def __init__(self, channel: int) -> None:
             pass
@@ -214,6 +214,6 @@ def test_tf32_is_on_while_clients_train_and_off_otherwise(
     runner = ClientRunner(setup, CPU, tmp_path)
     upload = torch.empty(runner.layout.upload_size)
     with reproducible("cuda"):
-        runner.run(Task(0, 0, 1, None), runner.binding.server.data.clone(), upload)
+        runner.run(Task(0, 0, RoundPlan(1)), runner.binding.server.data.clone(), upload)
         note("server")
     assert seen == {"loss": {precision == "tf32"}, "server": {False}}

@@ -44,7 +44,7 @@ def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
     assert [path.name[:14] for path in files(tmp_path)] == ["round-00000011", "round-00000100"]
 
 
-@pytest.mark.parametrize("damage", ["altered", "torn", "emptied"])
+@pytest.mark.parametrize("damage", ["altered", "torn", "emptied", "renamed", "another kind"])
 def test_a_damaged_one_is_passed_over(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,25 +53,16 @@ def test_a_damaged_one_is_passed_over(
     newest = files(tmp_path)[-1]
     if damage == "altered":
         flip_last_byte(newest)
+    elif damage == "renamed":
+        newest = newest.rename(tmp_path / "round-00000009.safetensors")
     else:
-        newest.write_bytes(newest.read_bytes()[:20] if damage == "torn" else b"")
+        other = encode({}, {"a": torch.zeros(1)})
+        contents = {"torn": newest.read_bytes()[:20], "emptied": b"", "another kind": other}
+        newest.write_bytes(contents[damage])
     loaded = load_checkpoint(tmp_path, RUN)
     assert loaded is not None
     assert loaded.rounds_done == 1
-    assert f"checkpoint {newest}: " in caplog.text
-    assert "going back one round" in caplog.text
-
-
-def test_a_round_under_another_name_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for rounds in (1, 2):
-        save_checkpoint(tmp_path, checkpoint(rounds))
-    files(tmp_path)[-1].rename(tmp_path / "round-00000009.safetensors")
-    loaded = load_checkpoint(tmp_path, RUN)
-    assert loaded is not None
-    assert loaded.rounds_done == 1
-    assert "it holds round 2, which its name does not say" in caplog.text
+    assert str(newest) in caplog.text
 
 
 def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
@@ -91,16 +82,8 @@ def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, checkpoint(1, run="b" * 20))
-    with pytest.raises(StoreError, match=f"belongs to training {'b' * 20}, not {RUN}; remove it"):
+    with pytest.raises(StoreError, match="b" * 20):
         load_checkpoint(tmp_path, RUN)
-
-
-def test_a_file_of_another_kind_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "round-00000001.safetensors").write_bytes(encode({}, {"a": torch.zeros(1)}))
-    assert load_checkpoint(tmp_path, RUN) is None
-    assert "it is not a checkpoint" in caplog.text
 
 
 RECORD = RoundRecord(
@@ -150,9 +133,8 @@ def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: 
     contents = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
     path = tmp_path / "history.jsonl"
     path.write_text(contents[left])
-    number = min(1, len(left))
     for read in (history.rewind, history.read):
-        with pytest.raises(DataError, match=f"history.jsonl': it has {number} rounds and .* 2; de"):
+        with pytest.raises(DataError, match=r"history.jsonl.* whole for . rounds only"):
             read(2)
     assert path.read_text() == contents[left]
 
@@ -164,9 +146,9 @@ def test_an_altered_round_is_refused_by_line(tmp_path: Path) -> None:
     whole = path.read_text()
     path.write_text(whole.replace('"loss": 1.5', '"loss": 1.4', 1))
     for read in (history.rewind, history.read):
-        with pytest.raises(DataError, match=r"line 1 is altered \(its checksum does not fit"):
+        with pytest.raises(DataError, match="for 0 rounds"):
             read(2)
     lines = whole.splitlines(keepends=True)
     path.write_text(lines[0] + lines[2])  # whole lines, one is missing
-    with pytest.raises(DataError, match="line 2 is of round 3"):
+    with pytest.raises(DataError, match="for 1 rounds"):
         history.read()

@@ -48,18 +48,13 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
     assert store.load(0, 10).tolist() == [0.0, 10.0]
     assert store.rounds() == {0: [0, 1, 10], 11: [1]}
     store.drop(0, 0)
-    store.drop(0, None)
     assert names(tmp_path) == ["0-1.safetensors", "0-10.safetensors", "11-1.safetensors"]
     store.keep_latest()
     assert names(tmp_path) == ["0-10.safetensors", "11-1.safetensors"]
-    with pytest.raises(StoreError, match=r"cannot read the client's own tensors.*start the run"):
-        store.load(0, 0)
     torn = tmp_path / "0-10.safetensors"
     torn.write_bytes(torn.read_bytes()[:30])
-    with pytest.raises(StoreError, match="cannot read"):
-        store.load(0, 10)
-    assert not store.intact(0, 10)
-    assert store.intact(11, 1)
+    for client, index, intact in ((0, 0, False), (0, 10, False), (11, 1, True)):
+        assert store.intact(client, index) == intact
 
 
 def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> None:
@@ -155,28 +150,18 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[st
     one, other = (tmp_path / "clients" / f"{name}.safetensors" for name in swapped)
     one.replace(other)
     client, round_index = map(int, swapped[1].split("-"))
-    store = PersonalStore(tmp_path / "clients")
-    assert not store.intact(client, round_index)
-    kind = "client" if swapped[0][0] != swapped[1][0] else "round"
-    with pytest.raises(StoreError, match=f"it is of {kind} 0, not 1"):
-        store.load(client, round_index)
+    with pytest.raises(StoreError, match=other.name):
+        PersonalStore(tmp_path / "clients").load(client, round_index)
 
 
 @pytest.mark.parametrize(
     ("spec", "values", "participation", "state", "damaged"),
     [
-        pytest.param("pfedae", {}, 0.5, "between rounds", "checkpoint", marks=pytest.mark.extended),
-        *(("pfedae", {}, 0.5, "between rounds", damaged) for damaged in ("client", "both")),
-        pytest.param("pfedae", {}, 1.0, "in a round", "checkpoint", marks=pytest.mark.extended),
-        *(("pfedae", {}, 1.0, "in a round", damaged) for damaged in ("client", "both")),
+        ("pfedae", {}, 0.5, "between rounds", "client"),
+        ("pfedae", {}, 0.5, "between rounds", "both"),
+        ("pfedae", {}, 1.0, "in a round", "client"),
         ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
-        (
-            "byol",
-            {"method__update": "fedu", "method__target": "personal"},
-            0.5,
-            "between rounds",
-            "checkpoint",
-        ),
+        ("byol", {"method__target": "personal"}, 0.5, "between rounds", "checkpoint"),
         ("orchestra", {}, 0.5, "between rounds", "checkpoint"),  # no personal tensors
     ],
 )

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.data.batches import ClientData
-from fedbench.bench.method import Client, DataSpec, Extra, Needs, Net, Server, Sharing, Upload
+from fedbench.bench.method import (
+    Client,
+    DataSpec,
+    Extra,
+    Needs,
+    Net,
+    RoundPlan,
+    Server,
+    Sharing,
+    Upload,
+)
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
@@ -84,7 +94,7 @@ def test_extras_are_copies_and_counted(tmp_path: Path) -> None:
     setup = with_method(Recorder)
     runner = ClientRunner(setup, CPU, tmp_path)
     vector = runner.binding.server.data.clone()
-    trained = runner.run(Task(0, 0, 1, None), vector, torch.empty(runner.layout.upload_size))
+    trained = runner.run(Task(0, 0, RoundPlan(1)), vector, torch.empty(runner.layout.upload_size))
     before = trained.extras["live"].clone()
     runner.binding.server.data.fill_(5.0)
     assert torch.equal(trained.extras["live"], before)

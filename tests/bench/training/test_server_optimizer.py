@@ -95,20 +95,18 @@ def test_adam_is_torchs_on_the_negated_change(lr: float) -> None:
 def test_given_constants_replace_the_rules_own() -> None:
     given = ServerOptimizer(ServerConfig(optimizer="yogi", beta2=0.5, epsilon=0.1), 1, "cpu")
     assert (given.beta2, given.epsilon) == (0.5, 0.1)
-    optimizers = [
-        ServerOptimizer(ServerConfig(optimizer=n), 1, "cpu") for n in ("adam", "adam-reddi")
-    ]
-    assert [(o.beta2, o.epsilon) for o in optimizers] == [(0.999, 1e-8), (0.99, 1e-3)]
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "adam-reddi", "yogi", "adagrad"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "yogi", "adagrad"])
 def test_state_can_be_carried_over(name: Any) -> None:
     config = ServerConfig(optimizer=name, lr=0.1)
     theta, first = start(), ServerOptimizer(config, SIZE, "cpu")
     for change in changes()[:2]:
         first.step(theta, change)
     second = ServerOptimizer(config, SIZE, "cpu")
-    second.load({k: v.clone() for k, v in first.state().items()}, first.step_count)
+    for key, moment in first.state().items():
+        second.state()[key].copy_(moment)
+    second.step_count = first.step_count
     for change in changes()[2:]:
         second.step(theta, change)
     assert torch.equal(theta, run(config))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +23,8 @@ from tests.specs import SPECS
 CPU = torch.device("cpu")
 
 
-def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any) -> Setup:
-    setup = setup or tiny_setup(tiny_config("supervised"))
-    return dataclasses.replace(setup, method=cls(**fields))
+def with_method(cls: type[Supervised]) -> Setup:
+    return dataclasses.replace(tiny_setup(tiny_config("supervised")), method=cls())
 
 
 def test_batch_local_norm_stays_with_its_client(tmp_path: Path) -> None:
@@ -61,10 +59,10 @@ def test_broken_plugins_are_named() -> None:
         def sharing(self) -> Mapping[str, Sharing]:
             return {"rows.weight": Sharing.OWN_ROW, "*": Sharing.AVERAGED}
 
-    with pytest.raises(PluginError, match=r"build\(\) returned no part 'encoder'"):
+    with pytest.raises(PluginError, match="'encoder'"):
         with_method(NoEncoder).make_net()
     setup = with_method(FewRows)
-    with pytest.raises(PluginError, match=r"'rows.weight' is own-row but has 3 rows for 4 clients"):
+    with pytest.raises(PluginError, match=r"'rows.weight'.*3 rows for 4 clients"):
         setup.layout(setup.make_net())
 
 
@@ -136,13 +134,10 @@ def test_rotated_images_are_turned_once_and_are_everyones() -> None:
 def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
     """This pairs gains over the untrained encoder, and differences of methods, by seed."""
     labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
-    seed = {"seed": 3}
-    setup = tiny_setup(tiny_config(spec, **labels, **seed))
-    encoder = setup.make_net()["encoder"].state_dict()
-    plain = tiny_setup(tiny_config("simclr", **seed)).make_net()["encoder"].state_dict()
+    encoder, plain = (
+        tiny_setup(tiny_config(name, seed=3, **given)).make_net()["encoder"].state_dict()
+        for name, given in ((spec, labels), ("simclr", {}))
+    )
     shared = [name for name in encoder if name.removeprefix("backbone.") in plain]
     assert len(shared) >= len(plain)
-    for name in shared:
-        torch.testing.assert_close(
-            encoder[name], plain[name.removeprefix("backbone.")], rtol=0, atol=0
-        )
+    assert all(torch.equal(encoder[n], plain[n.removeprefix("backbone.")]) for n in shared)

@@ -13,7 +13,7 @@ import torch
 
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition import make_partition
-from fedbench.bench.method import Client
+from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
@@ -106,7 +106,7 @@ def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_pa
     for k in range(setup.partition.num_clients):
         data = setup.client_data(k, "cpu")
         client = Client(k, 0, generator(0, "client"))
-        made.append(sum(1 for _ in runner._batches(data, Task(k, 0, 2, None), client)))
+        made.append(sum(1 for _ in runner._batches(data, Task(k, 0, RoundPlan(2)), client)))
     assert (counted.least, counted.most) == (min(made), max(made))
     assert counted.median == np.median(made)
     assert counted.idle_clients == made.count(0)

@@ -34,7 +34,7 @@ def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any
 def client_result(setup: Setup, client_id: int, server: Tensor) -> Tensor:
     """Return the whole server-shaped vector after one client's round."""
     runner = ClientRunner(setup, CPU, Path())
-    runner.run(Task(client_id, 0, 1, None), server, torch.empty(runner.layout.upload_size))
+    runner.run(Task(client_id, 0, RoundPlan(1)), server, torch.empty(runner.layout.upload_size))
     return runner.binding.server.data.clone()
 
 
@@ -165,7 +165,7 @@ def test_draws_do_not_depend_on_who_else_takes_part(tmp_path: Path) -> None:
     server, upload = runner.binding.server.data.clone(), torch.empty(runner.layout.upload_size)
     alone = client_result(setup, 3, server)
     for k in (0, 1, 3):
-        runner.run(Task(k, 0, 1, None), server, upload)
+        runner.run(Task(k, 0, RoundPlan(1)), server, upload)
     assert torch.equal(runner.binding.server.data, alone)
     assert generator(0, "views", 0, 3).initial_seed() != generator(0, "views", 1, 3).initial_seed()
 
@@ -179,5 +179,5 @@ def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:
     server, upload = runner.binding.server.data.clone(), torch.empty(runner.layout.upload_size)
     seen = set()
     for k, r in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        seen.add(runner.run(Task(k, r, 1, None), server, upload).loss)
+        seen.add(runner.run(Task(k, r, RoundPlan(1)), server, upload).loss)
     assert len(seen) == 4
