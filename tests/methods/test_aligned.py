@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
-from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.aligned import log_potential
 from fedbench.methods.ssd import distillation
 
@@ -100,17 +99,6 @@ def test_what_cannot_be_is_refused() -> None:
         tiny_setup(tiny_config("ssd", **few)).make_net()
     with pytest.raises(ConfigError, match="width"):
         tiny_setup(tiny_config("ssd", method__projection_dim=24)).make_net()
-
-
-def test_bytes_each_way() -> None:
-    """ResNet-18 and its 512-2048-512 head with statistics: 53,145,344 B for images in colour.
-
-    Less the head's first bias (2,048 numbers) and two channels of the stem (1,152 numbers).
-    """
-    wide = {"method__hidden_dim": 2048, "model__backbone": "resnet18", "model__width": 64}
-    setup = tiny_setup(tiny_config("aligned", model__norm="batch", **wide))
-    sent = Ledger.of_client(setup.layout(setup.make_net()))
-    assert sent.bytes_up == sent.bytes_down == 53_145_344 - 4 * (2_048 + 1_152)
 
 
 @pytest.mark.parametrize("t", [4.0, 8.0, 12.0, 20.0])

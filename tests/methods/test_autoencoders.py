@@ -14,16 +14,13 @@ from torch import nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.views.views import normalise
-from fedbench.bench.method import Client, DataSpec, Method, RoundPlan, registry
-from fedbench.bench.nn.autoencoder import ImageDecoder, latent_encoder
+from fedbench.bench.method import Client, Method, RoundPlan
+from fedbench.bench.nn.autoencoder import ImageDecoder
 from fedbench.bench.nn.backbones import Backbone, make_backbone
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.methods.central_ae import scale_gradient
 
 CPU = torch.device("cpu")
 X = torch.rand(5, 1, 8, 8, generator=generator(0, "images"))
@@ -61,17 +58,6 @@ def test_evaluation_shows_the_encoder_what_it_was_trained_on(spec: str) -> None:
         torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_traffic_of_fedavg_ae() -> None:
-    """Encoder and decoder with their batch-norm statistics are 55.9 MB each way."""
-    method = registry.create("fedavg-ae", {})
-    net = method.build(resnet18(), DataSpec((3, 32, 32), 10, 10))
-    net.drop_counters()
-    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
-    decoder = 2_787_107 + 2 * (256 + 128 + 64 + 32)
-    assert ledger.bytes_up == ledger.bytes_down == 4 * (11_168_832 + 9_600 + decoder)
-    assert ledger.bytes_up == pytest.approx(55.9e6, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("shape", "first_map"),
     [
@@ -95,16 +81,6 @@ def test_decoders_fit_images_of_any_shape(
     unbounded = ImageDecoder(resnet18("group"), 12, shape, 32, bounded=False)
     assert isinstance(unbounded.layers[-1], nn.Conv2d)
     assert not unbounded.bounded
-
-
-def test_a_latent_width_of_its_own_adds_one_layer() -> None:
-    backbone = resnet18()
-    assert latent_encoder(backbone, 512)._get_name() == latent_encoder(backbone)._get_name()
-    narrow = latent_encoder(backbone, 64)
-    assert isinstance(narrow, nn.Sequential)
-    layer = narrow[1]
-    assert isinstance(layer, nn.Linear)
-    assert layer.weight.shape == (64, 512)
 
 
 def test_single_clients_share_nothing_and_train_on(tmp_path: Path) -> None:
@@ -198,11 +174,3 @@ def test_the_reference_has_two_learning_rates(tmp_path: Path) -> None:
         gradient = torch.zeros_like(before) if before.grad is None else before.grad
         moved = runner.binding.net.tensor(name)
         torch.testing.assert_close(moved, before - rate * gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_scaled_gradients() -> None:
-    x = torch.tensor([1.5, -2.0], requires_grad=True)
-    scaled = scale_gradient(x, 0.1)
-    assert torch.equal(scaled, x)
-    (scaled * torch.tensor([3.0, 5.0])).sum().backward()
-    torch.testing.assert_close(x.grad, torch.tensor([0.3, 0.5]))

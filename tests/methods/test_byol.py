@@ -12,21 +12,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, DataSpec, Loss, Net, RoundPlan, registry
-from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.method import Client, Loss, Net, RoundPlan
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.methods.byol import BYOL
 
 CLIENT = Client(0, 0, generator(0, "client"))
-ENCODER = 11_168_832 + 9_600  # derived in tests/bench/nn/test_backbones.py; batch norm's statistics
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
 
 
@@ -81,53 +75,6 @@ def test_the_target_follows_after_the_step(inverted: bool, share: float) -> None
             assert torch.equal(net[part].state_dict()[name], online[name])
 
 
-def test_a_decay_of_one_freezes_and_of_zero_copies(tmp_path: Path) -> None:
-    for decay, follows in ((1.0, "target_encoder"), (0.0, "encoder")):
-        trainer = train(setup_of(method__ema_decay=decay), tmp_path / str(decay))
-        state = trainer.binding.net
-        target = torch.cat([p.flatten() for p in state["target_encoder"].parameters()])
-        if follows == "encoder":
-            online = torch.cat([p.flatten() for p in state["encoder"].parameters()])
-            torch.testing.assert_close(target, online)
-        else:
-            first = setup_of().make_net()["target_encoder"].parameters()
-            torch.testing.assert_close(target, torch.cat([p.flatten() for p in first]))
-
-
-def test_views_are_the_configured_ones() -> None:
-    assert BYOL().needs().views == ("byol-o-1", "byol-o-2")
-    assert BYOL(augmentation="simclr-m").needs().views == ("simclr-m", "simclr-m")
-
-
-def traffic(**fields: Any) -> Ledger:
-    config = ModelConfig.model_validate({"backbone": "resnet18", "norm": "batch"})
-    method = registry.create("byol", fields)
-    net = method.build(make_backbone(config, 3), DataSpec((3, 32, 32), 10, 100))
-    net.drop_counters()
-    return Ledger.of_client(Layout.of(net, method.sharing()))
-
-
-def test_traffic() -> None:
-    # 512-1024-512 with one norm and its statistics; the predictor's last layer has a bias.
-    projector = 512 * 1024 + 2 * 1024 + 1024 * 512
-    assert (projector, projector + 512) == (1_050_624, 1_051_136)
-    followed, predictor = ENCODER + projector + 2_048, projector + 512 + 2_048
-    stateless = traffic()
-    assert stateless.bytes_up == stateless.bytes_down == 4 * (2 * followed + predictor)
-    assert f"{stateless.bytes_up / 1e6:.2f} MB" == "102.06 MB"
-    kinds: tuple[dict[str, Any], ...] = (
-        {"target": "personal"},
-        {"target": "reinit"},
-        {"target": "personal", "update": "fedu"},
-        {"target": "personal", "update": "fedema"},
-        {"target": "personal", "update": "frozen-predictor"},
-    )
-    for fields in kinds:
-        ledger = traffic(**fields)
-        assert ledger.bytes_up == ledger.bytes_down == 4 * (followed + predictor) == 53_137_152
-        assert set(ledger.up) == {"encoder", "projector", "predictor"}
-
-
 def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: int) -> str:
     """Name the net that a target equals when a client's last round begins."""
     runner = ClientRunner(setup, torch.device("cpu"), folder)
@@ -169,17 +116,6 @@ def test_updates_that_remember_need_a_target_at_home() -> None:
     setup = setup_of(**STATEFUL)
     personal = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}
     assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
-
-
-@pytest.mark.parametrize("target", ["averaged", "personal", "reinit"])
-@pytest.mark.parametrize("inverted", [False, True])
-def test_every_target_trains(target: str, inverted: bool, tmp_path: Path) -> None:
-    fields = {"method__target": target, "method__ema_inverted": inverted, "model__norm": "batch"}
-    config = tiny_config("byol", federation__num_rounds=4, **fields)
-    losses = [record.loss for record in train(tiny_setup(config), tmp_path).history]
-    assert losses[0] is not None
-    assert losses[-1] is not None
-    assert losses[-1] < losses[0]
 
 
 class TestStateful(MethodContract):

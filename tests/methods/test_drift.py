@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from fedbench.bench.method import RoundPlan
@@ -55,34 +54,3 @@ def test_the_first_round_and_a_single_client_are_fedavg(tmp_path: Path) -> None:
             trainer = train(setup, tmp_path / name / spec)
             weights.append(trainer.vector[: trainer.layout.num_trained])
         torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-5)
-
-
-def test_a_client_sends_the_change_of_its_mean_gradient(tmp_path: Path) -> None:
-    setup = tiny_setup(
-        tiny_config("simclr+scaffold", client__momentum=0.0, client__weight_decay=0.0)
-    )
-    runner = ClientRunner(setup, CPU, tmp_path)
-    theta = runner.binding.server.data.clone()
-    upload = torch.empty(runner.layout.upload_size)
-    trained = runner.run(Task(0, 0, RoundPlan(1)), theta, upload)
-    size = runner.layout.num_trained
-    slot = next(s for s in runner.layout.server if s.name == "scaffold.control")
-    # Option II with both variates 0: (theta - w) / (S eta).
-    rate = setup.config.client.lr
-    expected = (theta[:size] - upload[:size]) / (trained.num_steps * rate)
-    torch.testing.assert_close(upload[slot.start : slot.stop], expected, atol=1e-4, rtol=1e-3)
-    own = runner.binding.personal.data
-    assert torch.equal(own, upload[slot.start : slot.stop])
-
-
-@pytest.mark.parametrize("participation", [0.5, 1.0])
-def test_the_server_moves_by_the_share_of_clients(tmp_path: Path, participation: float) -> None:
-    config = tiny_config(
-        "simclr+scaffold", federation__num_rounds=1, federation__participation=participation
-    )
-    trainer = train(tiny_setup(config), tmp_path)
-    slot = next(s for s in trainer.layout.server if s.name == "scaffold.control")
-    control = trainer.vector[slot.start : slot.stop]
-    sent = [trainer._personal.load(k, r) for k, r in trainer.personal_rounds.items()]
-    mean = torch.stack(sent).mean(dim=0)  # of new variates, which were 0 before
-    torch.testing.assert_close(control, participation * mean, atol=1e-6, rtol=1e-4)

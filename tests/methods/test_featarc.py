@@ -11,16 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, DataSpec, registry
-from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.method import Client
 from fedbench.bench.nn.losses import nt_xent
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.featarc import FeatARC
 
 CLIENT = Client(0, 0, generator(0, "client"))
@@ -65,24 +61,6 @@ def test_anchors_come_from_the_round_at_hand(tmp_path: Path) -> None:
         net.tensor("encoder.stem.weight").fill_(0.5)
     setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
     assert torch.equal(net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight"))
-
-
-def test_traffic_is_simclrs() -> None:
-    config = ModelConfig.model_validate({"backbone": "resnet18", "norm": "batch"})
-    sent = []
-    for spec in ("simclr", "featarc"):
-        method = registry.create(spec, {})
-        net = method.build(make_backbone(config, 3), DataSpec((3, 32, 32), 10, 100))
-        net.drop_counters()
-        sent.append(Ledger.of_client(Layout.of(net, method.sharing())))
-    assert sent[0] == sent[1]
-    assert sent[1].bytes_up == sent[1].bytes_down == 46_825_216  # 46.83 MB
-
-
-def test_views_are_the_configured_ones() -> None:
-    assert FeatARC().needs().views == ("simclr-o", "simclr-o")
-    clean = FeatARC(anchor="backbone-clean", augmentation="simclr-m")
-    assert clean.needs().views == ("simclr-m", "simclr-m", "plain")
 
 
 def test_the_releases_anchor_needs_equal_widths() -> None:

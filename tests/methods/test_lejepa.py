@@ -7,9 +7,6 @@ import math
 import pytest
 import torch
 
-from fedbench.bench.method import Client
-from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.methods.lejepa import sigreg, waves
 
 
@@ -38,35 +35,3 @@ def test_normal_embeddings_do_not_depend_on_their_number() -> None:
     # With phi' = phi - 1 in place of the means, the squared distance is 1 at every knot.
     total = float(sigreg(phi[None] - 1, nothing, 1))
     assert total == pytest.approx(math.sqrt(2 * math.pi) * math.erf(3 / math.sqrt(2)), abs=1e-3)
-
-
-def test_the_sums_of_clients_are_those_of_the_pooled_images() -> None:
-    setup = tiny_setup(tiny_config("lejepa", method__statistics="global"))
-    net, method = setup.make_net().eval(), setup.method
-    rows = torch.randn(10, len(net.tensor("directions")), dtype=torch.float64)
-    directions = net.tensor("directions").double()
-    whole = [part.sum(dim=0) for part in waves(rows, directions.float())]
-    parts = [[p.sum(dim=0) for p in waves(half, directions.float())] for half in rows.split(5)]
-    for index in range(2):
-        torch.testing.assert_close(parts[0][index] + parts[1][index], whole[index])
-    answers = []
-    with torch.no_grad():
-        for k in range(2):
-            client = Client(k, 0, generator(0, "survey", 0, k))
-            answers.append(method.pre_round(net, setup.client_data(k, "cpu"), client))
-    for k, answer in enumerate(answers):  # the knot at 0 counts
-        assert answer["cosines"][:, 0].tolist() == [len(setup.client_data(k, "cpu"))] * len(
-            answer["cosines"]
-        )
-    method.server_pre_round(
-        net,
-        {name: answers[0][name] + answers[1][name] for name in answers[0]},
-        None,  # type: ignore[arg-type]
-    )
-    method.before_local(
-        net, setup.client_data(0, "cpu"), Client(0, 0, torch.Generator(), answers=answers[0])
-    )
-    for name in ("cosines", "sines", "count"):
-        torch.testing.assert_close(
-            net.tensor(f"others.{name}"), answers[1][name], atol=1e-4, rtol=1e-4
-        )

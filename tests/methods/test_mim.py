@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.method import Batch, Client, DataSpec, Net, Sharing
+from fedbench.bench.method import Batch, Client, DataSpec, Net
 from fedbench.bench.nn import Backbone, ViT, patch_side, patches, sine_positions
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError
@@ -142,11 +142,6 @@ def test_only_hidden_patches_are_scored() -> None:
     expected = torch.stack([torch.stack(rows) for rows in hidden]).square().mean()
     out = method.loss(net, one_batch(x), Client(0, 0, generator(0, "local", 0, 0)))
     torch.testing.assert_close(out.total, expected)
-
-
-def test_a_personal_decoder_stays() -> None:
-    assert MaskedImages(personal_decoder=True).sharing()["decoder.*"] is Sharing.PERSONAL
-    assert "decoder.*" not in MaskedImages().sharing()
 
 
 def test_refusals() -> None:

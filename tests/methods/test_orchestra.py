@@ -14,8 +14,7 @@ from torch import Tensor
 from fedbench.bench import testing
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch, ClientData
-from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Sharing, Upload
-from fedbench.bench.method.sharing import rule_of
+from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Upload
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.memory import Memory
 from fedbench.bench.system.seeding import generator, scope
@@ -177,29 +176,6 @@ def test_after_a_step_the_target_follows_and_the_memory_holds_the_batch() -> Non
     torch.testing.assert_close(out.keep["rows"].norm(dim=1), torch.ones(6))
 
 
-VIEWS = [
-    ({}, ("orchestra-o-1", "orchestra-o-2", "orchestra-o-1")),
-    ({"degeneracy": False}, ("orchestra-o-1", "orchestra-o-2")),
-    ({"target_view": "plain"}, ("plain", "orchestra-o-2", "orchestra-o-1")),
-    ({"augmentation": "simclr-m"}, ("simclr-m", "simclr-m", "simclr-m")),
-]
-
-
-@pytest.mark.parametrize(("fields", "views"), VIEWS)
-def test_views(fields: dict[str, Any], views: tuple[str, ...]) -> None:
-    assert small(**fields).needs().views == views
-
-
-def test_sharing_table() -> None:
-    table = Orchestra().sharing()
-    net = make(small())
-    rules = {name: rule_of(name, table) for name in net.state_dict()}
-    down = {name for name, rule in rules.items() if rule is Sharing.BROADCAST}
-    assert down == {"centroids"}
-    assert {rule for name, rule in rules.items() if name not in down} == {Sharing.AVERAGED}
-    assert not any("memory" in name for name in rules)
-
-
 def extras_of(
     method: Orchestra, rows: Tensor, images: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
@@ -226,13 +202,6 @@ def test_bytes_of_a_resnet_18() -> None:
     ideal = Ledger()
     ideal.add_extras(extras_of(Orchestra(representations="memory"), rows))
     assert ideal.up == {"memory": 128 * 2_048, "min_cluster_size": 4}
-
-
-def test_without_a_target_half_of_that() -> None:
-    method = Orchestra(target=False, degeneracy=False)
-    net = make(method, "batch", "resnet18", None)
-    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
-    assert ledger.bytes_up == 4 * (11_168_832 + 9_600 + 525_312 + 2_048)
 
 
 def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,6 @@ def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
     assert trainer.total_rounds == setup.config.federation.num_rounds + 1
 
 
-def test_the_smallest_cluster_is_logged_in_every_round(tmp_path: Path) -> None:
-    setup = setup_of()
-    trainer = train(setup, tmp_path)
-    rows = min(len(setup.partition.client(k)) for k in range(setup.partition.num_clients))
-    for record in trainer.history:  # a cluster has at least one row, and at most a client's images
-        assert 1 <= record.parts["min_cluster_size"] <= rows
-
-
 def test_a_clients_memory_does_not_reach_the_next_client(tmp_path: Path) -> None:
     setup = setup_of(shares=[list(range(60)), list(range(60, 65)), [65]])
     alone, _ = run_client(ClientRunner(setup, CPU, tmp_path / "a"), setup, 1, 1, epochs=1)
@@ -103,35 +94,6 @@ def test_no_upload_holds_a_row_of_the_memory(epochs: int, tmp_path: Path) -> Non
     width = rows.shape[1]
     windows = {tuple(w) for w in np.round(out.unfold(0, width, 1).numpy(), 5).tolist()}
     assert not windows & {tuple(r) for r in np.round(rows.numpy(), 5).tolist()}
-
-
-@pytest.mark.parametrize("representations", ["centroids", "memory"])
-@pytest.mark.parametrize("norm", ["group", "batch", "batch-local"])
-def test_clients_of_any_size_train(norm: str, representations: str, tmp_path: Path) -> None:
-    shares: list[list[int]] = [[0], [], [1, 2], list(range(3, 70))]
-    setup = setup_of(
-        shares=shares,
-        model__norm=norm,
-        client__batch_size=256,
-        method__memory_size=16,
-        method__representations=representations,
-    )
-    trainer = train(setup, tmp_path)
-    assert [record.cohort_size for record in trainer.history] == [3, 3, 3]
-    idle = 0 if norm == "group" else 1  # a batch norm cannot learn from one image
-    assert [record.idle_clients for record in trainer.history] == [3, idle, idle]
-    assert all(math.isfinite(record.loss or 0) for record in trainer.history)
-    assert not torch.equal(trainer.vector, trainer.initial)
-
-
-@pytest.mark.parametrize("fields", [{"target": False}, {"degeneracy": False}])
-def test_ablations_train(fields: dict[str, bool], tmp_path: Path) -> None:
-    setup = setup_of(None, **{f"method__{name}": value for name, value in fields.items()})
-    trainer = train(setup, tmp_path)
-    assert trainer.history[-1].loss is not None
-    parts = set(trainer.binding.net)
-    assert ("target_encoder" in parts) is fields.get("target", True)
-    assert ("rotation" in parts) is fields.get("degeneracy", True)
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])

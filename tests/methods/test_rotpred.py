@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +12,7 @@ from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.method import Client, DataSpec, Net
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.testing import loss_of
 from fedbench.methods.rotpred import RotPred
 
 SPEC = DataSpec((3, 32, 32), 10, 100)
@@ -47,16 +44,6 @@ def test_loss_is_the_cross_entropy_of_the_drawn_turns() -> None:
     assert out.features[0].shape == (6, 16)  # width 4, doubled twice
 
 
-def test_an_indifferent_classifier_loses_ln_4() -> None:
-    method = RotPred(hidden_dim=8, projection_dim=8)
-    net = make(method)
-    for parameter in net["rotation"].parameters():
-        torch.nn.init.zeros_(parameter)
-    x = torch.randn(4, 3, 8, 8, generator=generator(0, "x"))
-    out = loss_of(method, net, batch_of(x), Client(0, 0, generator(0, "client")))
-    assert float(out.total.detach()) == pytest.approx(math.log(4), rel=1e-6)
-
-
 def test_turns_are_drawn_anew_and_all_four_occur() -> None:
     rng = generator(0, "client")
     method = RotPred(hidden_dim=8, projection_dim=8)
@@ -70,29 +57,3 @@ def test_turns_are_drawn_anew_and_all_four_occur() -> None:
             loss_of(method, net, batch_of(x), Client(0, 0, rng))
     assert len(torch.unique(seen[0], dim=0)) == 4
     assert not torch.equal(seen[0], seen[1])
-
-
-def test_bytes_of_a_resnet_18_in_both_directions() -> None:
-    """methods: 11,168,832 weights and 9,600 statistics; 525,824 and 2,048; 512 x 4 + 4."""
-    method = RotPred()
-    net = make(method, "resnet18", None)
-    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
-    groups = {
-        "encoder": 4 * (11_168_832 + 9_600),
-        "projector": 4 * (525_824 + 2_048),
-        "rotation": 4 * 2_052,
-    }
-    assert ledger.up == groups
-    assert ledger.down == groups
-    assert ledger.bytes_up == 46_833_424
-
-
-@pytest.mark.parametrize("norm", ["group", "batch"])
-def test_clients_of_any_size_train(norm: str, tmp_path: Path) -> None:
-    config = tiny_config("rotpred", model__norm=norm, client__batch_size=256)
-    shares = [[0], [], list(range(1, 3)), list(range(3, 70))]
-    trainer = train(tiny_setup(config, shares=shares), tmp_path)
-    assert [record.cohort_size for record in trainer.history] == [3, 3]  # the empty one never
-    idle = 1 if norm == "batch" else 0  # a batch norm cannot learn from one image
-    assert [record.idle_clients for record in trainer.history] == [idle, idle]
-    assert not torch.equal(trainer.vector, trainer.initial)

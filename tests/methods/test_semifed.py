@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Loss, RoundPlan
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
@@ -86,12 +86,3 @@ def test_the_received_model_costs_no_traffic_and_leaves_no_trace(tmp_path: Path)
     runner.run(Task(1, 0, RoundPlan(1)), vector, torch.empty_like(uploads[0]))
     runner.run(Task(0, 0, RoundPlan(1)), vector, uploads[1])  # earlier clients change nothing
     assert torch.equal(uploads[0], uploads[1])
-
-
-def test_it_learns(tmp_path: Path) -> None:
-    values = {"client__lr": 0.2, "federation__num_rounds": 8, "method__augmentation": "base"}
-    history = train(setup_of(**values), tmp_path).history
-    losses = [record.loss for record in history]
-    assert losses[0] is not None
-    assert losses[-1] is not None
-    assert losses[-1] < losses[0]

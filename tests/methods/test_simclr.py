@@ -45,11 +45,6 @@ def test_the_two_papers_projectors() -> None:
     assert sum(p.numel() for p in m["projector"].parameters()) == 16 * 8 + 8 + 8 * 6 + 6
 
 
-def test_views_are_the_configured_ones() -> None:
-    assert SimCLR().needs().views == ("simclr-o", "simclr-o")
-    assert SimCLR(augmentation="simclr-m").needs().views == ("simclr-m", "simclr-m")
-
-
 def test_the_loss_falls(tmp_path: Path) -> None:
     """Between the first and the last six rounds, since clients of few images differ in theirs."""
     config = tiny_config("simclr", federation__num_rounds=24, model__norm="batch")

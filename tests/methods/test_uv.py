@@ -45,27 +45,6 @@ def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
     torch.testing.assert_close(out.parts["uv"], 0.7 * (terms[0] + terms[1]).detach())
 
 
-def test_untrained_codes_cost_ln_k_per_view() -> None:
-    values = {"data.num_clients": 40, "method.uv.code_dim": 512, "method.uv.hidden_dim": 64}
-    setup = make_setup(**values)
-    net, batch = setup.make_net(), make_batch(64)
-    terms = [loss_of(setup.method, net, batch, client(k)).parts["uv"].item() for k in range(40)]
-    # Cosines of unrelated directions in 512 dimensions have deviation 0.044.
-    assert sum(terms) / 40 == pytest.approx(2 * math.log(40), abs=0.02)
-
-
-def test_lengths_of_codes_and_rows_change_nothing() -> None:
-    setup, batch = make_setup(), make_batch()
-    net = setup.make_net()
-    before = loss_of(setup.method, net, batch, client(1)).total
-    with torch.no_grad():
-        net.tensor("uv.weight").mul_(torch.tensor([[0.1], [3.0], [20.0], [1.0]]))
-        last = net["uv_projector"][2]  # type: ignore[index]
-        last.weight.mul_(5.0)
-        last.bias.mul_(5.0)
-    torch.testing.assert_close(loss_of(setup.method, net, batch, client(1)).total, before)
-
-
 @pytest.mark.parametrize("rows", ["own", "mean"])
 @pytest.mark.parametrize("optimizer", ["average", "adam"])
 def test_rows_have_length_one_after_every_round(tmp_path: Path, rows: str, optimizer: str) -> None:

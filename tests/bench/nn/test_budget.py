@@ -66,13 +66,6 @@ def test_the_librarys_events_agree() -> None:
     assert 0.97 < account.get_epsilon(1e-3) <= 1.0
 
 
-def test_a_tenfold_epsilon_takes_less_noise() -> None:
-    stds = [ClusterBudget(epsilon, 1e-3).sum_std for epsilon in (0.8, 1.0, 10.0)]
-    assert stds == sorted(stds, reverse=True)
-    # More than the sums alone would need.
-    assert stds[1] > dp_accounting.get_sigma_gaussian(1.0, 1e-3)
-
-
 def test_epsilon_of_clients_that_always_take_part_is_the_gaussian_one() -> None:
     """T rounds of noise z are one of z / sqrt(T)."""
     for noise, rounds in ((2.0, 10), (4.0, 20)):

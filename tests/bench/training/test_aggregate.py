@@ -114,15 +114,5 @@ def test_equal_clients_move_adam_as_one_does() -> None:
     assert torch.equal(*results)
 
 
-def test_memory_does_not_grow_with_the_cohort() -> None:
-    """Only the row of each client is stored, not its model."""
-    layout = make_layout(Sharing.OWN_ROW)
-    aggregate = Aggregate(layout, "cpu")
-    for k in range(3):
-        aggregate.fold(k, 1.0, torch.zeros(layout.upload_size))
-    stored = [rows for _, rows in aggregate._rows.values()]
-    assert [rows.untyped_storage().nbytes() for rows in stored] == [2 * 4] * 3
-
-
 def _draw(size: int, purpose: str) -> Tensor:
     return torch.randn(size, generator=generator(0, purpose)) * 0.05

@@ -20,8 +20,6 @@ from fedbench.bench.training.setup import Setup
 from fedbench.methods.supervised import Supervised
 from tests.specs import SPECS
 
-CPU = torch.device("cpu")
-
 
 def with_method(cls: type[Supervised]) -> Setup:
     return dataclasses.replace(tiny_setup(tiny_config("supervised")), method=cls())
