@@ -1,13 +1,13 @@
 """A GPU that is none: tensors that say `cuda:0` and compute on the CPU, under a GPU's rules.
 
 Every operation is looked at below autograd: operands on two devices are an error, as on a real GPU;
-transfers and other waits of the host are counted with the line that caused them, and so are kernels
-and draws from the GPU's generator. Values are real, so that branches on data go the way they would
+transfers and other waits of the host are counted with the line that caused them, and so are draws
+from the GPU's generator. Values are real, so that branches on data go the way they would
 go. Nothing is asynchronous, and nothing is fast.
 
     with FakeGPU() as gpu:
         ... torch.zeros(3, device="cuda") ...
-    gpu.waits, gpu.kernels
+    gpu.waits, gpu.signature
 """
 
 from __future__ import annotations
@@ -38,27 +38,6 @@ _RANDOM = {
     *("rand", "randn", "randint", "randperm", "uniform_", "normal_", "bernoulli_", "bernoulli"),
     *("native_dropout", "multinomial", "geometric_", "exponential_", "random_", "rand_like"),
     "randn_like",
-}
-_FREE = {  # without a kernel
-    *("detach", "alias", "view", "_unsafe_view", "_reshape_alias", "as_strided", "select", "slice"),
-    *("expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "split", "split_with_sizes"),
-    *("unbind", "unfold", "diagonal", "chunk", "narrow", "unsafe_split", "lift_fresh", "empty"),
-    *("unsafe_split_with_sizes", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
-    *("is_same_size", "set_", "movedim", "_local_scalar_dense", "resize_", "is_pinned"),
-}
-_KERNELS = {  # where an operation is not one kernel; as profilers show them, cuDNN 9, NHWC
-    "convolution": 2,
-    "convolution_backward": 4,
-    "native_group_norm": 3,
-    "native_group_norm_backward": 5,
-    "topk": 2,
-    "sort": 3,
-    "argsort": 3,
-    "nonzero": 3,
-    "_unique2": 6,
-    "index_put_": 2,
-    "bincount": 3,
-    "_linalg_eigh": 20,
 }
 
 
@@ -248,7 +227,6 @@ class FakeGPU(TorchDispatchMode):
 
     Attributes:
         waits: of the host, by kind and place.
-        kernels: by operation.
         draws: from the GPU's own generator, by place.
         signature: each operation with its numbers and shapes, to find values that a recorded step
             would bake in.
@@ -266,7 +244,7 @@ class FakeGPU(TorchDispatchMode):
 
     def reset(self) -> None:
         """Forget all counts."""
-        self.waits, self.kernels, self.draws = Counter[str](), Counter[str](), Counter[str]()
+        self.waits, self.draws = Counter[str](), Counter[str]()
         self.signature: list[tuple[str, str, str]] = []
 
     def __enter__(self) -> FakeGPU:
@@ -368,12 +346,6 @@ class FakeGPU(TorchDispatchMode):
         self.signature.append((f"{name} @ {line}", str(scalars), str(shapes)))
         if kind := _wait(func, name, args, kwargs, shadows, asked):
             self.waits[f"{kind} @ {line}"] += 1
-        if name in _FREE or name.startswith("sym_"):
-            return
-        count = _KERNELS.get(name, 1)
-        if name.startswith("_foreach") and isinstance(inner[0][0], list | tuple):
-            count = max(1, len(inner[0][0]) // 36)
-        self.kernels[name] += count
 
 
 def _wait(
