@@ -22,7 +22,12 @@ ON_ANY = (
 
 def extended(values: Iterable[Any], chosen: Callable[[Any], bool]) -> list[Any]:
     """Return parameters of a test; the chosen ones are for the extended run only."""
-    return [pytest.param(v, marks=pytest.mark.extended) if chosen(v) else v for v in values]
+    return [
+        pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=pytest.mark.extended)
+        if chosen(v)
+        else v
+        for v in values
+    ]
 
 
 def _names_its_bases(spec: str) -> bool:

@@ -69,6 +69,27 @@ def test_an_addon_with_nothing_to_do_is_refused(spec: str) -> None:
         tiny_setup(tiny_config(spec)).make_net()
 
 
+@pytest.mark.parametrize(
+    ("spec", "base", "off"),
+    [
+        ("simclr+fedprox", "simclr", {"method__fedprox__mu": 0.0}),
+        ("simclr+feddecorr", "simclr", {"method__feddecorr__weight": 0.0}),
+        ("simclr+fedu2", "simclr", {"method__fedu2__weight": 0.0, "method__fedu2__combine": False}),
+        ("simclr+l-dawa", "simclr", {"method__l-dawa__warmup_rounds": 2}),
+        ("ssd", "aligned", {"method__separation": 0.0, "method__distillation": 0.0}),
+    ],
+)
+def test_what_is_switched_off_leaves_the_bits_of_the_base(
+    spec: str, base: str, off: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = all_tensors(train(tiny_setup(tiny_config(base)), tmp_path / "plain"))
+    without = all_tensors(train(tiny_setup(tiny_config(spec, **off)), tmp_path / "off"))
+    assert torch.equal(plain, without)
+    if spec == "simclr+l-dawa":  # and after its warm-up it is another method
+        config = tiny_config(spec, **{"method__l-dawa__warmup_rounds": 0})
+        assert not torch.equal(plain, all_tensors(train(tiny_setup(config), tmp_path / "on")))
+
+
 @pytest.mark.parametrize("spec", [spec for spec in registry.specs() if "+" not in spec])
 def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract = MethodContract()

@@ -30,25 +30,15 @@ AfterRound = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """Length and optimizer of a training.
+    """Length and optimizer of a training."""
 
-    Attributes:
-        rounds: rounds of training; the optimizer is made anew in each.
-        steps_per_round: batches of one round, at most those of one pass over the images.
-        batch_size: images of a batch.
-        lr: learning rate of SGD, constant.
-        momentum: of SGD.
-        weight_decay: of SGD, on all parameters.
-        seed: of the heads' first weights, the order of the images and the views.
-    """
-
-    rounds: int
-    steps_per_round: int
+    rounds: int  # the optimizer is made anew in each
+    steps_per_round: int  # at most those of one pass over the images
     batch_size: int
-    lr: float
+    lr: float  # of SGD, constant
     momentum: float
-    weight_decay: float
-    seed: int
+    weight_decay: float  # on all parameters
+    seed: int  # of the heads' first weights, the order of the images and the views
 
     def generator(self, purpose: int) -> Generator:
         """Return a generator of its own for each purpose."""
@@ -77,9 +67,7 @@ def simclr(
     """Train an encoder with the NT-Xent loss: find an image's other view among all views."""
     heads = plan.generator(0)
     projector = nn.Sequential(
-        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
+        *_hidden(_width(encoder, images), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads),
         nn.BatchNorm1d(projection_dim, affine=False),
     )
@@ -111,12 +99,8 @@ def simsiam(
     """Train an encoder to predict the projection of the other view, which gets no gradient."""
     heads = plan.generator(0)
     projector = nn.Sequential(
-        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
-        _linear(hidden_dim, hidden_dim, heads, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
+        *_hidden(_width(encoder, images), hidden_dim, heads),
+        *_hidden(hidden_dim, hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
         nn.BatchNorm1d(projection_dim, affine=False),
     )
@@ -150,9 +134,7 @@ def byol(
     """
     heads = plan.generator(0)
     projector = nn.Sequential(
-        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
+        *_hidden(_width(encoder, images), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
     )
     predictor = _predictor(projection_dim, hidden_dim, heads)
@@ -204,9 +186,7 @@ def orchestra(
     """
     heads, chance = plan.generator(0), plan.generator(1)
     projector = nn.Sequential(
-        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
+        *_hidden(_width(encoder, images), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
         nn.BatchNorm1d(projection_dim, affine=False),
     )
@@ -357,12 +337,11 @@ def _batches(images: Tensor, plan: Plan, order: Generator) -> Iterator[Tensor]:
 
 
 def _predictor(width: int, hidden_dim: int, chance: Generator) -> nn.Sequential:
-    return nn.Sequential(
-        _linear(width, hidden_dim, chance, bias=False),
-        nn.BatchNorm1d(hidden_dim),
-        nn.ReLU(),
-        _linear(hidden_dim, width, chance),
-    )
+    return nn.Sequential(*_hidden(width, hidden_dim, chance), _linear(hidden_dim, width, chance))
+
+
+def _hidden(inputs: int, width: int, chance: Generator) -> list[nn.Module]:
+    return [_linear(inputs, width, chance, bias=False), nn.BatchNorm1d(width), nn.ReLU()]
 
 
 def _linear(inputs: int, outputs: int, chance: Generator, *, bias: bool = True) -> nn.Linear:

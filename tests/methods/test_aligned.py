@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.methods.aligned import log_potential
 from fedbench.methods.ssd import distillation
 
@@ -82,15 +81,6 @@ def test_a_rotated_basis_stretches_as_much() -> None:
     assert float(gap) == pytest.approx((10 - 1) ** 2, rel=1e-4)
     other = setup.method._separation(net, own, torch.tensor([1]))  # type: ignore[attr-defined]
     assert float(other) == pytest.approx(0.0, abs=1e-6)
-
-
-def test_without_both_terms_ssd_is_its_base(tmp_path: Path) -> None:
-    off = {"method__separation": 0.0, "method__distillation": 0.0}
-    runs = [
-        all_tensors(train(tiny_setup(tiny_config(spec, **fields)), tmp_path / spec))
-        for spec, fields in (("aligned", {}), ("ssd", off))
-    ]
-    assert torch.equal(*runs)
 
 
 def test_what_cannot_be_is_refused() -> None:

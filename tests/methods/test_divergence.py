@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import (
     Batch,
     Client,
@@ -20,18 +19,13 @@ from fedbench.bench.method import (
     Net,
     Server,
 )
-from fedbench.bench.method.sharing import check_table
 from fedbench.bench.nn import Backbone
-from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.methods.divergence import (
     ONLINE,
     DivergenceAware,
-    Update,
-    convolutions,
     mean_distance,
     mix,
-    stored_share,
 )
 
 NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
@@ -97,12 +91,6 @@ def test_mean_distance_equals_a_loop() -> None:
     assert mean_distance(before, before).item() == 0
 
 
-def test_the_stored_share_is_linear_up_to_one() -> None:
-    scale = torch.tensor(0.5)
-    shares = [stored_share(torch.tensor(d), scale).item() for d in (0.0, 1.0, 2.0, 9.0)]
-    assert shares == [0.0, 0.5, 1.0, 1.0]
-
-
 def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
     both = [Net({"encoder": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3)}) for _ in range(2)]
     received, trained = both
@@ -114,38 +102,6 @@ def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
     mix(received, trained, 1.0)
     assert all(torch.equal(value, new[name]) for name, value in state(received).items())
     torch.testing.assert_close(state(trained), new)
-
-
-@pytest.mark.parametrize("update", ["average", "fedu", "fedema", "frozen-predictor"])
-@pytest.mark.parametrize("record", [False, True])
-def test_the_rules_cover_exactly_what_is_added(update: Update, record: bool) -> None:
-    method = Toy(update=update, record=record)
-    net = make(method)
-    check_table(net.state_dict(), method.sharing())
-    rules = {pattern: rule for pattern, rule in method.sharing().items() if pattern != "*"}
-    added = {name for name in net.state_dict() if name.split(".")[0] not in ONLINE}
-    check_table(added, rules) if added else None
-    assert bool(added) == bool(rules)
-    assert not any(p.requires_grad for n, p in net.named_parameters() if n in added)
-    assert len(convolutions(net["encoder"])) == 2
-
-
-def test_shortcuts_do_not_count() -> None:
-    """ResNet-8 has a stem, three blocks of two 3x3 convolutions, and two 1x1 shortcuts."""
-    encoder = make_backbone(ModelConfig(backbone="resnet8", width=4), 3).make()
-    weights = convolutions(encoder)
-    assert [tuple(w.shape[2:]) for w in weights] == [(3, 3)] * 7
-    assert sum(isinstance(module, nn.Conv2d) for module in encoder.modules()) == 9
-
-
-def test_without_a_record_nothing_happens() -> None:
-    method = Toy()
-    net = make(method)
-    before = state(net)
-    assert method.begin_round(net, at(0))
-    assert method.after_local(net, NO_DATA, at(0)) == {}
-    restore(method, net)
-    assert all(torch.equal(value, before[name]) for name, value in state(net).items())
 
 
 def play(method: Toy, net: Net, index: int, moved: float, server: Net) -> tuple[bool, Net]:

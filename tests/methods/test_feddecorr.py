@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
 from fedbench.methods.feddecorr import squared_correlation
 
 
@@ -42,11 +39,3 @@ def test_dead_units_and_single_rows_give_no_nan() -> None:
     assert bool(rows.grad.isfinite().all())
     assert float(squared_correlation(rows[:1].detach())) == 0.0
     assert float(squared_correlation(rows[:, :1].detach())) == 0.0  # no pair of columns
-
-
-@pytest.mark.parametrize("on", ["features", "projections"])
-def test_weight_zero_is_the_base(tmp_path: Path, on: str) -> None:
-    fields = {"method__feddecorr__weight": 0.0, "method__feddecorr__on": on}
-    plain = train(tiny_setup(tiny_config("simclr")), tmp_path / "a")
-    off = train(tiny_setup(tiny_config("simclr+feddecorr", **fields)), tmp_path / "b")
-    assert torch.equal(all_tensors(plain), all_tensors(off))

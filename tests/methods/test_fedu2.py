@@ -44,15 +44,6 @@ def test_opposed_clients_stop_the_server_and_angles_shorten_its_step() -> None:
     assert np.linalg.norm(shortest) == pytest.approx(2 * math.cos(1.25))
 
 
-def test_no_other_weights_are_shorter() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        vectors = rng.normal(size=(6, 4)) + rng.normal(size=4)
-        best = np.linalg.norm(min_norm_weights(vectors @ vectors.T) @ vectors)
-        others = rng.dirichlet(np.full(6, 0.3), size=500) @ vectors
-        assert best <= np.linalg.norm(others, axis=1).min() + 1e-9
-
-
 def test_logarithms_have_the_length_of_the_angle_and_touch_the_sphere() -> None:
     rng = torch.Generator().manual_seed(0)
     points, rows = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (3, 7))
@@ -84,15 +75,6 @@ def test_transport_is_zero_for_a_permutation_and_not_for_a_point() -> None:
     assert float(tangent_transport(shuffled, samples, points, slices)) == pytest.approx(0, abs=1e-9)
     collapsed = samples[:1].expand(8, 5)
     assert float(tangent_transport(collapsed, samples, points, slices)) > 0.1
-
-
-def test_switched_off_it_is_the_base(tmp_path: Path) -> None:
-    off = {"method__fedu2__weight": 0.0, "method__fedu2__combine": False}
-    runs = [
-        all_tensors(train(tiny_setup(tiny_config(spec, **fields)), tmp_path / spec))
-        for spec, fields in (("simclr", {}), ("simclr+fedu2", off))
-    ]
-    assert torch.equal(*runs)
 
 
 def test_one_client_at_rate_one_is_taken_as_it_is(tmp_path: Path) -> None:

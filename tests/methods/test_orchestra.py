@@ -19,7 +19,6 @@ from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.memory import Memory
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.orchestra import Orchestra
 
 SPEC = DataSpec((3, 32, 32), 10, 100)
@@ -96,15 +95,6 @@ def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
     assert float(out.parts["clusters"]) == pytest.approx(clusters, rel=1e-4)
     assert float(out.total.detach()) == pytest.approx(clusters + rotation, rel=1e-4)
     assert ("rotation" in out.parts) is degeneracy
-
-
-def test_agreement_of_sharp_assignments_costs_nothing() -> None:
-    """Online = target, equal views, low temperature: the entropy of a one-hot assignment."""
-    method = small(temperature=1e-3, degeneracy=False)
-    net = make(method)
-    view = batch_for(method).views[0]
-    out = loss_of(method, net, Batch((view, view), torch.full((6,), -1)))
-    assert float(out.total.detach()) == pytest.approx(0, abs=1e-2)
 
 
 def test_no_gradient_reaches_target_or_centroids() -> None:
@@ -184,24 +174,6 @@ def extras_of(
     Memory.of(net).push(rows, torch.tensor(images) if images else torch.arange(len(rows)))
     data = ClientData(torch.zeros(len(rows), 3, 8, 8, dtype=torch.uint8), torch.zeros(len(rows)))
     return dict(method.after_local(net, data, Client(0, 1, generator(0, "client"))))
-
-
-def test_bytes_of_a_resnet_18() -> None:
-    """Numbers per net: 11,168,832 + 9,600 and 525,312 + 2,048; turns 2,052; rows of 2,048 bytes."""
-    method = Orchestra()
-    net = make(method, "batch", "resnet18", None)
-    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
-    shared = 4 * (2 * (11_168_832 + 9_600 + 525_312 + 2_048) + 2_052)
-    assert shared == 93_654_544
-    assert ledger.bytes_up == shared
-    assert ledger.down["centroids"] == 32 * 2_048
-    assert ledger.bytes_down == shared + 32 * 2_048
-    rows = F.normalize(torch.randn(128, 512, generator=generator(0, "rows")), dim=1)
-    ledger.add_extras(extras_of(method, rows))
-    assert ledger.bytes_up == shared + 8 * 2_048 + 4
-    ideal = Ledger()
-    ideal.add_extras(extras_of(Orchestra(representations="memory"), rows))
-    assert ideal.up == {"memory": 128 * 2_048, "min_cluster_size": 4}
 
 
 def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:

@@ -34,22 +34,6 @@ def run_client(
     return runner.run(Task(client_id, round_index, RoundPlan(epochs)), server, out), out
 
 
-def test_round_0_sends_centroids_and_changes_nothing_else(tmp_path: Path) -> None:
-    setup = setup_of(model__norm="batch")
-    runner = ClientRunner(setup, CPU, tmp_path)
-    before = setup.make_net()
-    vector = setup.layout(before).bind(before).server.data
-    trained, _ = run_client(runner, setup, 0, 0, epochs=0)
-    assert torch.equal(runner.binding.server.data, vector), "weights, statistics, centroids"
-    assert trained.num_steps == 0
-    assert sorted(trained.extras) == ["centroids", "min_cluster_size"]
-    sent = trained.extras["centroids"]
-    torch.testing.assert_close(sent.norm(dim=1), torch.ones(len(sent)))
-    method = setup.method
-    assert method.plan_round(0, RoundPlan(7)) == RoundPlan(0)
-    assert method.plan_round(1, RoundPlan(7)) == RoundPlan(7)
-
-
 def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
     setup = setup_of(model__norm="batch")
     trainer = train(setup, tmp_path, rounds=1)
@@ -75,25 +59,6 @@ def test_a_clients_memory_does_not_reach_the_next_client(tmp_path: Path) -> None
     assert len(alone.extras["centroids"]) == 2  # 5 rows
     idle, _ = run_client(runner, setup, 2, 1, epochs=0)
     assert idle.extras == {}
-
-
-@pytest.mark.parametrize("epochs", [0, 3])
-def test_no_upload_holds_a_row_of_the_memory(epochs: int, tmp_path: Path) -> None:
-    """Averaged tensors, centroids and one number go up; with strict clusters none is a row."""
-    setup = setup_of(method__strict_k_anonymity=True, method__num_local_clusters=4)
-    runner = ClientRunner(setup, CPU, tmp_path)
-    trained, out = run_client(runner, setup, 0, 1 if epochs else 0, epochs)
-    rows = Memory.of(runner.binding.net).valid()
-    assert len(rows) == len(setup.client_data(0, CPU))  # never more rows than images
-    assert len(out) == runner.layout.num_averaged
-    nearest = (trained.extras["centroids"] @ rows.T).amax(dim=1)
-    assert float(trained.extras["min_cluster_size"]) == len(rows) // 4 == 5
-    assert trained.extras["min_cluster_size"].numel() == 1
-    if epochs == 0:  # an untrained net maps images close to each other, but not on one point
-        assert bool((nearest < 1).all())
-    width = rows.shape[1]
-    windows = {tuple(w) for w in np.round(out.unfold(0, width, 1).numpy(), 5).tolist()}
-    assert not windows & {tuple(r) for r in np.round(rows.numpy(), 5).tolist()}
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])

@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, DataSpec, Net, RoundPlan, Server, Upload, registry
-from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.method import Client, Net, RoundPlan, Server, Upload
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.pfedae import PFedAE
 
@@ -47,13 +43,6 @@ def gradients(gradient: str) -> dict[str, Tensor]:
     setup, net = client_net(gradient)
     setup.method.loss(net, BATCH, CLIENT).total.backward()
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
-
-
-def test_the_servers_encoder_is_no_copy_of_the_clients() -> None:
-    net = setup_of().make_net()
-    ours, servers = (net[p].get_parameter("stem.weight") for p in ("encoder", "surrogate_encoder"))
-    assert ours.shape == servers.shape
-    assert not torch.equal(ours, servers)
 
 
 def test_split_and_ship_have_the_gradient_of_one_network() -> None:
@@ -90,27 +79,6 @@ def test_ste_by_hand() -> None:
     for name, value in other.named_parameters():
         if value.requires_grad:
             torch.testing.assert_close(net.get_parameter(name).grad, value.grad)
-
-
-def encoder_gradient(gradient: str, noise: float) -> Tensor:
-    """Return the flat gradient with server parts that map z to z + noise * R z for a fixed R."""
-    setup, net = client_net(gradient)
-    width = setup.backbone.dim
-    layer = nn.Linear(width, width, bias=False).requires_grad_(False)
-    random = torch.randn(width, width, generator=generator(0, "noise")) / width**0.5
-    layer.weight.copy_(torch.eye(width) + noise * random)
-    net["decoder"], net["surrogate_encoder"] = layer, nn.Identity()
-    setup.method.loss(net, BATCH, CLIENT).total.backward()
-    return torch.cat([p.grad.flatten() for p in net["encoder"].parameters() if p.grad is not None])
-
-
-def test_ste_is_exact_where_the_server_returns_what_it_gets() -> None:
-    cosines = []
-    for noise in (0.0, 0.3, 3.0):
-        split, ste = encoder_gradient("split", noise), encoder_gradient("ste", noise)
-        cosines.append(float(F.cosine_similarity(split, ste, dim=0)))
-    assert cosines[0] == pytest.approx(1.0, abs=1e-6)
-    assert 1 > cosines[1] > cosines[2]
 
 
 @pytest.mark.parametrize(("gradient", "per_number"), [("split", 16), ("ste", 8)])
@@ -201,27 +169,6 @@ def test_the_server_learns_to_return_latents() -> None:
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_sizes_on_cifar10() -> None:
-    """16 L N_k = 40.96 MB for L = 512 and 5,000 images; the server's parts are larger."""
-    config = ModelConfig.model_validate({"backbone": "resnet18", "norm": "batch"})
-    backbone, spec = make_backbone(config, 3), DataSpec((3, 32, 32), 10, 10)
-    net = PFedAE().build(backbone, spec)
-    net.drop_counters()
-    decoder = 512 * 4096 + 16 * (256 * 128 + 128 * 64 + 64 * 32) + 32 * 27 + 3  # without norms
-    norms = 2 * (256 + 128 + 64 + 32)
-    encoder = 11_168_832
-    assert sum(p.numel() for p in net["surrogate_decoder"].parameters()) == decoder + norms
-    assert sum(p.numel() for p in net["encoder"].parameters()) == encoder
-    # Own encoder and decoder with batch-norm buffers, and two Adam moments of all but the buffers:
-    layout = Layout.of(net, PFedAE().sharing())
-    sent = layout.personal_size + 2 * (encoder + decoder + norms)
-    assert 4 * sent == pytest.approx(167.5e6, rel=1e-3)
-    ledger = Ledger.of_client(layout)
-    assert ledger.bytes_up == ledger.bytes_down == 0
-    shipped = Ledger.of_client(Layout.of(net, PFedAE(gradient="ship").sharing()))
-    assert shipped.bytes_down == 4 * (encoder + decoder + norms)  # group norms: no buffers
-
-
 def test_the_latent_width_and_its_errors() -> None:
     setup = setup_of(method__latent_dim=5)
     assert setup.make_net()["encoder"](X).shape == (6, 5)
@@ -229,14 +176,6 @@ def test_the_latent_width_and_its_errors() -> None:
         setup_of(method__decoder_width=3).make_net()
     with pytest.raises(ConfigError, match="group norm"):
         setup_of(model__norm="batch", model__width=3).make_net()
-
-
-def test_encoders_part_ways_and_stay_at_home(tmp_path: Path) -> None:
-    trainer = train(setup_of(), tmp_path)
-    tensors = [trainer._personal.load(k, 1) for k in range(4)]
-    assert not torch.equal(tensors[0], tensors[1])
-    assert trainer.layout.upload_size == 0
-    assert registry.create("pfedae", {}).needs().keep_optimizer
 
 
 class TestSTE(MethodContract):

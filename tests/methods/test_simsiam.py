@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Sharing
+from fedbench.bench.method import Client
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
@@ -53,16 +53,6 @@ def test_projections_get_their_gradient_through_the_predictor_only() -> None:
     assert bool(bias.any())
     gradients = [p.grad for part in ("encoder", "projector") for p in net[part].parameters()]
     assert not any(g is not None and bool(g.any()) for g in gradients)
-
-
-def test_sharing() -> None:
-    for update, personal in (("fedu", {"predictor", "record"}), ("average", set())):
-        setup = setup_of(method__update=update)
-        layout = setup.layout(setup.make_net())
-        assert {slot.name.split(".")[0] for slot in layout.personal} == {
-            f"own_{x}" for x in personal
-        }
-        assert {slot.rule for slot in layout.server} == {Sharing.AVERAGED}
 
 
 def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 from scipy import stats
 
-import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
-from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.statistics import (
     friedman_p,
@@ -26,7 +23,6 @@ from fedbench.bench.results.leaderboard.statistics import (
     spearman,
 )
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import build_row, rank
 
 IMAGES = 298
@@ -81,14 +77,6 @@ def test_equal_numbers_of_right_answers_share_a_rank(order: Answers) -> None:
         board = rank(rows_of({steady: STEADY, uneven: order, "simsiam": (270, 271, 272)}))
         assert ranks_on(board) == {"byol": 1, "simclr": 1, "simsiam": 3}
         assert [entry.method for entry in board.entries] == ["byol", "simclr", "simsiam"]
-
-
-def test_equal_numbers_share_a_rank_in_the_store(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for row in rows_of({"byol": STEADY, "simclr": UNEVEN}):
-        store.write_row(row)
-    ranking: Ranking = fedbench.leaderboard(store)
-    assert [row["rank"] for row in ranking.as_dict()["rows"]] == [1, 1]
 
 
 @pytest.mark.parametrize("images", [IMAGES, 1_797, 10_000, 26_032])

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.backbones import BACKBONES, make_backbone, maxima
-from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
 
@@ -141,18 +140,6 @@ def test_bad_models_are_refused_with_a_remedy() -> None:
     backbone = make_backbone(ModelConfig(), 3)
     with pytest.raises(ConfigError, match="65 units"):
         backbone.head_norm(65)
-
-
-def test_heads_have_the_papers_sizes() -> None:
-    backbone = make_backbone(ModelConfig(backbone="resnet18", norm="batch"), 3)
-    out_norm = backbone.head_norm(512, affine=False)
-    orchestra = mlp(512, 512, 512, norm=backbone.head_norm, out_norm=out_norm)
-    assert count(orchestra) == 512 * 512 + 2 * 512 + 512 * 512 + 512 == 525_824
-    no_bias = mlp(512, 512, 512, norm=backbone.head_norm, out_norm=out_norm, out_bias=False)
-    assert count(no_bias) == 525_312
-    byol = mlp(512, 1024, 512, norm=backbone.head_norm, out_bias=False)
-    assert count(byol) == 1_050_624
-    assert count(mlp(512, 2048, 128)) == 1_312_896
 
 
 @pytest.mark.parametrize("side", [8, 9])

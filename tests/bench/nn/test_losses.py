@@ -178,12 +178,6 @@ def test_mutual_prediction_crosses_the_views() -> None:
     assert mutual_prediction((p1, p2), (z1, z2)).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_perfect_prediction_costs_minus_one_whatever_the_lengths() -> None:
-    z1, z2 = draw(6, 5), draw(6, 5, purpose="z2")
-    assert mutual_prediction((3 * z2, 0.1 * z1), (z1, z2)).item() == pytest.approx(-1)
-    assert mutual_prediction((-z2, -z1), (z1, z2)).item() == pytest.approx(1)
-
-
 def test_no_gradient_reaches_what_is_predicted() -> None:
     p1, p2, z1, z2 = (draw(4, 3, purpose=n).requires_grad_() for n in ("p1", "p2", "z1", "z2"))
     mutual_prediction((p1, p2), (z1, z2)).backward()

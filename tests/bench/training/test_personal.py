@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -55,29 +54,6 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
     torn.write_bytes(torn.read_bytes()[:30])
     for client, index, intact in ((0, 0, False), (0, 10, False), (11, 1, True)):
         assert store.intact(client, index) == intact
-
-
-def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> None:
-    store = PersonalStore(tmp_path)
-    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-    adam = torch.optim.Adam([weight], lr=0.1)
-    for _ in range(3):
-        (weight**2).sum().backward()
-        adam.step()
-    store.save(4, 2, weight.detach(), adam)
-    assert torch.equal(store.load(4, 2), weight.detach())
-    again = torch.nn.Parameter(store.load(4, 2).clone())
-    other = torch.optim.Adam([again], lr=0.1)
-    groups = other.state_dict()["param_groups"]
-    other.load_state_dict({"state": store.load_optimizer(4, 2, "Adam"), "param_groups": groups})
-    for parameter, optimizer in ((weight, adam), (again, other)):
-        optimizer.zero_grad()
-        (parameter**2).sum().backward()
-        optimizer.step()
-    assert torch.equal(weight, again)
-    assert store.load_optimizer(4, 2, "SGD") == {}  # another optimizer starts without state
-    store.save(4, 3, weight.detach(), torch.optim.SGD([weight], lr=0.1))
-    assert store.load_optimizer(4, 3, "SGD") == {}  # without momentum there is no state
 
 
 class Dying:
@@ -229,35 +205,6 @@ def test_disk_holds_two_files_of_clients_of_the_last_round_and_one_of_the_others
             assert {k: rounds[-1] for k, rounds in stored.items()} == trainer.personal_rounds
             assert all(len(rounds) <= 1 + (k in cohort) for k, rounds in stored.items())
     assert most <= bound
-
-
-def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
-    """24 clients store 4.2 MB each; memory grows by less than a third of their sum."""
-    config = tiny_config(
-        "pfedae",
-        data__num_clients=24,
-        data__train_subset=96,
-        method__latent_dim=8,
-        model__width=32,
-        client__optimizer="adam",
-        federation__num_rounds=1,
-    )
-    setup = tiny_setup(config)
-    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    executor = InProcess(ClientRunner(setup, CPU, tmp_path / "clients"))
-    sizes: list[int] = []
-
-    class Watched:
-        def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-            for result in executor.train(tasks, server):
-                sizes.append(psutil.Process().memory_info().rss)
-                yield result
-
-    with single_thread():
-        next(trainer.rounds(Watched()))
-    num_bytes = sum(path.stat().st_size for path in (tmp_path / "clients").iterdir())
-    assert num_bytes > 24 * 4.1e6
-    assert max(sizes) - sizes[2] < num_bytes / 3
 
 
 RUN = """

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition import make_partition
 from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
@@ -118,22 +117,6 @@ def test_a_run_in_which_nobody_trains_is_refused() -> None:
         steps.check()
     replace(steps, idle_clients=399).check()
     planned("simclr", "cross-silo", data__num_clients=400, client__local_epochs=0).check()
-
-
-def test_a_partition_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counting(*args: Any) -> Any:
-        calls.append(args)
-        return make_partition(*args)
-
-    monkeypatch.setattr(module, "make_partition", counting)
-    for given in ({}, {"client__batch_size": 8}, {"data__label_fraction": 0.1}):
-        planned("supervised", "cross-silo", **given)
-    assert len(calls) == 1
-    planned("supervised", "cross-silo", data__alpha=1.0)
-    planned("supervised", "cross-silo", data__num_clients=20)
-    assert len(calls) == 3
 
 
 @pytest.mark.parametrize(

@@ -96,16 +96,6 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     assert_same_run(whole, resumed)
 
 
-def test_workers_give_the_same_bits_in_bfloat16(tmp_path: Path) -> None:
-    narrow = {"client": CONFIG.client.model_copy(update={"precision": "bf16"})}
-    setup = tiny_setup(CONFIG.model_copy(update=narrow))
-    trainer = Trainer(setup, tmp_path / "pool", "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    with closing(make_pool(setup, trainer, tmp_path / "pool", workers=2)) as pool:
-        for _ in trainer.rounds(pool):
-            pass
-    assert_same_run(train(setup, tmp_path / "whole"), trainer)
-
-
 def test_this_process_says_which_client_failed(tmp_path: Path) -> None:
     setup = tiny_setup(CONFIG)
     runner = ClientRunner(setup, CPU, tmp_path)
