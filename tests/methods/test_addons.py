@@ -1,0 +1,290 @@
+"""Add-ons: terms by hand, rows, proximity, factors, correlations and transport."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, RoundPlan, Sharing, registry
+from fedbench.bench.method.registry import create
+from fedbench.bench.nn.losses import client_cross_entropy
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import all_tensors, loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.training.aggregate import Aggregate
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.layout import Layout, Slot
+from fedbench.bench.training.setup import Setup
+from fedbench.methods.feddecorr import squared_correlation
+from fedbench.methods.fedu2 import min_norm_weights, sphere_log, tangent_transport
+
+
+def make_setup(**values: Any) -> Setup:
+    return tiny_setup(tiny_config("simclr+uv", **values))
+
+
+def make_batch(size: int = 6) -> Batch:
+    views = tuple(torch.randn(size, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    return Batch(views, torch.full((size,), -1))
+
+
+def client(k: int) -> Client:
+    return Client(k, 0, generator(0, "client"))
+
+
+def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
+    setup = make_setup(**{"method.uv.weight": 0.7, "method.uv.temperature": 0.2})
+    net, batch = setup.make_net(), make_batch()
+    out = loss_of(setup.method, net, batch, client(2))
+    base = registry.create("simclr", {"hidden_dim": 16, "projection_dim": 16})
+    alone = base.loss(net, batch, client(2))
+    terms = [
+        client_cross_entropy(net["uv_projector"](h), net.tensor("uv.weight"), 2, 0.2)
+        for h in alone.features
+    ]
+    torch.testing.assert_close(out.total, alone.total + 0.7 * (terms[0] + terms[1]))
+    torch.testing.assert_close(out.parts["uv"], 0.7 * (terms[0] + terms[1]).detach())
+
+
+@pytest.mark.parametrize("rows", ["own", "mean"])
+@pytest.mark.parametrize("optimizer", ["average", "adam"])
+def test_rows_have_length_one_after_every_round(tmp_path: Path, rows: str, optimizer: str) -> None:
+    setup = make_setup(**{"method.uv.rows": rows, "server.optimizer": optimizer, "server.lr": 0.1})
+    rule = setup.method.sharing()["uv.weight"]
+    assert rule is (Sharing.OWN_ROW if rows == "own" else Sharing.MEAN_ROW)
+    start = setup.make_net().tensor("uv.weight")
+    torch.testing.assert_close(start.norm(dim=1), torch.ones(4))
+    final = train(setup, tmp_path).binding.net.tensor("uv.weight")
+    torch.testing.assert_close(final.norm(dim=1), torch.ones(4))
+    assert not torch.allclose(final, start)
+
+
+def test_a_client_moves_its_own_row_towards_its_codes(tmp_path: Path) -> None:
+    setup = make_setup(**{"method.uv.weight": 5.0, "client.lr": 0.1})
+    runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
+    net = runner.binding.net
+    server = runner.binding.server.data.clone()
+    before = net.tensor("uv.weight").detach().clone()
+    runner.run(Task(3, 0, RoundPlan(3)), server, torch.empty(runner.layout.upload_size))
+    after = net.tensor("uv.weight").detach()
+    assert torch.equal(before[:3], after[:3])
+    with torch.no_grad():
+        images = setup.client_data(3, "cpu").images.float() / 127.5 - 1
+        codes = torch.nn.functional.normalize(net(images, "encoder", "uv_projector"), dim=1)
+        closeness = [(codes @ row / row.norm()).mean() for row in (before[3], after[3])]
+    assert closeness[1] > closeness[0]
+
+
+def test_its_term_travels_into_the_log(tmp_path: Path) -> None:
+    """Two views of 4 clients: by chance 2 ln 4, and least where all cosines are 1 and -1."""
+    first, second = (record.parts["uv"] for record in train(make_setup(), tmp_path).history)
+    assert 2 * math.log(1 + 3 * math.exp(-2)) < second < first < 2 * math.log(4)
+
+
+CPU = torch.device("cpu")
+
+
+def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr+fedprox", method__fedprox__mu=0.5))
+    runner = ClientRunner(setup, CPU, tmp_path)
+    local = runner.begin(Task(0, 0, RoundPlan(1)), runner.binding.server.data.clone())
+    batch, size = next(local.batches), runner.layout.num_trained
+    net, server = runner.binding.net, runner.binding.server
+    assert float(setup.method.loss(net, batch, local.client).parts["proximity"]) == 0.0
+    start = server.data[:size].clone()
+    moved = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    server.data[:size] += moved
+    gradients = []
+    for method in (setup.method, setup.method.base):  # type: ignore[attr-defined]
+        runner.binding.zero_grad()
+        method.loss(net, batch, local.client).total.backward()
+        gradients.append(server.grad[:size].clone())
+    difference = server.data[:size] - start
+    torch.testing.assert_close(gradients[0] - gradients[1], 0.5 * difference, atol=2e-3, rtol=1e-3)
+
+
+def test_the_first_round_and_a_single_client_are_fedavg(tmp_path: Path) -> None:
+    """No correction before the first variates, and none where both variates are equal."""
+    plain = {"client__momentum": 0.0, "client__weight_decay": 0.0}
+    for name, fields in (
+        ("first", {"federation__num_rounds": 1}),
+        ("single", {"federation__num_rounds": 2, "data__num_clients": 1, "data__partition": "iid"}),
+    ):
+        weights = []
+        for spec in ("simclr", "simclr+scaffold"):
+            setup = tiny_setup(tiny_config(spec, **plain, **fields))
+            trainer = train(setup, tmp_path / name / spec)
+            weights.append(trainer.vector[: trainer.layout.num_trained])
+        torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-5)
+
+
+def l_dawa(**fields: Any) -> Any:
+    return create("simclr+l-dawa", {"l-dawa": {"warmup_rounds": 0, **fields}})
+
+
+def averaged(held: Tensor, *uploads: Tensor, **fields: Any) -> Tensor:
+    """Return the average of uploads of one tensor, with their factors."""
+    slot = Slot("a.weight", Sharing.AVERAGED, True, held.shape, 0, held.numel())
+    method = l_dawa(**fields)
+    held_by_name = {"a.weight": held}
+    aggregate = Aggregate(
+        Layout((slot,), ()), "cpu", weigh=lambda sent: method.weigh(sent, held_by_name, 0)
+    )
+    for k, upload in enumerate(uploads):
+        aggregate.fold(k, 1.0, upload)
+    return (aggregate._sum / aggregate.total).float()
+
+
+def test_two_clients_by_hand() -> None:
+    held = torch.tensor([1.0, 0.0])
+    # Cosines 1 / sqrt(2) and 0: half of (0.7071, 0.7071).
+    mean = averaged(held, torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]))
+    torch.testing.assert_close(mean, torch.tensor([0.3536, 0.3536]), atol=1e-4, rtol=0)
+    # A client that points the other way is flipped, unless there is a floor.
+    opposed = torch.tensor([1.0, 1.0]), torch.tensor([-1.0, 0.0])
+    expected = torch.tensor([0.8536, 0.3536])
+    torch.testing.assert_close(averaged(held, *opposed), expected, atol=1e-4, rtol=0)
+    expected = torch.tensor([0.3536, 0.3536])
+    torch.testing.assert_close(averaged(held, *opposed, floor=0.0), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "first", "second"),
+    [("tensor", 0.0, 1.0), ("module", 0.0, 1.0), ("model", 0.9901, 0.9901)],
+)
+def test_the_unit_shares_a_cosine(unit: str, first: float, second: float) -> None:
+    held = {"a.weight": torch.tensor([1.0, 0.0]), "b.weight": torch.tensor([10.0, 0.0])}
+    sent = {"a.weight": torch.tensor([0.0, 1.0]), "b.weight": torch.tensor([10.0, 0.0])}
+    factors = l_dawa(unit=unit).weigh(sent, held, 0)
+    assert factors["a.weight"] == pytest.approx(first, abs=1e-4)
+    assert factors["b.weight"] == pytest.approx(second, abs=1e-4)
+
+
+def test_what_did_not_move_and_zeros_have_factor_one() -> None:
+    value = torch.randn(7, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(averaged(value, value, value), value)
+    zero = torch.zeros(3)
+    factors = l_dawa().weigh(
+        {"a.bias": zero, "b.bias": zero + 1}, {"a.bias": zero, "b.bias": zero}, 0
+    )
+    assert factors == {"a.bias": 1.0, "b.bias": 1.0}
+
+
+def test_statistics_are_averaged_plainly_unless_asked() -> None:
+    held = {"norm.running_var": torch.tensor([1.0, 0.0])}
+    sent = {"norm.running_var": torch.tensor([0.0, 1.0])}
+    assert l_dawa().weigh(sent, held, 0) == {}
+    assert l_dawa(buffers="scaled").weigh(sent, held, 0) == {"norm.running_var": 0.0}
+
+
+def test_equal_and_orthogonal_columns() -> None:
+    column = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    equal = torch.stack([column, column], dim=1)
+    assert float(squared_correlation(equal)) == pytest.approx(1.0)
+    # The released scale: (N - 1)^2 / N = 9 / 4 for N = 4.
+    assert (4 - 1) ** 2 / 4 * float(squared_correlation(equal)) == pytest.approx(2.25)
+    other = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    assert float(squared_correlation(torch.stack([column, other], dim=1))) == pytest.approx(0.0)
+
+
+def test_a_loop_over_pairs_and_rescaled_columns_agree() -> None:
+    rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(0)).double()
+    loop = [
+        torch.corrcoef(rows[:, [i, j]].T)[0, 1] ** 2 for i in range(5) for j in range(5) if i != j
+    ]
+    expected = float(torch.stack(loop).mean())
+    assert float(squared_correlation(rows)) == pytest.approx(expected, rel=1e-5)
+    moved = (rows * torch.tensor([2.0, -3.0, 0.5, 1.0, 7.0]) + 4.0)[:, [3, 1, 0, 4, 2]]
+    assert float(squared_correlation(moved)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_dead_units_and_single_rows_give_no_nan() -> None:
+    rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    rows[:, 1] = 0.0
+    rows.requires_grad_(True)
+    value = squared_correlation(rows)
+    value.backward()
+    assert rows.grad is not None
+    assert bool(rows.grad.isfinite().all())
+    assert float(squared_correlation(rows[:1].detach())) == 0.0
+    assert float(squared_correlation(rows[:, :1].detach())) == 0.0  # no pair of columns
+
+
+def gram(*vectors: tuple[float, ...]) -> np.ndarray:
+    rows = np.array(vectors)
+    product: np.ndarray = rows @ rows.T
+    return product
+
+
+@pytest.mark.parametrize(
+    ("vectors", "weights"),
+    [
+        (((2.0, 0.0), (0.0, 2.0)), (0.5, 0.5)),
+        (((1.0, 0.0), (3.0, 0.0)), (1.0, 0.0)),  # the shorter one of the same direction
+        (((1.0, 0.0), (2.0, 1.0)), (1.0, 0.0)),  # v1.v2 >= |v1|^2
+        (((0.0, 0.0), (0.0, 0.0)), (0.5, 0.5)),
+        (((1.0, 0.0),), (1.0,)),
+    ],
+)
+def test_weights_by_hand(
+    vectors: tuple[tuple[float, ...], ...], weights: tuple[float, ...]
+) -> None:
+    np.testing.assert_allclose(min_norm_weights(gram(*vectors)), weights, atol=1e-9)
+
+
+def test_opposed_clients_stop_the_server_and_angles_shorten_its_step() -> None:
+    weights = min_norm_weights(gram((1.0, 0.0), (-1.0, 0.0)))
+    np.testing.assert_allclose(weights, [0.5, 0.5])
+    vectors = np.array([(2.0, 0.0), (2 * math.cos(2.5), 2 * math.sin(2.5))])
+    shortest = min_norm_weights(vectors @ vectors.T) @ vectors
+    assert np.linalg.norm(shortest) == pytest.approx(2 * math.cos(1.25))
+
+
+def test_logarithms_have_the_length_of_the_angle_and_touch_the_sphere() -> None:
+    rng = torch.Generator().manual_seed(0)
+    points, rows = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (3, 7))
+    tangents = sphere_log(rows, points)
+    angles = torch.acos(points @ rows.T)
+    torch.testing.assert_close(tangents.norm(dim=2), angles, atol=1e-4, rtol=1e-4)
+    along = (tangents * points[:, None]).sum(dim=2)
+    torch.testing.assert_close(along, torch.zeros_like(along), atol=1e-5, rtol=0)
+    rows.requires_grad_(True)
+    poles = torch.cat([points, -points])
+    sphere_log(torch.cat([rows, points]), poles).square().sum().backward()
+    assert rows.grad is not None
+    assert bool(rows.grad.isfinite().all())
+
+
+def test_the_logarithm_of_a_point_at_itself_and_at_its_antipode_is_finite() -> None:
+    """The products of unit vectors along the axes are exactly 1 and -1."""
+    axes = torch.eye(3)
+    tangents = sphere_log(torch.cat([axes, -axes]), axes)
+    assert bool(tangents.isfinite().all())
+    torch.testing.assert_close(tangents.diagonal().T, torch.zeros(3, 3), atol=2e-3, rtol=0)
+
+
+def test_transport_is_zero_for_a_permutation_and_not_for_a_point() -> None:
+    rng = torch.Generator().manual_seed(0)
+    samples, points = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (8, 4))
+    slices = torch.randn(4, 5, 6, generator=rng)
+    shuffled = samples[torch.randperm(8, generator=rng)]
+    assert float(tangent_transport(shuffled, samples, points, slices)) == pytest.approx(0, abs=1e-9)
+    collapsed = samples[:1].expand(8, 5)
+    assert float(tangent_transport(collapsed, samples, points, slices)) > 0.1
+
+
+def test_one_client_at_rate_one_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A convex combination of one model is that model, which is what averaging gives."""
+    one = {"federation__participation": 0.25, "federation__num_rounds": 1}
+    runs = [
+        all_tensors(train(tiny_setup(tiny_config(spec, **one, **fields)), tmp_path / spec))
+        for spec, fields in (("simclr", {}), ("simclr+fedu2", {"method__fedu2__weight": 0.0}))
+    ]
+    torch.testing.assert_close(*runs)

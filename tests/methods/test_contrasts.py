@@ -1,0 +1,257 @@
+"""SimCLR, spectral contrast, FeatARC, FedX and FedSC: losses by hand, and what they compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.nn.losses import clipped_spectral_contrast, info_nce, nt_xent, spectral_contrast
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.methods.featarc import FeatARC
+from fedbench.methods.fedsc import correlation_contrast
+from fedbench.methods.fedx import relation_gap
+from fedbench.methods.simclr import SimCLR
+
+CLIENT = Client(0, 0, generator(0, "client"))
+
+
+@pytest.mark.parametrize("variant", ["nt-xent", "info-nce"])
+def test_the_loss_compares_projections_of_two_views(
+    variant: Literal["nt-xent", "info-nce"],
+) -> None:
+    setup = tiny_setup(tiny_config("simclr", method__variant=variant, method__temperature=0.3))
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    h = [net["encoder"](view) for view in views]
+    contrast = nt_xent if variant == "nt-xent" else info_nce
+    expected = contrast(net["projector"](h[0]), net["projector"](h[1]), 0.3)
+    torch.testing.assert_close(out.total, expected)
+    torch.testing.assert_close(out.features[1], h[1])
+
+
+def test_the_two_papers_projectors() -> None:
+    spec = DataSpec((1, 8, 8), 10, 4)
+    backbone = tiny_setup(tiny_config("simclr", model__norm="batch")).backbone
+    o = SimCLR(hidden_dim=8, projection_dim=6).build(backbone, spec)["projector"]
+    shapes = {name: list(p.shape) for name, p in o.named_parameters()}
+    assert shapes == {
+        "0.weight": [8, 16], "1.weight": [8], "1.bias": [8], "3.weight": [6, 8], "3.bias": [6]
+    }  # fmt: skip
+    m = SimCLR(hidden_dim=8, projection_dim=6, projector_norm=False).build(backbone, spec)
+    assert sum(p.numel() for p in m["projector"].parameters()) == 16 * 8 + 8 + 8 * 6 + 6
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    """Between the first and the last six rounds, since clients of few images differ in theirs."""
+    config = tiny_config("simclr", federation__num_rounds=24, model__norm="batch")
+    losses = [record.loss or 0.0 for record in train(tiny_setup(config), tmp_path).history]
+    assert all(losses)
+    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 0.5  # by 1.4 to 1.9, seeds 0 to 3
+
+
+@pytest.mark.parametrize("norm", ["cos", "clip", "none"])
+@pytest.mark.parametrize("outputs", [None, 7])
+def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
+    fields = {"method__norm": norm, "method__num_outputs": outputs, "method__mu": 0.5}
+    setup = tiny_setup(tiny_config("spectral", **fields))
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    h = [net["encoder"](view) for view in views]
+    z = [net["projector"](features) for features in h]
+    if outputs is not None:
+        z = [net["output"](features / features.norm(dim=1, keepdim=True)) for features in z]
+    if norm == "cos":
+        expected = spectral_contrast(F.normalize(z[0], dim=1), F.normalize(z[1], dim=1))
+    elif norm == "clip":
+        expected = clipped_spectral_contrast(z[0], z[1], 0.5)
+    else:
+        expected = spectral_contrast(z[0], z[1])
+    torch.testing.assert_close(out.total, expected)
+    torch.testing.assert_close(out.features[1], h[1])
+
+
+@pytest.mark.parametrize("anchor", ["projector", "backbone-clean"])
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
+    fields = {"method__anchor": anchor, "method__align_weight": 0.3, "method__temperature": 0.2}
+    setup = tiny_setup(tiny_config("featarc", model__norm=norm, **fields))
+    net = setup.make_net().train()
+    names = ("a", "b", "clean")[: len(setup.method.needs().views)]
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in names)
+    received = setup.make_net().eval()
+    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
+    with torch.no_grad():  # the client trains, what it received stays
+        for part in ("encoder", "projector"):
+            for value in net[part].parameters():
+                value.mul_(1.1)
+    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    h = [net["encoder"](view) for view in views[:2]]
+    z = [net["projector"](features) for features in h]
+    if anchor == "projector":
+        anchors = [received["projector"](received["encoder"](view)) for view in views[:2]]
+    else:
+        anchors = [received["encoder"](views[2])] * 2
+    cosines = [F.cosine_similarity(a, b).mean() for a, b in zip(anchors, z, strict=True)]
+    align = -(cosines[0] + cosines[1]) / 2
+    torch.testing.assert_close(out.total, nt_xent(z[0], z[1], 0.2) + 0.3 * align)
+    torch.testing.assert_close(out.parts["align"], (0.3 * align).detach())
+    out.total.backward()
+    for name, parameter in net.named_parameters():
+        assert (parameter.grad is None) == name.startswith("target_"), name
+
+
+def test_anchors_come_from_the_round_at_hand(tmp_path: Path) -> None:
+    trainer = train(tiny_setup(tiny_config("featarc")), tmp_path)
+    assert not trainer.layout.personal  # nothing is kept between rounds
+    setup = tiny_setup(tiny_config("featarc"))
+    net = setup.make_net()
+    with torch.no_grad():
+        net.tensor("encoder.stem.weight").fill_(0.5)
+    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
+    assert torch.equal(net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight"))
+
+
+def test_the_releases_anchor_needs_equal_widths() -> None:
+    setup = tiny_setup(tiny_config("featarc"))
+    method = FeatARC(anchor="backbone-clean", projection_dim=8)
+    with pytest.raises(ConfigError, match="width 16"):
+        method.build(setup.backbone, setup.spec)
+
+
+class TestCleanAnchor(MethodContract):
+    """Contract for the release's anchor with its third view."""
+
+    spec = "featarc"
+    fields: Mapping[str, Any] = MappingProxyType({"method__anchor": "backbone-clean"})
+
+
+def test_relations_by_hand() -> None:
+    """Relations (3/4, 1/4) and (1/4, 3/4) have the mean (1/2, 1/2), which is 0.1438 away."""
+    anchors = torch.eye(2)
+    # cos a - cos b = ln 3 at temperature 1 for a vector (x, y) with x - y = ln 3, x^2 + y^2 = 1.
+    x = (math.log(3) + math.sqrt(2 - math.log(3) ** 2)) / 2
+    y = x - math.log(3)
+    first, second = torch.tensor([[x, y]]), torch.tensor([[y, x]])
+    expected = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    assert float(relation_gap(first, second, anchors, 1.0, 1.0)) == pytest.approx(
+        expected, abs=1e-5
+    )
+
+
+def test_equal_views_and_a_single_anchor_have_no_gap() -> None:
+    rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    others = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    assert float(relation_gap(rows, rows, others, 0.1, 0.1)) == pytest.approx(0.0, abs=1e-6)
+    assert float(relation_gap(rows, others, rows[:1], 0.1, 0.1)) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("anchors", ["batch", "halves"])
+def test_the_received_model_is_frozen(anchors: str) -> None:
+    setup = tiny_setup(tiny_config("fedx", method__anchors=anchors))
+    net = setup.make_net()
+    data = setup.client_data(0, "cpu")
+    setup.method.before_local(net, data, CLIENT)
+    views = torch.rand(2, 6, *setup.spec.image_shape).unbind()
+    others = (torch.rand(6, *setup.spec.image_shape),) if anchors == "batch" else ()
+    batch = Batch(views, torch.full((6,), -1), torch.arange(6), second_batch=others)
+    before = {name: value.clone() for name, value in net["target_encoder"].named_buffers()}
+    out = setup.method.loss(net, batch, CLIENT)
+    out.total.backward()
+    assert set(out.parts) == {"received", "relations"}
+    for name, parameter in net.named_parameters():
+        assert (parameter.grad is None) == name.startswith("target_"), name
+    for name, value in net["target_encoder"].named_buffers():
+        assert torch.equal(value, before[name])
+
+
+def test_two_images_in_halves_have_one_anchor_each() -> None:
+    setup = tiny_setup(tiny_config("fedx", method__anchors="halves"))
+    net = setup.make_net()
+    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
+    views = torch.rand(2, 2, *setup.spec.image_shape).unbind()
+    out = setup.method.loss(net, Batch(views, torch.tensor([-1, -1]), torch.arange(2)), CLIENT)
+    assert float(out.parts["relations"]) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(1.0, -1.5), (0.5, -1.25), (0.2, -1.1)])
+def test_fedscs_loss_by_hand(own: float, expected: float) -> None:
+    """Orthonormal pairs: R = I / 2, |R|^2 = 1/2, tr(R O) = 1/2."""
+    eye = torch.eye(2)
+    value = correlation_contrast(eye, eye, torch.diag(torch.tensor([1.0, 0.0])), torch.tensor(own))
+    assert float(value) == pytest.approx(expected)
+
+
+def test_at_one_share_of_k_clients_the_mean_gradient_is_that_of_pooled_data() -> None:
+    rng = torch.Generator().manual_seed(0)
+    parts = [torch.randn(4, 3, generator=rng).double().requires_grad_(True) for _ in range(3)]
+    matrices = [part.detach().T @ part.detach() / 4 for part in parts]
+    for k, part in enumerate(parts):
+        others = torch.stack([m for j, m in enumerate(matrices) if j != k]).mean(dim=0)
+        share = torch.tensor(1 / 3).double()
+        correlation_contrast(part, part, others, share).backward()
+    pooled = torch.cat([part.detach() for part in parts]).requires_grad_(True)
+    whole = pooled.T @ pooled / 12
+    (whole.square().sum() - 2 * pooled.square().sum() / 12).backward()
+    assert pooled.grad is not None
+    mine = torch.cat([part.grad for part in parts if part.grad is not None]) / 3
+    torch.testing.assert_close(mine, pooled.grad)
+
+
+def test_matrices_of_clients_add_up_and_the_own_one_is_left_out() -> None:
+    setup = tiny_setup(tiny_config("fedsc", method__augmentation="simclr-m", method__passes=2))
+    net, method = setup.make_net().eval(), setup.method
+    answers = []
+    with torch.no_grad():
+        for k in range(3):
+            client = Client(k, 0, generator(0, "survey", 0, k))
+            answers.append(method.pre_round(net, setup.client_data(k, "cpu"), client))
+    for answer in answers:
+        matrix = answer["correlation"]
+        torch.testing.assert_close(matrix, matrix.T)
+        assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-5
+        assert float(matrix.trace()) <= 4.0 + 1e-4  # mu
+    sums = {name: sum(a[name].double() for a in answers) for name in answers[0]}
+    method.server_pre_round(net, sums, None)  # type: ignore[arg-type]
+    client = Client(1, 0, torch.Generator(), answers=answers[1])
+    method.before_local(net, setup.client_data(1, "cpu"), client)
+    expected = (answers[0]["correlation"] + answers[2]["correlation"]) / 2
+    torch.testing.assert_close(net.tensor("others.correlation"), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_its_bytes_are_a_matrix_each_way(tmp_path: Path) -> None:
+    """More than FedAvg: d^2 + 1 numbers up; down with the model and again before the training."""
+    config = tiny_config("fedsc", federation__num_rounds=1)
+    dim = config.method["projection_dim"]
+    assert isinstance(dim, int)
+    trainer = train(tiny_setup(config), tmp_path)
+    clients = config.cohort_size
+    up, down = trainer.ledger.up, trainer.ledger.down
+    assert up["correlation"] + up["count"] == 4 * clients * (dim**2 + 1)
+    assert down["correlations"] == 2 * 4 * clients * dim**2
+    assert down["correlation_count"] == 2 * 4 * clients
+
+
+@pytest.mark.parametrize(("clients", "share"), [(1, 1.0), (2, 0.2)])
+def test_a_client_that_is_alone_in_a_round_has_the_plain_loss(clients: int, share: float) -> None:
+    setup = tiny_setup(tiny_config("fedsc"))
+    net, method = setup.make_net(), setup.method
+    matrix = torch.eye(*net.tensor("correlations").shape)
+    sums = {"correlation": clients * matrix, "count": torch.tensor([float(clients)])}
+    method.server_pre_round(net, sums, None)  # type: ignore[arg-type]
+    late = Client(0, 10**6, torch.Generator(), answers={"correlation": matrix})
+    method.before_local(net, setup.client_data(0, "cpu"), late)
+    assert float(net.tensor("others.own_share")) == pytest.approx(share)
+    left = matrix if clients == 2 else torch.zeros_like(matrix)
+    torch.testing.assert_close(net.tensor("others.correlation"), left)

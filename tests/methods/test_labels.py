@@ -1,0 +1,383 @@
+"""Methods on labels: supervised, SemiFed, CBAFed, and contrasts with some labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import (
+    Client,
+    ConfigError,
+    DataSpec,
+    Loss,
+    Net,
+    RoundPlan,
+    Server,
+    Upload,
+)
+from fedbench.bench.nn.losses import client_cross_entropy
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
+
+CLIENT = Client(0, 0, generator(0, "client"))
+
+
+def test_the_loss_is_the_mean_over_views() -> None:
+    setup = tiny_setup(tiny_config("supervised", method__num_views=2))
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    labels = torch.tensor([0, 9, 3, 3, 1])
+    out = setup.method.loss(net, Batch(views, labels), CLIENT)
+    logits = [net["classifier"](net["encoder"](view)) for view in views]
+    expected = (F.cross_entropy(logits[0], labels) + F.cross_entropy(logits[1], labels)) / 2
+    torch.testing.assert_close(out.total, expected)
+    assert len(setup.method.needs().views) == 2
+
+
+def test_only_labelled_images_are_trained_on() -> None:
+    setup = tiny_setup(tiny_config("supervised", data__label_fraction=0.3))
+    visible = setup.client_data(1, "cpu")
+    chosen = setup.partition.client(1)
+    assert len(chosen) == 20
+    assert len(visible) == 6  # 0.3 * 20
+    shown = chosen[setup.labels[chosen] >= 0]
+    assert torch.equal(visible.labels, torch.from_numpy(setup.dataset.train_labels[shown]))
+    assert torch.equal(visible.images, torch.from_numpy(setup.images[shown]))
+
+
+LABELS = torch.tensor([3, -1, -1, 8, -1])
+
+
+def semifed(**values: Any) -> Setup:
+    return tiny_setup(tiny_config("semifed", **{"data__label_fraction": 0.25, **values}))
+
+
+def computed(setup: Setup, labels: torch.Tensor = LABELS) -> tuple[Loss, dict[str, torch.Tensor]]:
+    """Return the loss after a step away from the received model, and its logits by name."""
+    net = setup.make_net()
+    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b", "c"))
+    received = net["classifier"](net["encoder"].eval()(views[2])).detach()
+    net["encoder"].train()
+    with torch.no_grad():
+        net.tensor("classifier.weight").mul_(-2.0)
+    weak, strong = (net["classifier"](net["encoder"](view)) for view in views[:2])
+    out = setup.method.loss(net, Batch(views, labels), CLIENT)
+    return out, {"weak": weak, "strong": strong, "received": received}
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.11, 1.0])
+def test_semifeds_loss_by_hand(threshold: float) -> None:
+    values = {"method.consistency_weight": 0.5, "method.pseudo_weight": 2.0}
+    out, logits = computed(semifed(**values, **{"method.threshold": threshold}))
+    supervised = F.cross_entropy(logits["weak"][[0, 3]], LABELS[[0, 3]])
+    hidden = [1, 2, 4]
+    p, q = logits["weak"][hidden].softmax(1), logits["strong"][hidden].softmax(1)
+    divergence = (p * (p.log() - q.log())).sum() / 3
+    pseudo = torch.zeros(())
+    for i in hidden:
+        guess = logits["received"][i].softmax(0)
+        if guess.max() >= threshold:
+            pseudo = pseudo - logits["strong"][i].log_softmax(0)[guess.argmax()] / 3
+    torch.testing.assert_close(out.total, supervised + 0.5 * divergence + 2.0 * pseudo)
+    torch.testing.assert_close(out.parts["pseudo-labels"], 2.0 * pseudo.detach())
+    assert bool(pseudo > 0) == (threshold < 1)
+    assert len(out.features) == 2
+
+
+def test_a_labelled_batch_is_cross_entropy_of_the_weak_view() -> None:
+    labels = torch.tensor([3, 1, 1, 8, 0])
+    out, logits = computed(semifed(), labels)
+    torch.testing.assert_close(out.total, F.cross_entropy(logits["weak"], labels))
+
+
+def test_the_first_rounds_can_be_without_guesses() -> None:
+    setup = semifed(method__warmup_rounds=2)
+    data = setup.client_data(0, "cpu")
+    for index, expected in ((0, 5), (1, 5), (2, 20)):  # a quarter of 20 images are labelled
+        client = Client(0, index, generator(0, "client"))
+        assert len(setup.method.before_local(setup.make_net(), data, client)) == expected
+
+
+def test_the_received_model_costs_no_traffic_and_leaves_no_trace(tmp_path: Path) -> None:
+    setup = semifed()
+    net = setup.make_net()
+    assert not [name for name in net.state_dict() if name.startswith("target")]
+    sizes = sum(p.numel() for part in ("encoder", "classifier") for p in net[part].parameters())
+    ledger = Ledger.of_client(setup.layout(net))
+    assert (ledger.bytes_up, ledger.bytes_down) == (4 * sizes, 4 * sizes)
+    runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
+    vector = runner.binding.server.data.clone()
+    uploads = torch.empty(2, runner.layout.upload_size)
+    runner.run(Task(0, 0, RoundPlan(1)), vector, uploads[0])
+    runner.run(Task(1, 0, RoundPlan(1)), vector, torch.empty_like(uploads[0]))
+    runner.run(Task(0, 0, RoundPlan(1)), vector, uploads[1])  # earlier clients change nothing
+    assert torch.equal(uploads[0], uploads[1])
+
+
+SERVER = Server(0, generator(0, "server"), {})
+
+
+def cbafed(**values: Any) -> Setup:
+    return tiny_setup(tiny_config("cbafed", **{"data__label_fraction": 0.25, **values}))
+
+
+def client(index: int) -> Client:
+    return Client(0, index, generator(0, "client"))
+
+
+def certain_of(net: Net, label: int, probability: float) -> None:
+    """Make the classifier give `label` this probability on every image, the next one the rest."""
+    with torch.no_grad():
+        net.tensor("classifier.weight").zero_()
+        bias = net.tensor("classifier.bias")
+        bias.fill_(-50.0)
+        bias[label], bias[label + 1] = (torch.tensor([probability, 1 - probability])).log()
+
+
+def test_warm_up_keeps_the_labelled_images() -> None:
+    setup = cbafed(method__warmup_rounds=3)
+    data = setup.client_data(0, "cpu")
+    selected = setup.method.before_local(setup.make_net(), data, client(2))
+    assert len(selected) == 5  # a quarter of 20
+    assert torch.equal(selected.labels, data.labels[data.labels >= 0])
+
+
+@pytest.mark.parametrize(
+    ("probability", "shares", "accepted", "guess"),
+    [
+        # Shares of 0.1 have deviation 0, so every threshold is 0.1 + 0.84 = 0.94.
+        (0.95, [0.1] * 10, True, 2),
+        (0.93, [0.1] * 10, False, 2),
+        # Deviation sqrt(2 * 0.08^2 / 9) = 0.0377, so class 2 needs 0.9023 (0.9042 if divided by
+        # 10); class 3 is rare, below 0.03: otherwise the second guess is taken.
+        (0.903, [0.1, 0.1, 0.1, 0.02, 0.1, 0.1, 0.1, 0.1, 0.1, 0.18], True, 2),
+        (0.902, [0.1, 0.1, 0.1, 0.02, 0.1, 0.1, 0.1, 0.1, 0.1, 0.18], True, 3),
+        # Class 2 has share 1, deviation 0.315: 1 + 0.84 - 0.315 is capped at 0.95.
+        (0.951, [0.0, 0.0, 1.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], True, 2),
+        (0.949, [0.0, 0.0, 1.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], False, 2),
+        # Class 2 has share 0 and needs 0.84 - 0.3153 = 0.5247 (0.5409 if divided by 10).
+        (0.53, [0.0, 0.0, 0.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], True, 2),
+    ],
+)
+def test_pseudo_labels_follow_the_thresholds(
+    probability: float, shares: list[float], accepted: bool, guess: int
+) -> None:
+    setup = cbafed()
+    net, data = setup.make_net(), setup.client_data(0, "cpu")
+    certain_of(net, 2, probability)
+    net.tensor("class_share").copy_(torch.tensor(shares))
+    selected = setup.method.before_local(net, data, client(1))
+    assert net.training
+    assert len(selected) == (20 if accepted else 5)
+    known = data.labels >= 0
+    if accepted:  # order is kept, true labels stay
+        assert torch.equal(selected.labels[known], data.labels[known])
+        assert (selected.labels[~known] == guess).all()
+    counts = setup.method.after_local(net, selected, client(1))["class_counts"]
+    assert counts.sum() == len(selected)
+    assert torch.equal(counts.long(), torch.bincount(selected.labels, minlength=10))
+
+
+def test_one_class_is_refused() -> None:
+    setup = cbafed()
+    spec = DataSpec((1, 8, 8), 1, 4, labelled=True)
+    with pytest.raises(ConfigError, match="2 classes"):
+        setup.method.build(setup.backbone, spec)
+
+
+def test_the_server_adds_up_the_newest_counts_of_every_client() -> None:
+    setup = cbafed()
+    net = setup.make_net()
+
+    def send(client_id: int, **counts: int) -> None:
+        sent = torch.zeros(10, dtype=torch.int32)
+        for name, number in counts.items():
+            sent[int(name[1:])] = number
+        uploads = [Upload(client_id, int(sent.sum()), 1, {"class_counts": sent})]
+        setup.method.server_step(net, uploads, SERVER)
+
+    send(0, c3=30, c4=10)
+    send(2, c4=20)
+    expected = torch.zeros(10)
+    expected[3], expected[4] = 0.5, 0.5
+    torch.testing.assert_close(net.tensor("class_share"), expected)
+    send(0, c3=60)  # replaces client 0's: 60 of class 3, 20 of class 4
+    expected[3], expected[4] = 0.75, 0.25
+    torch.testing.assert_close(net.tensor("class_share"), expected)
+    assert SERVER.log["trained-images"] == 60
+
+
+def test_cbafeds_loss_is_the_mean_over_views() -> None:
+    setup = cbafed()
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    labels = torch.tensor([0, 9, 3, 3, 1])
+    out = setup.method.loss(net, Batch(views, labels), client(1))
+    terms = [F.cross_entropy(net["classifier"](net["encoder"](v)), labels) for v in views]
+    torch.testing.assert_close(out.total, (terms[0] + terms[1]) / 2)
+
+
+def test_shares_come_down_and_counts_go_up() -> None:
+    setup = cbafed()
+    net = setup.make_net()
+    weights = sum(p.numel() for p in net.parameters())
+    ledger = Ledger.of_client(setup.layout(net))
+    ledger.add_extras(setup.method.after_local(net, setup.client_data(0, "cpu").keep(
+        torch.tensor([], dtype=torch.long)), client(0)))  # fmt: skip
+    assert ledger.bytes_down == 4 * weights + 4 * 10
+    assert ledger.bytes_up == 4 * weights + 4 * 10
+
+
+def test_it_learns_and_labels_more_and_more(tmp_path: Path) -> None:
+    setup = cbafed(
+        client__lr=0.2,
+        client__local_epochs=3,
+        federation__num_rounds=10,
+        method__augmentation="base",
+        method__base_threshold=0.2,
+        seed=2,
+    )
+    history = train(setup, tmp_path).history
+    assert history[0].parts["trained-images"] == 20  # labelled: a quarter of 80
+    assert history[-1].parts["trained-images"] > 20
+
+
+CLIENT_1 = Client(1, 0, generator(0, "client"))
+
+
+# Three unlabelled, three of class 4, two of class 0, one of class 7.
+MIXED = torch.tensor([4, -1, 0, 4, -1, 7, 0, -1, 4])
+
+
+GROUPS = {-1: [1, 4, 7], 0: [2, 6], 4: [0, 3, 8], 7: [5]}
+
+
+Loop = Callable[[Net, list[Tensor], list[int]], float]
+
+
+def unit(z: Tensor) -> list[float]:
+    length = math.sqrt(sum(float(v) ** 2 for v in z))
+    return [float(v) / length for v in z]
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def simclr_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
+    """SimCLR's loss of one group at temperature 0.5; views pick their partner among all others."""
+    z1, z2 = (net["projector"](view) for view in h)
+    views = [unit(z1[i]) for i in group] + [unit(z2[i]) for i in group]
+    size, total = len(group), 0.0
+    for i, view in enumerate(views):
+        scores = [math.exp(dot(view, other) / 0.5) for other in views]
+        partner = (i + size) % (2 * size)
+        total -= math.log(scores[partner] / (sum(scores) - scores[i]))
+    return total / (2 * size)
+
+
+def spectral_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
+    z1, z2 = (net["projector"](view) for view in h)
+    near = sum(dot(unit(z1[i]), unit(z2[i])) for i in group) / len(group)
+    far = [dot(unit(z1[i]), unit(z2[j])) ** 2 for i in group for j in group if i != j]
+    return -2 * near + sum(far) / len(far)
+
+
+def simsiam_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
+    z = [net["projector"](view) for view in h]
+    p = [net["predictor"](projection) for projection in z]
+    pairs = [(p[0][i], z[1][i]) for i in group] + [(p[1][i], z[0][i]) for i in group]
+    return -sum(dot(unit(a), unit(b)) for a, b in pairs) / len(pairs)
+
+
+METHODS: list[tuple[str, dict[str, Any], Loop, set[int]]] = [
+    # A group of one has no negatives and adds nothing; SimSiam needs none.
+    ("simclr", {"method__temperature": 0.5}, simclr_loop, {-1, 0, 4}),
+    ("spectral", {"method__num_outputs": None}, spectral_loop, {-1, 0, 4}),
+    ("simsiam", {"method__heads": "m"}, simsiam_loop, {-1, 0, 4, 7}),
+]
+
+
+def made(spec: str, fields: dict[str, Any]) -> tuple[Setup, Net, Batch]:
+    setup = tiny_setup(tiny_config(spec, data__label_fraction=0.5, **fields))
+    views = tuple(torch.randn(9, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    return setup, setup.make_net(), Batch(views, MIXED)
+
+
+@pytest.mark.parametrize(("spec", "fields", "loop", "groups"), METHODS)
+def test_the_loss_is_summed_over_the_classes_and_the_unlabelled_part(
+    spec: str, fields: dict[str, Any], loop: Loop, groups: set[int]
+) -> None:
+    setup, net, batch = made(spec, fields)
+    out = setup.method.loss(net, batch, CLIENT_1)
+    with torch.no_grad():
+        h = [net["encoder"](view) for view in batch.views]
+        contrast = sum(loop(net, h, GROUPS[label]) for label in groups)
+        named = [(i, c) for c, rows in GROUPS.items() if c >= 0 for i in rows]  # 6 of 9
+        guesses = [torch.log_softmax(net["classifier"](view), dim=1) for view in h]
+        truth = -sum(float(view[i, c]) for view in guesses for i, c in named) / len(named)
+    assert out.parts["labels"].item() == pytest.approx(truth, rel=1e-4)
+    assert out.total.item() == pytest.approx(contrast + truth, rel=1e-4)
+
+
+@pytest.mark.parametrize(("spec", "fields", "loop", "groups"), METHODS)
+def test_a_batch_without_labels_is_one_group(
+    spec: str, fields: dict[str, Any], loop: Loop, groups: set[int]
+) -> None:
+    setup, net, batch = made(spec, fields)
+    out = setup.method.loss(net, Batch(batch.views, torch.full((9,), -1)), CLIENT_1)
+    with torch.no_grad():
+        h = [net["encoder"](view) for view in batch.views]
+        assert out.total.item() == pytest.approx(loop(net, h, list(range(9))), rel=1e-4)
+    out.total.backward()
+    gradient = net.tensor("classifier.weight").grad
+    assert gradient is not None
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("spec", ["simclr", "spectral"])
+def test_groups_that_are_all_too_small_leave_the_classifier(spec: str) -> None:
+    setup, net, batch = made(spec, {})
+    rows = [0, 1, 2]  # classes 4, hidden, 0
+    views = tuple(view[rows] for view in batch.views)
+    out = setup.method.loss(net, Batch(views, MIXED[rows]), CLIENT_1)
+    torch.testing.assert_close(out.total.detach(), out.parts["labels"])
+    hidden = setup.method.loss(net, Batch(views, torch.tensor([4, 7, 0])), CLIENT_1)
+    assert torch.isfinite(hidden.total)
+
+
+@pytest.mark.parametrize("spec", ["simclr", "spectral", "simsiam"])
+def test_the_classifier_is_there_when_there_are_labels(spec: str) -> None:
+    """Labels add a classifier of 16 x 10 weights and 10 biases."""
+    sizes = []
+    for fraction in (0.0, 0.1):
+        setup = tiny_setup(tiny_config(spec, data__label_fraction=fraction))
+        net = setup.make_net()
+        sizes.append(sum(p.numel() for p in net.parameters()))
+        assert isinstance(net["classifier"], nn.Linear) if fraction else "classifier" not in net
+    assert sizes[1] - sizes[0] == 16 * 10 + 10
+
+
+@pytest.mark.parametrize(("uv_on", "rows"), [("all", list(range(9))), ("unlabelled", [1, 4, 7])])
+def test_user_verification_sees_all_images_or_the_unlabelled_ones(
+    uv_on: str, rows: list[int]
+) -> None:
+    setup, net, batch = made("simclr+uv", {"method.uv.uv_on": uv_on})
+    out = loss_of(setup.method, net, batch, CLIENT_1)
+    codes = [net["uv_projector"](net["encoder"](view))[rows] for view in batch.views]
+    terms = [client_cross_entropy(c, net.tensor("uv.weight"), 1, 1.0) for c in codes]
+    torch.testing.assert_close(out.parts["uv"], (terms[0] + terms[1]).detach())
+    labelled = Batch(batch.views, MIXED.clamp(min=0))
+    assert ("uv" in loss_of(setup.method, net, labelled, CLIENT_1).parts) == (uv_on == "all")

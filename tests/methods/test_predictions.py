@@ -1,0 +1,388 @@
+"""BYOL, SimSiam and divergence-aware updates: losses, targets, and clients that remember."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Loss,
+    Needs,
+    Net,
+    RoundPlan,
+    Server,
+)
+from fedbench.bench.nn import Backbone
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import Setup
+from fedbench.methods.divergence import ONLINE, DivergenceAware, mean_distance, mix
+
+CLIENT = Client(0, 0, generator(0, "client"))
+
+
+STATEFUL = {"method__target": "personal", "method__update": "fedu"}
+
+
+def setup_of(**fields: Any) -> Setup:
+    return tiny_setup(tiny_config("byol", **fields))
+
+
+def batch_of(size: int = 5) -> Batch:
+    views = tuple(torch.randn(size, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    return Batch(views, torch.full((size,), -1))
+
+
+def moved(net: Net, *parts: str, by: float = 0.1) -> None:
+    with torch.no_grad():
+        for part in parts:
+            for value in net[part].parameters():
+                value.add_(by * torch.randn(value.shape, generator=generator(0, part)))
+
+
+def test_the_loss_of_byol_by_hand() -> None:
+    setup, batch = setup_of(), batch_of()
+    net = setup.make_net()
+    moved(net, "encoder", "projector")
+    out = setup.method.loss(net, batch, CLIENT)
+    h = [net["encoder"](view) for view in batch.views]
+    p = [net["predictor"](net["projector"](features)) for features in h]
+    t = [net["target_projector"](net["target_encoder"](view)) for view in batch.views]
+    cosines = F.cosine_similarity(p[0], t[1]).mean() + F.cosine_similarity(p[1], t[0]).mean()
+    torch.testing.assert_close(out.total, -cosines / 2)
+    torch.testing.assert_close(out.features[1], h[1])
+
+
+def test_no_gradient_reaches_the_target() -> None:
+    setup = setup_of()
+    net = setup.make_net()
+    setup.method.loss(net, batch_of(), CLIENT).total.backward()
+    for name, parameter in net.named_parameters():
+        assert (parameter.grad is None) == name.startswith("target_"), name
+
+
+@pytest.mark.parametrize(("inverted", "share"), [(False, 0.9), (True, 0.1)])
+def test_the_target_follows_after_the_step(inverted: bool, share: float) -> None:
+    setup = setup_of(method__ema_decay=0.9, method__ema_inverted=inverted)
+    net = setup.make_net()
+    moved(net, "encoder", "projector")
+    before = copy.deepcopy(net)
+    setup.method.after_step(net, Loss(torch.zeros(())), CLIENT)
+    for part in ("encoder", "projector"):
+        old, online = before[f"target_{part}"].state_dict(), before[part].state_dict()
+        for name, value in net[f"target_{part}"].state_dict().items():
+            torch.testing.assert_close(value, share * old[name] + (1 - share) * online[name])
+            assert torch.equal(net[part].state_dict()[name], online[name])
+
+
+def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: int) -> str:
+    """Name the net that a target equals when a client's last round begins."""
+    runner = ClientRunner(setup, torch.device("cpu"), folder)
+    server = runner.binding.server.data.clone()
+    out = torch.empty(runner.layout.upload_size)
+    for index in range(rounds):
+        runner.run(Task(0, index, RoundPlan(1), index - 1 if index else None), server, out)
+    net = runner.binding.net
+    previous = net.tensor("target_encoder.stem.weight").detach().clone()
+    if changed:
+        server = server + 0.01
+    runner.binding.server.data.copy_(server)
+    client = Client(0, rounds, generator(0, "client"))
+    setup.method.before_local(net.train(), setup.client_data(0, "cpu"), client)
+    target, online = net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight")
+    if rounds and torch.equal(target, previous):
+        return "own"
+    return "received" if torch.equal(target, online) else "other"
+
+
+def test_who_gives_the_target(tmp_path: Path) -> None:
+    def at(kind: str, rounds: int, **fields: Any) -> str:
+        setup = setup_of(method__target=kind, **fields)
+        folder = tmp_path / f"{kind}-{rounds}-{len(fields)}"
+        return target_at_the_start(setup, folder, changed=True, rounds=rounds)
+
+    # All of the server's vector moved by 0.01, its targets included.
+    assert at("personal", 0) == "received"  # a first round that is not round 0 of the run
+    assert at("personal", 1) == "own"
+    assert at("reinit", 0) == "received"
+    assert at("reinit", 1) == "received"
+    assert at("averaged", 1) == "received"
+    assert at("personal", 1, method__update="fedema") == "own"
+
+
+def test_updates_that_remember_need_a_target_at_home() -> None:
+    with pytest.raises(ConfigError, match=r"method.target"):
+        tiny_config("byol", method__update="fedu")
+    setup = setup_of(**STATEFUL)
+    personal = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}
+    assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
+
+
+class TestStateful(MethodContract):
+    """Contract for clients with a personal target, predictor and record."""
+
+    spec = "byol"
+    fields: Mapping[str, Any] = MappingProxyType(STATEFUL)
+
+
+class TestReinit(MethodContract):
+    """Contract for a target that lives for one round."""
+
+    spec = "byol"
+    fields: Mapping[str, Any] = MappingProxyType({"method__target": "reinit"})
+
+
+def simsiam(**fields: Any) -> Setup:
+    return tiny_setup(tiny_config("simsiam", **fields))
+
+
+@pytest.mark.parametrize("heads", ["o", "m", "m-pre"])
+def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
+    setup = simsiam(method__heads=heads)
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    h = [net["encoder"](view) for view in views]
+    z = [net["projector"](features) for features in h]
+    p = [net["predictor"](features) for features in z]
+    cosines = F.cosine_similarity(p[0], z[1]).mean() + F.cosine_similarity(p[1], z[0]).mean()
+    torch.testing.assert_close(out.total, -cosines / 2)
+    torch.testing.assert_close(out.features[0], h[0])
+    assert 0 < out.parts["spread"].item() <= 1
+
+
+def test_projections_get_their_gradient_through_the_predictor_only() -> None:
+    setup = simsiam()
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    with torch.no_grad():
+        net.tensor(
+            "predictor.3.weight"
+        ).zero_()  # a constant prediction: nothing flows back through it
+    setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT).total.backward()
+    bias = net.tensor("predictor.3.bias").grad
+    assert bias is not None
+    assert bool(bias.any())
+    gradients = [p.grad for part in ("encoder", "projector") for p in net[part].parameters()]
+    assert not any(g is not None and bool(g.any()) for g in gradients)
+
+
+def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
+    setup = simsiam(method__update="frozen-predictor")
+    trainer = train(setup, tmp_path)
+    for slot in trainer.layout.server:
+        same = torch.equal(
+            trainer.vector[slot.start : slot.stop], trainer.initial[slot.start : slot.stop]
+        )
+        assert same == (slot.name.startswith(("predictor", "initial_predictor")))
+
+
+def test_updates_differ_only_once_a_client_has_a_past(tmp_path: Path) -> None:
+    rules: tuple[dict[str, Any], ...] = (
+        {"method__update": "average"},
+        {"method__update": "fedu", "method__predictor_threshold": 1e9},
+        {"method__update": "fedu", "method__predictor_threshold": 0.0},
+        {"method__update": "fedema"},
+    )
+    after = []
+    for number, rule in enumerate(rules):
+        trainer = train(simsiam(**rule), tmp_path / str(number), rounds=1)
+        after.append([trainer.vector.clone()])
+        trainer = train(simsiam(**rule), tmp_path / str(number))
+        after[-1].append(trainer.vector.clone())
+    for first, _ in after:
+        assert torch.equal(first, after[0][0])
+    average, never, always, fedema = (second for _, second in after)
+    assert torch.equal(never, average)  # no divergence reaches the threshold
+    assert not torch.equal(always, average)
+    assert not torch.equal(fedema, average)
+    assert not torch.equal(fedema, always)
+
+
+class TestFedEMA(MethodContract):
+    """Contract for the rule with the largest memory."""
+
+    spec = "simsiam"
+    fields: Mapping[str, Any] = MappingProxyType({"method__update": "fedema"})
+
+
+NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
+
+
+class Toy(DivergenceAware):
+    """Method with a net of two convolutions; `record` forces a record under every rule."""
+
+    record: bool = False
+
+    @property
+    def keeps_record(self) -> bool:
+        return self.record or super().keeps_record
+
+    def needs(self) -> Needs:
+        return Needs(views=("plain",))
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        raise NotImplementedError
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        raise NotImplementedError
+
+
+def make(method: Toy) -> Net:
+    with scope(0, "init"):
+        encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 2))
+        predictor = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        net = Net({"encoder": encoder, "projector": nn.Linear(2, 3), "predictor": predictor})
+    method.add_memory(net)
+    return net
+
+
+def at(round_index: int) -> Client:
+    return Client(0, round_index, generator(0, "client", round_index))
+
+
+def restore(method: Toy, net: Net) -> None:
+    method.server_step(net, [], Server(0, generator(0, "server"), {}))
+
+
+def shift(module: nn.Module, by: float) -> None:
+    with torch.no_grad():
+        for value in (*module.parameters(), *module.buffers()):
+            value.add_(by)
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def test_mean_distance_equals_a_loop() -> None:
+    before = [torch.randn(2, 3, generator=generator(0, "a")), torch.zeros(4)]
+    after = [torch.randn(2, 3, generator=generator(0, "b")), torch.full((4,), 3.0)]
+    first = math.sqrt(
+        sum(
+            (x - y) ** 2
+            for x, y in zip(*(t[0].flatten().tolist() for t in (before, after)), strict=True)
+        )
+    )
+    # The second moved by 3 in each of four places: 6.
+    assert mean_distance(before, after).item() == pytest.approx((first + 6) / 2, rel=1e-6)
+    assert mean_distance(before, before).item() == 0
+
+
+def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
+    both = [Net({"encoder": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3)}) for _ in range(2)]
+    received, trained = both
+    shift(trained, 2.0)
+    old, new = state(received), state(trained)
+    mix(received, trained, 0.25)
+    for name, value in state(received).items():
+        torch.testing.assert_close(value, 0.25 * new[name] + 0.75 * old[name])
+    mix(received, trained, 1.0)
+    assert all(torch.equal(value, new[name]) for name, value in state(received).items())
+    torch.testing.assert_close(state(trained), new)
+
+
+def play(method: Toy, net: Net, index: int, moved: float, server: Net) -> tuple[bool, Net]:
+    """Play one round; return whether it starts from the server alone, and its first net."""
+    for part in ONLINE:
+        mix(net[part], server[part], 1.0)
+    from_server = method.begin_round(net, at(index))
+    began = copy.deepcopy(net)
+    for part in ONLINE:
+        shift(net[part], moved)
+    method.after_local(net, NO_DATA, at(index))
+    return from_server, began
+
+
+def test_fedu_keeps_the_clients_predictor_after_a_long_way() -> None:
+    method = Toy(update="fedu")
+    server, net = make(Toy()), make(method)
+    shift(server["predictor"], 5.0)
+    # Convolutions have 18 and 8 weights; all move by m: d = m (sqrt 18 + sqrt 8) / 2 = 3.536 m.
+    way = (math.sqrt(18) + math.sqrt(8)) / 2
+    from_server, began = play(method, net, 0, 0.2, server)  # d = 0.707
+    assert from_server
+    assert net.tensor("own_record.divergence").item() == pytest.approx(0.2 * way, rel=1e-5)
+    assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
+    stored = state(net["predictor"])
+
+    shift(server["predictor"], 1.0)
+    from_server, began = play(method, net, 3, 0.1, server)  # missed rounds do not matter; d = 0.354
+    assert not from_server
+    for name, value in state(began["predictor"]).items():
+        assert torch.equal(value, stored[name])
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+
+    _, began = play(method, net, 4, 0.1, server)  # the last way was short
+    assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
+
+
+def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
+    method = Toy(update="fedema")
+    server, net = make(Toy()), make(method)
+    way = (math.sqrt(18) + math.sqrt(8)) / 2
+    assert play(method, net, 0, 0.2, server)[0]
+    scale = 0.7 / (0.2 * way)
+    assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)
+    before = {part: state(net[part]) for part in ONLINE}
+
+    shift(server, -1.0)
+    from_server, began = play(
+        method, net, 1, 0.1, server
+    )  # the last way gives the share 0.7 itself
+    assert not from_server
+    for part in ONLINE:
+        for name, received in state(server[part]).items():
+            expected = 0.7 * before[part][name] + 0.3 * received
+            torch.testing.assert_close(began[part].state_dict()[name], expected)
+    assert net.tensor("own_record.divergence").item() == pytest.approx(0.1 * way, rel=1e-4)
+    assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)  # fixed for good
+
+    before = {part: state(net[part]) for part in ONLINE}
+    _, began = play(method, net, 2, 0.1, server)  # half the way: share 0.35
+    name, received = "0.weight", server.tensor("predictor.0.weight")
+    expected = 0.35 * before["predictor"][name] + 0.65 * received
+    torch.testing.assert_close(began.tensor("predictor.0.weight").detach(), expected.detach())
+
+    from_server, began = play(method, net, 4, 0.1, server)  # round 3 was missed
+    assert from_server
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+
+
+def test_a_client_that_never_moved_has_no_scale_yet() -> None:
+    method = Toy(update="fedema")
+    server, net = make(Toy()), make(method)
+    play(method, net, 0, 0.0, server)
+    assert net.tensor("own_record.scale").item() == 0
+    from_server, began = play(method, net, 1, 0.2, server)
+    assert not from_server
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+    assert net.tensor("own_record.scale").item() > 0
+    assert bool(net.tensor("own_record.scale").isfinite())
+
+
+def test_the_frozen_predictor_comes_back() -> None:
+    method = Toy(update="frozen-predictor")
+    net = make(method)
+    before = state(net)
+    for part in ONLINE:
+        shift(net[part], 1.0)
+    restore(method, net)
+    for name, value in state(net).items():
+        same = torch.equal(value, before[name])
+        assert same == (not name.startswith(("encoder", "projector")))
