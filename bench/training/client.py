@@ -30,11 +30,10 @@ from fedbench.bench.training.setup import Setup
 class Task:
     """One client's part of a round."""
 
-    client_id: int  # the client
-    round_index: int  # the round, from 0
-    plan: RoundPlan  # of the round
-    # Round that stored the client's personal tensors; None = none did.
-    personal_round: int | None = None
+    client_id: int
+    round_index: int  # from 0
+    plan: RoundPlan
+    personal_round: int | None = None  # which stored its personal tensors; None = none did
     pre_round: bool = False  # do not train, but send the statistics before the round
 
     def settings(self, config: ClientConfig) -> ClientConfig:
@@ -47,14 +46,13 @@ class Task:
 class Trained:
     """Result of a client's part of a round besides the uploaded tensors."""
 
-    client_id: int  # the client
+    client_id: int
     num_examples: int  # images it trained on
-    num_steps: int  # optimizer steps it made
+    num_steps: int
     loss: float  # mean loss over its steps; NaN if it made none
     finite: bool  # whether every loss was finite
     parts: Mapping[str, float] = field(default_factory=dict)  # means of the logged terms
-    # Tensors that `after_local` sends to the server.
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # of `after_local`
     wire: Ledger = field(default_factory=Ledger)  # extras, activations and gradients that crossed
     stored_personal: bool = False  # whether personal tensors or an optimizer's state were stored
 
@@ -63,7 +61,7 @@ class Trained:
 class LocalRun:
     """One client's local training while it goes on."""
 
-    task: Task  # the client's part of the round
+    task: Task
     client: Client  # for the hooks
     data: ClientData  # the images that `before_local` chose
     batches: Iterator[Batch]  # those that are left
