@@ -58,9 +58,7 @@ DATA_DIR = _place("Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.c
 _CONFIG = _value("YAML file over the preset; repeatable.", "--config", kind=list[Path] | None)
 _SEED = _value("Seed of all random draws; for tune, of the search and each trial's first run.")
 _DEVICE = Option(
-    "Device to compute on; auto prefers a GPU.",
-    kind=Literal["auto", "cpu", "cuda"],
-    panel="Places",
+    "Device to compute on; auto prefers a GPU.", kind=Literal["auto", "cpu", "cuda"], panel="Places"
 )
 
 

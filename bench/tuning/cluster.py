@@ -79,8 +79,7 @@ class Cluster:
         float | None, _share("GPUs per run; may be a fraction, such as 0.5.", limits={"min": 0})
     ] = None
     workers: Annotated[
-        int,
-        _share("Processes that train one run's clients.", "--workers --cpus-per-trial", CORES),
+        int, _share("Processes that train one run's clients.", "--workers --cpus-per-trial", CORES)
     ] = 1
     lanes: Annotated[int | None, replace(LANES, panel=_PANEL)] = None
     address: Annotated[
@@ -167,10 +166,7 @@ class Cost:
 
 
 def estimate_cost(
-    configs: Sequence[RunConfig],
-    cluster: Cluster,
-    share: Share,
-    places: Places,
+    configs: Sequence[RunConfig], cluster: Cluster, share: Share, places: Places
 ) -> Cost:
     """Estimate the cost of runs from a round of each distinct model; seeds change no cost."""
     from fedbench.bench.runs.estimate import Estimator, start_seconds

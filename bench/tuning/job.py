@@ -18,14 +18,7 @@ from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import (
-    Origin,
-    Paused,
-    Place,
-    execute,
-    facts,
-    untrained_figures,
-)
+from fedbench.bench.runs.execute import Origin, Paused, Place, execute, facts, untrained_figures
 from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text

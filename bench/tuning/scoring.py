@@ -16,12 +16,7 @@ from typing import Any
 
 from fedbench.bench.evaluation.objectives.accumulator import bytes_sent, with_noise
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
-from fedbench.bench.evaluation.objectives.names import (
-    DEFAULT,
-    GATE,
-    OF_CLIENTS,
-    ClientObjective,
-)
+from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
@@ -180,9 +175,7 @@ def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, floa
 
 
 def cautions(
-    best: Mapping[str, Any],
-    untrained: Sequence[Mapping[str, float]],
-    scoring: Scoring,
+    best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]], scoring: Scoring
 ) -> tuple[str, ...]:
     """List the reasons not to trust the best trial of a study beside encoders at random init."""
     objectives = scoring.scores(untrained)

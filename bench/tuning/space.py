@@ -122,11 +122,7 @@ class SearchSpace:
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return the space in Optuna's types."""
-        from optuna.distributions import (
-            CategoricalDistribution,
-            FloatDistribution,
-            IntDistribution,
-        )
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         def convert(part: FloatRange | IntRange | Choice) -> BaseDistribution:
             if isinstance(part, Choice):

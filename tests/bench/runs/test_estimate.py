@@ -44,8 +44,7 @@ def test_bytes_and_steps_are_those_of_the_run(
 
 
 @pytest.mark.parametrize(
-    "spec",
-    ["simclr+uv", "semifed+uv", pytest.param("central-ae", marks=pytest.mark.extended)],
+    "spec", ["simclr+uv", "semifed+uv", pytest.param("central-ae", marks=pytest.mark.extended)]
 )
 def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -> None:
     """The estimate is an upper bound: not all rounds train on all images.

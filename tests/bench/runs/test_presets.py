@@ -15,11 +15,7 @@ from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.runs.fields import flat_config, known_keys
-from fedbench.bench.runs.presets import (
-    check_preset,
-    load_preset,
-    preset_names,
-)
+from fedbench.bench.runs.presets import check_preset, load_preset, preset_names
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.steps import local_steps

@@ -60,8 +60,7 @@ def curve(store: Store, row: Row) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    extended(["simclr+uv", "pfedae", "orchestra", "cbafed", "central-ae"], "pfedae".__eq__),
+    "spec", extended(["simclr+uv", "pfedae", "orchestra", "cbafed", "central-ae"], "pfedae".__eq__)
 )
 def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: str) -> None:
     """Methods with one encoder, with personal tensors, a server's optimizer, and pooled data."""
@@ -111,8 +110,7 @@ def test_evaluations_between_rounds_need_the_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    ["checkpoint", pytest.param("personal", marks=pytest.mark.extended)],
+    "damage", ["checkpoint", pytest.param("personal", marks=pytest.mark.extended)]
 )
 def test_damaged_weights_are_trained_again(tmp_path: Path, damage: str) -> None:
     config, store = tiny_config("pfedae"), Store(tmp_path / "store")

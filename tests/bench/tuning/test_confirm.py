@@ -62,9 +62,7 @@ def test_what_cannot_be_compared_is_refused_before_the_search(
 
 
 def test_a_configuration_that_diverges_is_not_compared(
-    tmp_path: Path,
-    in_one_process: Callable[..., InOneProcess],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, in_one_process: Callable[..., InOneProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worst trial ended well under the search's seed, and not under the others."""
 

@@ -9,14 +9,7 @@ import pytest
 
 from fedbench.bench.config import row_id
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
-from fedbench.bench.tuning.grid import (
-    Cell,
-    Grid,
-    TunedValues,
-    check_grid,
-    load_grid,
-    plan,
-)
+from fedbench.bench.tuning.grid import Cell, Grid, TunedValues, check_grid, load_grid, plan
 
 
 def cells(grid: Grid | None = None, **given: Any) -> list[Cell]:

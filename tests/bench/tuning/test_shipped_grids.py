@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.leaderboard.data_names import dataset_name
-from fedbench.bench.results.leaderboard.published import (
-    DATASETS,
-    paper_cells,
-)
+from fedbench.bench.results.leaderboard.published import DATASETS, paper_cells
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
@@ -149,11 +146,7 @@ def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
     assert orchestra.config.method["num_global_clusters"] == 256
     tiny = {"data.name": "folder:/b"}
     assert len(cells("mi-table4", preset="mi", set=tiny, content=content)) == 7 * 3 * 5
-    for name, got in (
-        ("hub:/mnist", "mnist"),
-        ("hub:/cifar10", "hub:cifar10"),
-        ("svhn", "svhn"),
-    ):
+    for name, got in (("hub:/mnist", "mnist"), ("hub:/cifar10", "hub:cifar10"), ("svhn", "svhn")):
         given = {"data.name": name}
         with pytest.raises(ConfigError, match=f"data.name: .*{got}"):
             cells("orchestra-table1", preset="mi", set=given, content=content)

@@ -344,10 +344,7 @@ def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     assert (planned.status, planned.to_run, planned.best) == ("planned", 2, None)
     assert planned.estimate.bytes_up > 0
     assert not list(tmp_path.iterdir())
-    with (
-        Store(tmp_path).lock(planned.study_id),
-        pytest.raises(StoreError, match=planned.study_id),
-    ):
+    with Store(tmp_path).lock(planned.study_id), pytest.raises(StoreError, match=planned.study_id):
         small(tmp_path, trials=2)
 
 

@@ -369,10 +369,7 @@ def test_a_grid_has_its_cells_however_they_were_measured() -> None:
 def test_the_labels_that_a_grid_varies_set_its_cells_apart() -> None:
     (cell,) = plan(load_grid("label-fraction"), methods=["simclr"], seeds=[0])[:1]
     clients = cell.config.evaluation.model_copy(update={"labels_from": "clients"})
-    rows = [
-        row_of(cell.config),
-        row_of(cell.config.model_copy(update={"evaluation": clients})),
-    ]
+    rows = [row_of(cell.config), row_of(cell.config.model_copy(update={"evaluation": clients}))]
     assert cells_of(rows, "label-fraction") == {rows[0].row_id}
 
 

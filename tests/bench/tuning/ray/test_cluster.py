@@ -15,11 +15,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.runs.run import store_run
-from fedbench.bench.system.errors import (
-    ConfigError,
-    FedbenchError,
-    ResourceError,
-)
+from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
 from fedbench.bench.tuning.job import Job, work

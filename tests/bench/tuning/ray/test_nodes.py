@@ -76,9 +76,7 @@ def live_nodes(letters: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "live_nodes", lambda: live_nodes("ab"))
     pool, source = Pool(Share(1)), Fixed(jobs(1))
     searcher = make(source, attempts=1, pool=pool)

@@ -71,10 +71,7 @@ def jobs(count: int) -> list[Job]:
     ]
 
 
-ERROR = {
-    "status": "ended",
-    "outcome": Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0),
-}
+ERROR = {"status": "ended", "outcome": Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0)}
 
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:
@@ -163,9 +160,7 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     ]
 
 
-def test_the_death_of_ray_itself_is_no_failure_of_a_cell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_death_of_ray_itself_is_no_failure_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def ray_is_dead(session: Session) -> None:
         raise ResourceError("Ray's raylet has died")
 
