@@ -94,10 +94,11 @@ def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
     return {dist.name: dist.version for dist in dists}
 
 
-def outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
+def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tuple[str, ...]:
     """Return the ids of stored runs that differ from given ones in the code of packages only.
 
-    Runs that others submitted or reproduced are left out: their code is not this machine's.
+    Runs that others submitted or reproduced are left out: their code is not this machine's. With
+    `drop` they are deleted.
     """
     made = [row for row in current if row.code and row.status != "error"]
     if not made:
@@ -114,15 +115,10 @@ def outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
     if others:
         manifests = list_folder(store.root / SUBMISSIONS)
         public += [path.read_text(encoding="utf-8") for path in manifests if path.is_file()]
-    return tuple(sorted({n for n in others if not any(n in text for text in public)}))
-
-
-def drop_outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
-    """Delete the runs that `outdated` finds, and return their ids."""
-    names = outdated(store, current)
-    for name in names:
+    names = tuple(sorted({n for n in others if not any(n in text for text in public)}))
+    for name in names if drop else ():
         store.drop(name)
-    if names:
+    if names and drop:
         store.refresh()
     return names
 

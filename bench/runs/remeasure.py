@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedbench.bench.config import RunConfig, training_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, Place, open_dataset
+from fedbench.bench.runs.execute import Origin, Place, execute, open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import (
@@ -56,21 +57,22 @@ def trained_before(
     )
 
 
-def begin(
-    store: Store, rows: Iterable[Row], config: RunConfig, origin: Origin, place: Place
-) -> tuple[Origin, Row | None]:
-    """Prepare the folder of a run that is about to be executed.
+def execute_or_measure(
+    store: Store, rows: Iterable[Row], config: RunConfig, origin: Origin, place: Place, *watch: Any
+) -> Row:
+    """Execute a run; if one of the rows has its weights, measure these, with their cost.
 
-    Where a stored run has its weights, they are in the folder afterwards: no round is left, the
-    origin names that run, and its row is returned.
+    `watch` are the callbacks of `execute`.
     """
     dataset = place.dataset or open_dataset(config, place.data_dir)
     device = choose_devices(place.device, place.workers)[0].partition(":")[0]
     earlier = trained_before(rows, store, config, dataset.revision, device)
-    if earlier is not None and take_weights(store, earlier, place.folder):
-        return replace(origin, measured_from=earlier.row_id), earlier
-    _drop_taken(place.folder)
-    return origin, None
+    if earlier is None or not take_weights(store, earlier, place.folder):
+        _drop_taken(place.folder)
+        return execute(config, origin, place, *watch)
+    row = execute(config, replace(origin, measured_from=earlier.row_id), place, *watch)
+    peak = max(row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0)
+    return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": peak})
 
 
 def _drop_taken(folder: Path) -> None:
@@ -118,11 +120,3 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
     History(folder).write([replace(record, metrics={}) for record in records])
     atomic_write_bytes(folder / newest.name, newest.read_bytes())
     return True
-
-
-def with_training_of(row: Row, earlier: Row | None) -> Row:
-    """Return the row of a run that was not trained, with the cost of the training that it has."""
-    if earlier is None:
-        return row
-    peaks = [row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0]
-    return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": max(peaks)})

@@ -22,7 +22,7 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.compare import Reproduction, compare
-from fedbench.bench.runs.execute import OnRound, Origin, Place, execute, open_dataset
+from fedbench.bench.runs.execute import OnRound, Origin, Place, open_dataset
 from fedbench.bench.runs.fields import with_code
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
@@ -163,9 +163,8 @@ def run(
                         resume, client = on_progress.resume, on_progress.client
                     known = replace(recorded, argv=recorded.argv or command_line())
                     rows = store.rows() if reuse else ()
-                    known, trained = remeasure.begin(store, rows, config, known, place)
-                    row = execute(config, known, place, ended, resume, client)
-                    row = remeasure.with_training_of(row, trained)
+                    watch = (ended, resume, client)
+                    row = remeasure.execute_or_measure(store, rows, config, known, place, *watch)
                     store_run(store, row)
                 except BaseException:
                     tracking.close()
@@ -175,7 +174,7 @@ def run(
         store.refresh()
     tracking(run_id)
     result = RunResult.of(row, store, stored_before=stored_before)
-    others = (code.drop_outdated if again else code.outdated)(store, [row])
+    others = code.outdated(store, [row], drop=again)
     return replace(result, repeated=repeated, outdated=others)
 
 

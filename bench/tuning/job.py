@@ -18,8 +18,8 @@ from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import Origin, Paused, Place, execute, facts, untrained_figures
-from fedbench.bench.runs.remeasure import begin, with_training_of
+from fedbench.bench.runs.execute import Origin, Paused, Place, facts, untrained_figures
+from fedbench.bench.runs.remeasure import execute_or_measure
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
@@ -214,12 +214,11 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
             folder, None, workers, job.device, dataset, job.lanes, until_round=job.until_round
         )
         rows = [row for i in job.earlier for row in store.replicas(i)]
-        origin, trained = begin(store, rows, job.config, job.origin, place)
         if tracking.names:
             identity = config_id(job.config, job.revision)
             begun = (job.row_id, identity, job.config, job.origin.preset, dataset.name)
             tracking.begin(Begun(*begun, job.origin.study_id), _points(folder))
-        row = with_training_of(execute(job.config, origin, place, on_round), trained)
+        row = execute_or_measure(store, rows, job.config, job.origin, place, on_round)
         if tracking.names:
             tracking.end(row, _points(folder))
     except Paused as paused:

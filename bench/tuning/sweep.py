@@ -20,7 +20,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
-from fedbench.bench.runs.code import drop_outdated, outdated
+from fedbench.bench.runs.code import outdated
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.presets import load_preset
@@ -217,7 +217,7 @@ def sweep(
             for i, cell in named.items()
         ),
         repeated=repeated,
-        outdated=(drop_outdated if again and not dry_run else outdated)(store, current),
+        outdated=outdated(store, current, drop=again and not dry_run),
         seconds=time.monotonic() - began,
         estimate=cost,
     )

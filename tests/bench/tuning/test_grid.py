@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import row_id
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.grid import Cell, Grid, TunedValues, check_grid, load_grid, plan
 
 
@@ -101,17 +101,6 @@ def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
 def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"--{next(iter(given))}"):
         cells(**given)
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(UnknownNameError, match="'heterogeneity'"):
-        load_grid("heterogenity")
-    with pytest.raises(ConfigError, match=r"absent.yaml"):
-        load_grid("absent.yaml")
-    with pytest.raises(UnknownNameError, match="'simclr'"):
-        cells(methods=["simcrl"])
-    with pytest.raises(UnknownNameError, match="'demo'"):
-        cells(preset="dmo")
 
 
 @pytest.mark.parametrize(

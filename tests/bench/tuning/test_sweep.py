@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from fedbench.bench.config import RunConfig
@@ -23,7 +22,6 @@ from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps, plan_record
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.sweep import SweepResult, _planned, sweep
@@ -235,27 +233,6 @@ def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
         small(tmp_path, gpus_per_trial=0.5)
     there = Cluster(gpus_per_trial=0.5, address="somewhere:6379")
     assert there.share("auto") == Share(1, 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
-    home = Path.home() / ".ray"
-    before = home.exists()
-    events: list[Event] = []
-    store = tmp_path / "a store with spaces, ä"
-    result = small(store, concurrency=2, on_progress=events.append)
-    assert counts(result) == (4, 0, 4, 0, 0)
-    assert events[0] == Began(total=4, done=0, concurrency=2, gpus=0.0)
-    assert len({event.id for event in events if isinstance(event, CellProgress)}) == 4
-    ends = [event for event in events if isinstance(event, CellDone)]
-    assert [event.done for event in ends] == [1, 2, 3, 4]
-    assert home.exists() == before
-    assert not [p for p in psutil.Process().children(recursive=True) if "ray" in p.name()]
-    in_one_process()
-    small(tmp_path / "b")
-    for here, there in zip(rows(store), rows(tmp_path / "b"), strict=True):
-        assert {key: here[key] for key in here if here[key] != there[key]} == {}
 
 
 def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:

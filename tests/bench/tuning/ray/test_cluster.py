@@ -161,7 +161,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("fedbench.bench.tuning.job.execute", full)
+    monkeypatch.setattr("fedbench.bench.tuning.job.execute_or_measure", full)
     outcome = last(job(tmp_path))["outcome"]
     assert outcome.error.startswith("the run's share of the GPU's memory")
 
