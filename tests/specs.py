@@ -42,3 +42,9 @@ REFUSED = {
     for addon in ("fedprox", "scaffold")
 }
 OTHERS = sorted({*registry.specs()} - {*SPECS} - REFUSED)
+
+TIMES = {
+    *("started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes"),
+    *("resumes", "argv"),
+}
+"""Columns of a row that differ between runs with the same result."""

@@ -23,7 +23,8 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.training.history import History
 from fedbench.bench.tuning.sweep import sweep
 from tests.bench.tuning.conftest import InOneProcess
-from tests.bench.tuning.test_sweep import GRID, SMALL, TIMES
+from tests.bench.tuning.test_sweep import GRID, SMALL
+from tests.specs import TIMES
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "cluster" / "slurm.sh"

@@ -20,20 +20,11 @@ from fedbench.bench.runs.execute import Origin, Paused, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.history import RoundRecord
-
-ACROSS_TIME = {
-    "started_at",
-    "finished_at",
-    "wall_seconds",
-    "train_seconds",
-    "peak_memory_bytes",
-    "resumes",
-    "argv",
-}
+from tests.specs import TIMES
 
 
 def result(row: Row) -> dict[str, Any]:
-    return row.model_dump(exclude=ACROSS_TIME)
+    return row.model_dump(exclude=TIMES)
 
 
 def metrics(row: Row) -> dict[str, float]:

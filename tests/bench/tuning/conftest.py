@@ -5,14 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedbench.bench.results.trackers import Tracking
+from fedbench.bench.runs.execute import Origin, open_dataset
+from fedbench.bench.runs.fields import build_config
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
 
 Fake = Callable[[Job], Outcome]
+SMALL: dict[str, Any] = {
+    "data.train_subset": 60,
+    "data.test_subset": 30,
+    "data.num_clients": 3,
+    "federation.num_rounds": 1,
+    "model.width": 4,
+    "evaluation.objective_max_examples": 20,
+}
 UNTRAINED = {"projection_std_ratio": 0.8, "effective_rank": 40.0}
 
 
@@ -52,12 +63,24 @@ class InOneProcess:
             store_outcome(jobs, outcome, tracking)
 
 
+def last(job: Job, **settings: Any) -> dict[str, Any]:
+    """Run a job like a trial process and return its last report."""
+    reports: list[dict[str, Any]] = []
+    work(job, reports.append, **settings)
+    return reports[-1]
+
+
 def execute_here(job: Job) -> Outcome:
     """Run a job like a trial process."""
-    reports: list[dict[str, Any]] = []
-    work(job, reports.append)
-    outcome: Outcome = reports[-1]["outcome"]
+    outcome: Outcome = last(job)["outcome"]
     return outcome
+
+
+def make_job(store: Path, **changes: Any) -> Job:
+    """Return the job of a small run."""
+    config = build_config("simclr", {**SMALL, "evaluation.protocols": ["knn"], **changes})
+    dataset = open_dataset(config, None)
+    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision)
 
 
 @pytest.fixture

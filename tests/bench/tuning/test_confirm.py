@@ -18,8 +18,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.study import tune
 
-from .conftest import InOneProcess, execute_here
-from .test_study import SMALL
+from .conftest import SMALL, InOneProcess, execute_here
 
 
 def test_configurations_run_on_seeds_that_the_search_has_not_used(

@@ -24,8 +24,8 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
 from fedbench.bench.tuning.study import tune
 
-from .conftest import Fake, KilledError, execute_here
-from .test_study import SMALL, Use
+from .conftest import SMALL, Fake, KilledError, execute_here
+from .test_study import Use
 
 ROUNDS = 4
 HALVING: Mapping[str, Any] = {"trials": 4, "fidelity": "halving", "eta": 2, "rungs": 2}

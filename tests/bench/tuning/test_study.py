@@ -23,16 +23,8 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import SPREAD
 from fedbench.bench.tuning.study import tune
 
-from .conftest import InOneProcess, KilledError
+from .conftest import SMALL, InOneProcess, KilledError
 
-SMALL = {
-    "data.train_subset": 60,
-    "data.test_subset": 30,
-    "data.num_clients": 3,
-    "federation.num_rounds": 1,
-    "model.width": 4,
-    "evaluation.objective_max_examples": 20,
-}
 Use = Callable[..., InOneProcess]
 
 

@@ -15,31 +15,24 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, facts, open_dataset
-from fedbench.bench.runs.fields import build_config
+from fedbench.bench.runs.execute import Origin, facts
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps, plan_record
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
-from fedbench.bench.tuning.job import Job, Outcome, work
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.sweep import SweepResult, _planned, sweep
 from tests.bench.results.conftest import rank
+from tests.specs import TIMES
 
-from .conftest import InOneProcess, KilledError
+from . import conftest
+from .conftest import InOneProcess, KilledError, last, make_job
 
 Use = Callable[..., InOneProcess]
 SHARE = "federation.participation"
-SMALL = {
-    "data.train_subset": 60,
-    "data.test_subset": 30,
-    "data.num_clients": 3,
-    "federation.num_rounds": 1,
-    "model.width": 4,
-    "evaluation.objective_max_examples": 20,
-    "evaluation.protocols": ["knn"],
-}
+SMALL = {**conftest.SMALL, "evaluation.protocols": ["knn"]}
 GRID = Grid(
     grid="small",
     description="for tests",
@@ -47,15 +40,6 @@ GRID = Grid(
     methods=("simclr", "supervised"),
     seeds=(0,),
 )
-TIMES = {
-    "started_at",
-    "finished_at",
-    "wall_seconds",
-    "train_seconds",
-    "peak_memory_bytes",
-    "resumes",
-    "argv",
-}
 
 
 def small(store: Path, **settings: Any) -> Any:
@@ -194,30 +178,18 @@ def test_diverged_cells_are_done(tmp_path: Path, in_one_process: Use) -> None:
     )  # fmt: skip
 
 
-def job(store: Path, **changes: Any) -> Job:
-    config = build_config("simclr", {**SMALL, **changes})
-    dataset = open_dataset(config, None).path
-    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset)
-
-
-def last(made: Job) -> dict[str, Any]:
-    reports: list[dict[str, Any]] = []
-    work(made, reports.append)
-    return reports[-1]
-
-
 def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
-    made = job(tmp_path)
+    made = make_job(tmp_path)
     row = last(made)["outcome"].row
     assert row.status == "ok"
-    failed = last(replace(job(tmp_path / "b"), dataset=tmp_path / "nowhere"))["outcome"]
+    failed = last(replace(make_job(tmp_path / "b"), dataset=tmp_path / "nowhere"))["outcome"]
     assert failed.status == "error"
     assert "\n" not in failed.error
     with Store(tmp_path).lock("cell"):
         assert last(made) == {"status": "busy"}
     blocked = tmp_path / "file"
     blocked.write_text("")
-    message = last(job(blocked))
+    message = last(make_job(blocked))
     assert (message["status"], type(message["error"])) == ("abort", StoreError)
     assert str(blocked) in str(message["error"])
     Store(tmp_path).write_row(row)  # another process has finished it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +11,14 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, open_dataset
-from fedbench.bench.runs.fields import build_config
 from fedbench.bench.runs.run import store_run
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
-from fedbench.bench.tuning.job import Job, work
 from fedbench.bench.tuning.ray import nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
-from tests.bench.tuning.conftest import InOneProcess
-from tests.bench.tuning.test_sweep import SMALL
+from tests.bench.tuning.conftest import last, make_job
 
-Use = Callable[..., InOneProcess]
 TOKEN = "0123"
 
 
@@ -36,28 +30,16 @@ def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def job(store: Path, **changes: Any) -> Job:
-    config = build_config("simclr", {**SMALL, **changes})
-    dataset = open_dataset(config, None)
-    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision)
-
-
 def marked(root: Path) -> Path:
     (root / "cells").mkdir(parents=True)
     (root / "cells" / trial.TOKEN_FILE).write_text(TOKEN)
     return root
 
 
-def last(made: Job, **settings: Any) -> dict[str, Any]:
-    reports: list[dict[str, Any]] = []
-    work(made, reports.append, **settings)
-    return reports[-1]
-
-
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
-    made = job(marked(tmp_path / "store"))
+    made = make_job(marked(tmp_path / "store"))
     assert trial.settle(made, TOKEN) == (made, False)
-    shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
+    shared = replace(make_job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
     assert trial.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(ResourceError, match=r"--checkpoint-dir '.*elsewhere'"):
@@ -67,7 +49,7 @@ def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path)
 def test_a_node_that_sees_no_store_works_in_a_local_folder(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = job(tmp_path / "unseen")
+    made = make_job(tmp_path / "unseen")
     settled, local = trial.settle(made, TOKEN)
     assert local
     assert scratch in settled.folder.parents
@@ -94,7 +76,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     store = Store(tmp_path / "store")
     store_run(store, outcome.row, history=outcome.history)
     direct = Store(tmp_path / "direct")
-    row = last(job(direct.root))["outcome"].row
+    row = last(make_job(direct.root))["outcome"].row
     store_run(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
     assert [{**point, "seconds": 0}] == [{**other, "seconds": 0} for other in same]
@@ -103,7 +85,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
 def test_the_folder_of_another_user_is_not_used(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unseen = job(tmp_path / "unseen")
+    unseen = make_job(tmp_path / "unseen")
     trial.settle(unseen, TOKEN)
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -118,7 +100,7 @@ def test_the_folder_of_another_user_is_not_used(
 
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
-    made = replace(job(store.root), checkpoints=apart.root)
+    made = replace(make_job(store.root), checkpoints=apart.root)
     row = last(made)["outcome"].row
     assert not store.root.exists()
     assert made.folder == apart.cell_dir("cell")
@@ -130,7 +112,7 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
 
 
 def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
-    made = job(marked(tmp_path / "store"))
+    made = make_job(marked(tmp_path / "store"))
     for other in ({"dataset": tmp_path / "nowhere"}, {"revision": "f" * 64}):
         with pytest.raises(ResourceError, match="`fedbench data prepare digits`"):
             trial.settle(replace(made, **other), TOKEN)
@@ -139,7 +121,7 @@ def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
 def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
     token = trial.driver_token(tmp_path / "store")
     assert trial.driver_token(tmp_path / "store") == token  # of the folder, not of the command
-    made = job(tmp_path / "store")
+    made = make_job(tmp_path / "store")
     assert trial.settle(made, token) == (made, False)
     assert trial.settle(made, trial.driver_token(tmp_path / "other"))[1]
 
@@ -162,7 +144,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("fedbench.bench.tuning.job.execute_or_measure", full)
-    outcome = last(job(tmp_path))["outcome"]
+    outcome = last(make_job(tmp_path))["outcome"]
     assert outcome.error.startswith("the run's share of the GPU's memory")
 
 
