@@ -38,10 +38,8 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.code import changed_code, not_recorded
 from fedbench.bench.runs.execute import open_dataset
 
-LEVEL = 0.05
-"""Probability that a run which differs like another seed exceeds a limit."""
-WIDEST = 0.05
-"""Largest limit of an accuracy that says anything: 5 points; a convention."""
+LEVEL = 0.05  # probability that a run which differs like another seed exceeds a limit
+WIDEST = 0.05  # largest limit of an accuracy that says anything: 5 points; a convention
 _MIN_SEEDS = 3
 _LARGEST_QUANTILE = 4.0
 _UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01

@@ -19,8 +19,7 @@ from fedbench.bench.system.errors import FedbenchError
 if TYPE_CHECKING:
     from fedbench.bench.runs.resolve import Resolved
 
-CHANGED = "changed"
-"""Source of a value that neither the preset nor a default gives."""
+CHANGED = "changed"  # source of a value that neither the preset nor a default gives
 
 
 @dataclass(frozen=True)

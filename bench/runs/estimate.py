@@ -42,16 +42,13 @@ from fedbench.bench.training.steps import partition_of, steps_per_epoch
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
 from fedbench.bench.training.workers import InProcess
 
-_CLIENTS = 4
-"""Clients that are run of a cohort."""
+_CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
 """Local steps of the first client that are not counted, and of each client that are."""
-_STEP_SECONDS = 4.0
-"""Time after which no further step is made, unless none was."""
+_STEP_SECONDS = 4.0  # time after which no further step is made, unless none was
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
-_LONG = 5.0
-"""Seconds of an evaluation of an eighth of these which is enough to go by."""
+_LONG = 5.0  # seconds of an evaluation of an eighth of these which is enough to go by
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ _STYLE: Any = {
 _MOST_IMAGES = 1000
 _MAPS_PER_ROW = 3
 _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
-Numbers = dict[str, Any]
-"""Numbers behind the pictures of one run: see `measure`."""
+Numbers = dict[str, Any]  # numbers behind the pictures of one run: see `measure`
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from fedbench.bench.system.errors import ConfigError
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
-Layer = tuple[str, Mapping[str, Any]]
-"""A source of values, and the values by dotted name."""
+Layer = tuple[str, Mapping[str, Any]]  # a source of values, and the values by dotted name
 _log = logging.getLogger(__name__)
 
 

@@ -41,8 +41,7 @@ from fedbench.bench.training.trainer import OnClient
 
 _log = logging.getLogger(__name__)
 
-CUSTOM = "custom"
-"""Recorded as the preset of a `RunConfig` that was made by hand."""
+CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
 
 
 class Watcher(Protocol):

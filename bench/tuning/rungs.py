@@ -15,8 +15,7 @@ from fedbench.bench.system.errors import ConfigError
 
 NONE, HALVING = FIDELITIES = ("none", "halving")
 ETA = 4
-RUNGS = 3
-"""Default number of rungs; fewer where rounds or trials do not suffice."""
+RUNGS = 3  # default number of rungs; fewer where rounds or trials do not suffice
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,12 @@ SHRUNK, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and
 participation ratio, the least spread of projections, and the least participation ratio."""
 
-NUM_SEEDS = 5
-"""Encoders at random init that are measured, of consecutive seeds."""
+NUM_SEEDS = 5  # encoders at random init that are measured, of consecutive seeds
 
 SPREAD = (*FIGURES, "rho", "delta_views", "sep")
 """Figures that trials record besides the objective."""
 
-_LEAST = 3
-"""Fewest encoders at random init whose spread means anything."""
+_LEAST = 3  # fewest encoders at random init whose spread means anything
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
 
-BATCH_SIZE = 4
-"""Trials per batch unless `--batch` says otherwise, whatever the machine."""
+BATCH_SIZE = 4  # trials per batch unless `--batch` says otherwise, whatever the machine
 _RESULTS = (
     *("status", "seeds", "params", "objective", "watched", "seed_objectives", "bytes", "spread"),
     "scores",

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]
 _log = logging.getLogger(__name__)
 _BITS = 2**32
-WATCHED = "knn_acc"
-"""The metric that `watch_labels` measures besides the objective."""
+WATCHED = "knn_acc"  # the metric that `watch_labels` measures besides the objective
 
 
 @dataclass(frozen=True)

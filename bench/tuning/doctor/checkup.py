@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.doctor.first_runs import FirstRun
 
 _DEVICES = Path(os.sep, "dev")
-_LITTLE = 2e9
-"""Bytes of memory or disk below which there is a warning."""
+_LITTLE = 2e9  # bytes of memory or disk below which there is a warning
 
 
 @dataclass(frozen=True)

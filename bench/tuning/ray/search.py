@@ -26,17 +26,12 @@ from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.session import Session
 from fedbench.bench.tuning.ray.trial import train
 
-JOBS_PER_TUNER = 500
-"""Jobs per Tuner, as Tune's bookkeeping per trial grows with their number."""
-LOST_SECONDS = 120.0
-"""Time without any running trial after which the nodes are checked."""
-_LOCK_SECONDS = 5.0
-"""Wait for the lock of a job that was busy before."""
-_COUNT_SECONDS = 10.0
-"""Time between two counts of a cluster's slots."""
+JOBS_PER_TUNER = 500  # jobs per Tuner, as Tune's bookkeeping per trial grows with their number
+LOST_SECONDS = 120.0  # time without any running trial after which the nodes are checked
+_LOCK_SECONDS = 5.0  # wait for the lock of a job that was busy before
+_COUNT_SECONDS = 10.0  # time between two counts of a cluster's slots
 _log = logging.getLogger(__name__)
-_NODE = "ray.io/node-id"
-"""Label that Ray gives to each node."""
+_NODE = "ray.io/node-id"  # label that Ray gives to each node
 
 
 class _Stop(BaseException):

@@ -26,8 +26,7 @@ from fedbench.bench.tuning.job import Job, breaks_cuda, one_line, work
 
 TOKEN_FILE = "driver-token"
 """File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
-_OF_SHARE = 0.9
-"""Part of a process's share of a GPU's memory that torch may allocate."""
+_OF_SHARE = 0.9  # part of a process's share of a GPU's memory that torch may allocate
 
 
 def driver_token(root: Path) -> str:
