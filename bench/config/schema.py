@@ -153,8 +153,13 @@ class DataConfig(Strict):
     @property
     def public_name(self) -> str:
         """The name without the folder: `hub:cifar10` for `hub:/some/where/cifar10`."""
-        kind, colon, path = self.name.partition(":")
-        return f"{kind}:{PurePath(path).name}" if colon else self.name
+        return without_folder(self.name)
+
+
+def without_folder(name: str) -> str:
+    """Return the name of a data set without the folder that it lies in."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{PurePath(path).name}" if colon else name
 
 
 class ModelConfig(Strict):
@@ -286,6 +291,11 @@ class EvaluationConfig(Strict):
     objectives: tuple[str, ...] = Field(
         (), description="further label-free scores, of `fedbench objectives`, as [rankme, lidar]"
     )
+    transfer: tuple[str, ...] = Field(
+        (),
+        description="other data sets on which k-NN, linear and few-shot probes are made as well,"
+        " such as [fashion-mnist, hub:DIR]",
+    )
     num_clients: int = Field(
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
     )
@@ -367,9 +377,12 @@ def row_id(config: RunConfig, data_revision: str) -> str:
         "objective_noise": None,
         "objectives": [],
         "rounds": [],
+        "transfer": [],
     }
     fields = body["evaluation"].items()
     evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
+    if config.evaluation.transfer:  # by content, as the run's own data
+        evaluation["transfer"] = [name.rpartition("@")[2] for name in config.evaluation.transfer]
     measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}
     if code := {k: v for k, v in config.code.items() if not k.startswith("datasets:")}:
         measured["code"] = code  # the revision says what a data set is, whatever read it

@@ -30,8 +30,8 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     """
     from scipy import stats  # imported here: it takes half a second
 
-    labels, classes = encoded.train_labels, encoded.setup.dataset.num_classes
-    truth = torch.from_numpy(np.array(encoded.setup.dataset.test_labels))
+    labels, classes = encoded.splits.train_labels, encoded.splits.num_classes
+    truth = torch.from_numpy(np.array(encoded.splits.test_labels))
     shares = np.empty((len(SHOTS), DRAWS))
     for draw in range(DRAWS):
         order = numpy_generator(encoded.setup.config.seed, "few-shot", draw).permutation(

@@ -88,6 +88,8 @@ def get(name: str) -> Metric | None:
     if base is None:
         return None
     unit = "score" if base.percent and not name.endswith("_acc") else base.unit
+    if plain.startswith("transfer_"):  # on other data, whose revisions are in this field
+        base = replace(base, reads=(*base.reads, "transfer"))
     local = name == base.name.replace("_acc", "_local_acc") and base.title
     title = base.title.replace(" %", ", local %") if local else ""
     return replace(base, name=name, title=title, unit=unit)

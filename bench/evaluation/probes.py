@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import (
@@ -94,20 +95,52 @@ def histogram(angles: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 class Splits:
-    """Images that probes learn from and are scored on; a GPU gets them once."""
+    """Images that probes learn from and are scored on; a GPU gets them once.
 
-    def __init__(self, setup: Setup, device: torch.device) -> None:
-        self._setup, self._device = setup, device
+    Attributes:
+        train_labels: classes (N,) of the images that probes learn from.
+        test_labels: classes (M,) of all test images.
+        num_classes: labels are below it.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        images: NDArray[np.uint8],
+        chosen: NDArray[np.int64],
+        channels: int,
+        device: torch.device,
+    ) -> None:
+        self._dataset, self._images, self._chosen = dataset, images, chosen
+        self._channels, self._device = channels, device
+        self.train_labels: NDArray[np.int64] = dataset.train_labels[chosen]
+        self.test_labels, self.num_classes = dataset.test_labels, dataset.num_classes
+
+    @classmethod
+    def of(cls, setup: Setup, device: torch.device) -> Splits:
+        """Return those of a run: the images of `Setup.probed`, and the test images."""
+        channels = setup.spec.image_shape[0]
+        return cls(setup.dataset, setup.images, setup.probed, channels, device)
+
+    @classmethod
+    def transfer(cls, dataset: Dataset, channels: int, device: torch.device) -> Splits:
+        """Return those of another data set; gray images get so many equal channels."""
+        labelled = np.flatnonzero(dataset.train_labels >= 0)
+        return cls(dataset, dataset.train_images, labelled, channels, device)
 
     @cached_property
     def train(self) -> Images:
-        """uint8 (N, C, H, W), the images of `Setup.probed`."""
-        return resident(self._setup.images[self._setup.probed], self._device)
+        """uint8 (N, C, H, W), the images that probes learn from."""
+        return self._resident(self._images[self._chosen])
 
     @cached_property
     def test(self) -> Images:
         """uint8 (M, C, H, W), all test images."""
-        return resident(self._setup.dataset.test_images, self._device)
+        return self._resident(self._dataset.test_images)
+
+    def _resident(self, images: NDArray[np.uint8]) -> Images:
+        shape = (len(images), self._channels, *images.shape[2:])
+        return resident(np.broadcast_to(images, shape), self._device)
 
 
 class Encoded:
@@ -145,14 +178,12 @@ class Encoded:
     @property
     def train_labels(self) -> NDArray[np.int64]:
         """Classes (N,) of `splits.train`."""
-        labels: NDArray[np.int64] = self.setup.dataset.train_labels[self.setup.probed]
-        return labels
+        return self.splits.train_labels
 
     @cached_property
     def angles(self) -> dict[str, Tensor]:
         """Angles between the classes of test images; see `both_angles`."""
-        dataset = self.setup.dataset
-        return both_angles(self.test, dataset.test_labels, dataset.num_classes)
+        return both_angles(self.test, self.splits.test_labels, self.splits.num_classes)
 
     def _features(self, what: str, images: Images) -> Tensor:
         features = extract(self.encode, images, device=self.device, view=self._view)
@@ -346,8 +377,8 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
     """
     setup, train, test = encoded.setup, encoded.train, encoded.test
     config, seed = setup.config.evaluation, setup.config.seed
-    labels, num_classes = encoded.train_labels, setup.dataset.num_classes
-    truth = class_tensor(setup.dataset.test_labels, "cpu")
+    labels, num_classes = encoded.splits.train_labels, encoded.splits.num_classes
+    truth = class_tensor(encoded.splits.test_labels, "cpu")
     shares = _test_shares(setup, encoded.client_id) if "local" in protocols else {}
     accuracies: dict[str, float] = {}
     for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):

@@ -27,13 +27,13 @@ class Probe:
 
 
 def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
-    config, dataset = encoded.setup.config.evaluation, encoded.setup.dataset
+    config, splits = encoded.setup.config.evaluation, encoded.splits
     value = knn_accuracy(
         encoded.train,
-        encoded.train_labels,
+        splits.train_labels,
         encoded.test,
-        dataset.test_labels,
-        num_classes=dataset.num_classes,
+        splits.test_labels,
+        num_classes=splits.num_classes,
         neighbours=config.knn_neighbours,
         temperature=config.knn_temperature,
     )
@@ -41,14 +41,14 @@ def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
 
 
 def _linear_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
-    dataset = encoded.setup.dataset
+    splits = encoded.splits
     value = linear_probe_paper(
         encoded.encode,
-        encoded.splits.train,
-        encoded.train_labels,
-        encoded.splits.test,
-        dataset.test_labels,
-        num_classes=dataset.num_classes,
+        splits.train,
+        splits.train_labels,
+        splits.test,
+        splits.test_labels,
+        num_classes=splits.num_classes,
         seed=encoded.setup.config.seed,
         device=encoded.device,
     )

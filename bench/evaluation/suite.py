@@ -26,6 +26,8 @@ from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
+from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
+from fedbench.bench.evaluation.transfer import beginning
 from fedbench.bench.method.net import Net
 from fedbench.bench.system import seeding
 from fedbench.bench.system.seeding import numpy_generator, single_thread
@@ -87,14 +89,16 @@ def evaluate(
     over them; means and medians of angles are over the pairs of all these encoders together. An
     encoder whose features are not finite has no metrics. `mlp` includes `linear`, and `local` adds
     the accuracies of both on each client's share of the test images; without any protocol, no label
-    is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`.
+    is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`. On
+    each set of `Setup.transfer` the encoder goes through `knn`, `linear` and `few-shot`:
+    `transfer_fashion_mnist_knn_acc`.
 
     `select_client` is called before a client's personal encoder is evaluated; with `one_encoder`,
     as before the first round, the net is evaluated as it is for all clients. `rounds` that the
     encoder has trained make noise on sums differ between them.
     """
     binding.net.eval()
-    splits = Splits(setup, device)
+    splits = Splits.of(setup, device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
@@ -157,6 +161,12 @@ def _protocols(
             metrics |= values
         if "angles" in protocols:
             pairs.append(encoded.angles)
+    for dataset in setup.transfer:
+        other = Splits.transfer(dataset, setup.spec.image_shape[0], device)
+        transferred = Encoded(setup, net, encode, other, device)
+        with suppress(NonFiniteFeaturesError):
+            for values in _measured(transferred, [p for p in TRANSFERRED if p in protocols]):
+                metrics |= {f"{beginning(dataset)}{name}": v for name, v in values.items()}
     needs = setup.method.needs()
     chosen = [name for name in ("knn", "linear") if name in protocols]
     for prefix, part in needs.encoders.items() if chosen else ():

@@ -43,7 +43,8 @@ WIDEST = 0.05  # largest limit of an accuracy that says anything: 5 points; a co
 _MIN_SEEDS = 3
 _LARGEST_QUANTILE = 4.0
 _UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01
-ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
+ELSEWHERE = re.compile(r"_(local|train)_|few_shot_|transfer_")
+"""Accuracies on other images than the test split, or that are means over draws."""
 
 
 @dataclass(frozen=True)

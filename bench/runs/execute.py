@@ -29,6 +29,7 @@ from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
+from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import foreign_modules, packages
@@ -141,6 +142,9 @@ def execute(
     partition.save(place.partition)
     with reproducible(devices[0]):
         setup = Setup.of(config, dataset, partition)
+        if config.evaluation.transfer:
+            cache = None if place.data_dir is None else Path(place.data_dir)
+            setup = with_transfer(setup, setup.make_net(), cache)
         probes()  # imports those of other packages, whose files may change before the end
         check_source(foreign_modules(config), config.code)
         run = _Run(setup, place, training_id(config, dataset.revision), devices)

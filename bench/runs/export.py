@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
+from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
@@ -147,6 +148,8 @@ def export_encoder(
     with torch.no_grad():
         feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
     dumped = config.model_dump(mode="json")
+    dumped["data"]["name"] = config.data.public_name
+    dumped["evaluation"]["transfer"] = [*map(without_folder, config.evaluation.transfer)]
     card = {
         "format": FORMAT,
         "run_id": row.row_id,
@@ -156,7 +159,7 @@ def export_encoder(
         "pixels": pixels,
         "preprocessing": _PREPROCESSING[pixels],
         "class_names": list(setup.dataset.class_names),
-        "config": {**dumped, "data": {**dumped["data"], "name": config.data.public_name}},
+        "config": dumped,
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
     data = tensor_files.encode({"card": card}, tensors)

@@ -17,6 +17,7 @@ from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
@@ -126,6 +127,7 @@ def resolve(
             field = field.rpartition(".")[0]
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
+    config = with_revisions(config, as_path(data_dir))
     _check_together(config, sources)
     scored(config.evaluation.objectives)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)

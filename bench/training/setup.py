@@ -38,6 +38,7 @@ class Setup:
             `data.label_fraction` of each client's. Probes train on these.
         labels: the known labels that the method may see, (N,), -1 where hidden.
         backbone, spec: makes encoders, and describes the data, for `Method.build`.
+        transfer: other data sets that the encoder is probed on.
     """
 
     config: RunConfig
@@ -50,6 +51,7 @@ class Setup:
     labels: np.ndarray
     backbone: Backbone
     spec: DataSpec
+    transfer: tuple[Dataset, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Setup:

@@ -44,7 +44,9 @@ PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
 _FIELDS = frozenset(EvaluationConfig.model_fields)
-_ALL = _FIELDS - {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained"}
+_ALL = _FIELDS - {
+    *("protocols", "probe_fractions", "objectives", "every", "rounds", "untrained", "transfer")
+}
 """Fields of the evaluation but for those that say only which metrics are measured, and when."""
 _LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
 """Fields that older rows lack; null means what those did."""
@@ -90,6 +92,8 @@ def evaluation_of(row: Row) -> dict[str, Any]:
         for name, value in sorted(settings_of(row.config_json).items())
         if name.startswith("evaluation.") and not (name in _LATER and value is None)
     }
+    if transfer := settings.get("evaluation.transfer"):
+        settings["evaluation.transfer"] = [name.rpartition("@")[2] for name in transfer]
     if CLIENTS in settings:
         if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders
             settings[CLIENTS] = min(settings[CLIENTS], row.num_clients)

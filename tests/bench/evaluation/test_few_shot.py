@@ -17,12 +17,12 @@ from fedbench.bench.system.seeding import numpy_generator
 
 
 def encoded(train: Any, labels: Any, test: Any, test_labels: Any) -> Encoded:
-    dataset = SimpleNamespace(num_classes=3, test_labels=test_labels)
-    setup = SimpleNamespace(dataset=dataset, config=SimpleNamespace(seed=7))
+    splits = SimpleNamespace(num_classes=3, test_labels=test_labels, train_labels=labels)
+    setup = SimpleNamespace(config=SimpleNamespace(seed=7))
     features = (torch.tensor(x, dtype=torch.float32) for x in (train, test))
-    names = ("train", "test", "train_labels", "setup")
+    names = ("train", "test", "splits", "setup")
     return cast(
-        Encoded, SimpleNamespace(**dict(zip(names, (*features, labels, setup), strict=True)))
+        Encoded, SimpleNamespace(**dict(zip(names, (*features, splits, setup), strict=True)))
     )
 
 
@@ -36,7 +36,7 @@ def data() -> Encoded:
 
 
 def test_accuracies_are_those_of_scikit_learn(data: Encoded) -> None:
-    found, labels = few_shot(data, ()), data.train_labels
+    found, labels = few_shot(data, ()), data.splits.train_labels
     for shots in SHOTS:
         shares = []
         for draw in range(DRAWS):
@@ -47,7 +47,7 @@ def test_accuracies_are_those_of_scikit_learn(data: Encoded) -> None:
             # Its C = 1 is the sum of losses + |W|^2 / 2.
             model = LogisticRegression(tol=1e-8, max_iter=1000).fit((x - mean) / std, labels[rows])
             test = (data.test.numpy() - mean) / std
-            shares.append(model.score(test, data.setup.dataset.test_labels))
+            shares.append(model.score(test, data.splits.test_labels))
         assert found[f"few_shot_{shots}_acc"] == pytest.approx(np.mean(shares), abs=2e-3)
         half = stats.t.ppf(0.975, DRAWS - 1) * stats.sem(shares)
         assert found[f"few_shot_{shots}_half"] == pytest.approx(half, abs=2e-3)

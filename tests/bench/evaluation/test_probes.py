@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.partition import make_test_partition
-from fedbench.bench.evaluation.probes import fit_logistic, mlp_predictions, probe_accuracies
+from fedbench.bench.evaluation.probes import Splits, fit_logistic, mlp_predictions, probe_accuracies
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
@@ -70,9 +70,13 @@ def accuracies(
     setup: Setup, train: Any, test: Any, protocols: Sequence[str], k: int | None = None
 ) -> dict[str, float]:
     """Accuracies of an encoder with the given features, of client `k` or of all."""
-    labels = setup.dataset.train_labels
     encoded: Any = SimpleNamespace(
-        setup=setup, train=train, train_labels=labels, test=test, device=CPU, client_id=k
+        setup=setup,
+        splits=Splits.of(setup, CPU),
+        train=train,
+        test=test,
+        device=CPU,
+        client_id=k,
     )
     return probe_accuracies(encoded, protocols)
 

@@ -1,0 +1,111 @@
+"""Probes on other data sets: values, names, identity, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedbench
+from fedbench.bench.config import row_id
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.evaluation.metrics import get
+from fedbench.bench.evaluation.probes import Splits
+from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
+from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.testing import tiny_config, tiny_setup
+
+SMALL = {
+    "federation.num_rounds": 1,
+    "data.num_clients": 2,
+    "data.train_subset": 64,
+    "data.test_subset": 32,
+    "evaluation.protocols": ["knn", "linear", "few-shot"],
+}
+
+
+def saved(path: Path, shape: tuple[int, ...], count: int = 40) -> str:
+    """Write images of two classes, bright and dark, (count, H, W[, C]), for both splits."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    shades = labels.reshape(-1, *[1] * len(shape)) * 150
+    images = (shades + rng.integers(0, 100, (count, *shape))).astype(np.uint8)
+    halves: dict[str, Any] = {"train_images": images, "train_labels": labels, "test_images": images}
+    np.savez(path, allow_pickle=False, **halves, test_labels=labels)
+    return f"npz:{path}"
+
+
+def test_on_the_runs_own_data_they_are_the_runs_own(tmp_path: Path) -> None:
+    other = saved(tmp_path / "shades.npz", (12, 12))
+    values = {**SMALL, "evaluation.transfer": [other, "digits"]}
+    result = fedbench.run("simclr", set=values, workers=1, store=tmp_path / "store")
+    metrics = result.row.metrics
+    for name in ("knn_acc", "linear_acc", "few_shot_5_acc", "few_shot_5_half", "linear_train_acc"):
+        assert metrics[f"transfer_digits_{name}"] == metrics[name]
+        assert metrics[f"untrained_transfer_digits_{name}"] == metrics[f"untrained_{name}"]
+    assert metrics["transfer_npz_shades_npz_linear_acc"] > 0.9  # bright or dark is easy to see
+
+
+def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:
+    here, there = (saved(tmp_path / name, (12, 12)) for name in ("a.npz", "b.npz"))
+    config = tiny_config("simclr", data__train_subset=64)
+
+    def of(*names: str) -> str:
+        evaluation = config.evaluation.model_copy(update={"transfer": names})
+        found = with_revisions(config.model_copy(update={"evaluation": evaluation}), None)
+        return row_id(found, "0")
+
+    assert of(here) == of(there) == of(here, there)
+    assert len({of(), of(here), of("digits"), of(here, "digits")}) == 4
+    assert of(here, "digits") == of("digits", here)
+    assert of() == row_id(config, "0")
+
+
+def test_metrics_on_other_data_are_compared_by_its_content() -> None:
+    metric = get("transfer_fashion_mnist_linear_acc")
+    assert metric is not None
+    assert {"transfer", "linear_l2"} <= {*metric.reads}
+
+
+def test_gray_images_get_the_channels_of_the_encoder(tmp_path: Path) -> None:
+    name = saved(tmp_path / "gray.npz", (12, 12))
+    dataset = load_dataset(name)
+    splits = Splits.transfer(dataset, 3, torch.device("cpu"))
+    assert splits.train.shape == (40, 3, 12, 12)
+    assert (np.asarray(splits.test) == np.asarray(dataset.test_images)).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"evaluation.transfer": ["digitz"]}, UnknownNameError),
+        ({"evaluation.transfer": ["digits"], "evaluation.protocols": ["angles"]}, ConfigError),
+        ({"evaluation.transfer": ["npz:nowhere.npz"]}, DataError),
+    ],
+)
+def test_refused_before_a_run(changed: dict[str, Any], expected: type, tmp_path: Path) -> None:
+    with pytest.raises(expected):
+        fedbench.run("simclr", set={**SMALL, **changed}, store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(("shape", "backbone"), [((8, 8, 3), "resnet8"), ((12, 12), "cct-4-3x2")])
+def test_images_that_the_encoder_cannot_take_are_refused(
+    shape: tuple[int, ...], backbone: str, tmp_path: Path
+) -> None:
+    name = saved(tmp_path / "other.npz", shape)
+    setup = tiny_setup(
+        tiny_config("simclr", model__backbone=backbone, evaluation__transfer=(name,))
+    )
+    with pytest.raises(ConfigError, match="transfer"):
+        with_transfer(setup, setup.make_net(), None)
+
+
+def test_other_content_than_in_the_run_is_refused(tmp_path: Path) -> None:
+    name = saved(tmp_path / "other.npz", (12, 12))
+    setup = tiny_setup(tiny_config("simclr", evaluation__transfer=(f"{name}@{'0' * 64}",)))
+    with pytest.raises(DataError):
+        with_transfer(setup, setup.make_net(), None)
