@@ -179,14 +179,13 @@ def sweep(
     cluster: Cluster,
     places: Places,
     output: opt.Output,
-    ids: opt.Ids = False,
 ) -> Code:
     """Run what a grid lists and the store has not."""
     with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
         given = opt.values(cells, sources, places, cluster)
         result = fedbench.sweep(grid, on_progress=progress, **given)
     show_runs.note_outdated(result.outdated, again=cells.again and not cells.dry_run)
-    output.show(result, partial(show_tuning.show_sweep, ids=ids))
+    output.show(result, show_tuning.show_sweep)
     if result.failed and not cells.dry_run:
         return FAILED
     if any(each.verdict == "different" for each in result.repeated):
@@ -220,7 +219,6 @@ def leaderboard(
     format_: Annotated[
         opt.Format | None, Option("Format of the output; default: table.", "--format")
     ] = None,
-    ids: opt.Ids = False,
     store: opt.StoreDir = None,
 ) -> None:
     """Rank the runs in the store."""
@@ -231,7 +229,7 @@ def leaderboard(
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     form = "json" if output.json else format_ or "table"
-    show_results.show_leaderboard(ranking, form, quiet=output.quiet, ids=ids)
+    show_results.show_leaderboard(ranking, form, quiet=output.quiet)
 
 
 @command("fedbench report results.html --grid heterogeneity")

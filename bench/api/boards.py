@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.bench.config.yaml_files import installed, load_named
 from fedbench.bench.results.leaderboard.formats import Ranking
-from fedbench.bench.results.listing import short_ids
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
@@ -34,7 +31,7 @@ def leaderboard(
     """Rank the runs of a store.
 
     Args:
-        store: see `open_store`; one without runs gives an empty ranking, which says why.
+        store: see `open_store`.
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
         metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
@@ -58,42 +55,34 @@ def leaderboard(
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
     if min_seeds < 1:
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
-    store = open_store(store)
+    store = open_store(store).require()
     frame = store.frame()
     row_ids = None if grid is None else _cells_of(store.rows(), grid)
-    curves, unreadable = (None, []) if reach is None else load_curves(store, store.rows())
+    curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
     reproductions = _reproductions(store)
     people = None if reproductions is None else {i: r.count for i, r in reproductions.items()}
-    ranked = partial(
-        rank,
+    board = rank(
         frame,
         row_ids=row_ids,
         dataset=dataset,
         metric=metric,
+        min_seeds=min_seeds,
         published=published,
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
-        marks=marks(store, frame[["row_id", "status", "finished_at"]].itertuples()),
+        marks=marks(store, frame.itertuples()),
         reproduced=people,
     )
-    board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)
-    if board.groups:
-        shown = {run_id for entry in board.entries for run_id in entry.run_ids}
-        records = tuple(asdict(found) for i, found in (reproductions or {}).items() if i in shown)
-        ids = short_ids(frame.row_id.tolist())
-        return Ranking(board, problems, short_ids=ids, reproductions=records)
-    if not store.root.exists():
-        raise StoreError(
-            f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
-            f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
-        )
-    if min_seeds > 1 and (every := ranked(min_seeds=1)).groups:
-        most = max(entry.n_seeds + entry.num_diverged for entry in every.entries)
-        nothing = f"no line has {min_seeds} seeds that measured {every.metric} or diverged"
-        return Ranking(board, problems, f"{nothing}; the most is {most}")
-    return Ranking(board, problems, why_empty(frame, dataset=dataset, grid=grid))
+    if not board.groups:
+        nothing = f"no line has {min_seeds} seeds that measured {board.metric} or diverged"
+        if min_seeds == 1:
+            nothing = why_empty(frame, dataset=dataset, grid=grid)
+        return Ranking(board, problems, nothing)
+    shown = {run_id for entry in board.entries for run_id in entry.run_ids}
+    records = tuple(asdict(found) for i, found in (reproductions or {}).items() if i in shown)
+    return Ranking(board, problems, reproductions=records)
 
 
 def _reproductions(store: Store) -> Mapping[str, Reproduced] | None:

@@ -48,9 +48,6 @@ def partition(
         data_dir: cache of data sets; None = the default one.
         labels: `balanced:N:C` takes N examples in C equal classes instead of the data set's
             labels, so that its images are not needed (subsets are ignored then).
-
-    Raises:
-        FedbenchError: for configuration or data problems.
     """
     default = str(RunConfig.model_fields["spec"].default)
     content = content_names(as_path(data_dir))

@@ -30,16 +30,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Marks:
-    """What a row's numbers do not test.
+    """What a row's numbers do not test."""
 
-    Attributes:
-        at_chance: terms of the loss that ended at chance, such as `clusters` or `loss - align`.
-        minimises_objective: whether the method's loss is the objective by which settings are
-            chosen.
-    """
-
-    at_chance: tuple[str, ...] = ()
-    minimises_objective: bool = False
+    at_chance: tuple[str, ...] = ()  # terms of the loss, such as `clusters` or `loss - align`
+    minimises_objective: bool = False  # the loss is the objective by which settings are chosen
 
 
 NO_MARKS = Marks()
@@ -49,10 +43,6 @@ def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tu
     """Return the terms of a run's loss that ended at chance, of those for which there is a value.
 
     The total is left out where a part of it is named.
-
-    Args:
-        config: of the run.
-        curve: its rounds, as `Store.curve` gives them.
 
     Raises:
         ConfigError: for a method that is not registered, or no longer takes its fields.
@@ -74,13 +64,9 @@ def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tu
 
 
 def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
-    """Return the marks of finished rows by row id; of replicas the first counts.
+    """Return the marks of finished rows, or lines of a frame, by row id; the first replica counts.
 
     Rows of methods that are not here have none.
-
-    Args:
-        store: that has the rows.
-        rows: any rows of it, or of its frame.
     """
     path, found = store.root / MARKS, dict[str, Marks]()
     known: dict[str, list[Any]] = {}

@@ -12,7 +12,8 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
-from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
+from fedbench.bench.system.arguments import one_of
+from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.notebooks import Shown
 
 _LEAST = 8
@@ -25,22 +26,13 @@ _SHOWN = {
 
 @dataclass(frozen=True, repr=False)
 class Listing(Shown):
-    """Some rows of a store, newest first.
-
-    Attributes:
-        rows: the rows; replicas of one run share its row id.
-        short_ids: for each row the beginning of its id that no other row of the store has, at least
-            8 characters.
-        marks: of each row.
-        total: number of rows that fit, with those beyond the limit.
-        problems: files of the store that could not be read.
-    """
+    """Some rows of a store, newest first; replicas of one run share its row id."""
 
     rows: tuple[Row, ...]
-    short_ids: tuple[str, ...]
+    short_ids: tuple[str, ...]  # beginnings that no other row of the store has
     marks: tuple[Marks, ...]
-    total: int
-    problems: tuple[str, ...] = ()
+    total: int  # of rows that fit, with those beyond the limit
+    problems: tuple[str, ...] = ()  # files of the store that could not be read
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} of {self.total} runs>"
@@ -87,8 +79,7 @@ def runs(
         limit: at most this many.
 
     Raises:
-        ConfigError: for a `where` that no row has.
-        UnknownNameError: for a method, data set, preset or status that no row has.
+        UnknownNameError: for a method, data set, preset, status or key that no row has.
         StoreError: for a store that is not there.
     """
     store = open_store(store).require()
@@ -97,20 +88,13 @@ def runs(
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
     for column, value in given.items() if rows else ():
         if value is not None:
-            there = {getattr(row, column) for row in rows}
-            if value not in there:
-                raise UnknownNameError(f"{column} of a stored run", value, there)
+            one_of(f"{column} of a stored run", {getattr(row, column) for row in rows})(value)
             found = [row for row in found if getattr(row, column) == value]
     if where and rows:
         found = [row for row in found if where.items() <= _values(row).items()]
         known = {name for row in rows for name in _values(row)} if not found else {*where}
         for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
-            near = nearest(name, known)
-            hint = "" if near is None else f"; did you mean {near!r}?"
-            raise ConfigError(
-                f"--where {name}: no run has such a key or column{hint} (`fedbench show RUN_ID`"
-                " lists the keys of a run)"
-            )
+            raise UnknownNameError("key or column of --where", name, known)
     shown = found[:limit]
     short, marked = short_ids([row.row_id for row in rows]), marks(store, shown)
     return Listing(

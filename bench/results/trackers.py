@@ -29,23 +29,14 @@ from fedbench.bench.system.packages import install_extra
 
 @dataclass(frozen=True)
 class Begun:
-    """A run that goes on.
-
-    Attributes:
-        row_id: the id that its row will have.
-        config_id: that of all seeds of its configuration.
-        config: the configuration.
-        preset: the preset that it started from.
-        dataset: name of its data set's content.
-        study: the tuning study that it is a trial of.
-    """
+    """A run that goes on, with the ids that its row will have."""
 
     row_id: str
     config_id: str
     config: RunConfig
     preset: str
-    dataset: str
-    study: str | None = None
+    dataset: str  # name of its content
+    study: str | None = None  # of which it is a trial
 
     @classmethod
     def of(cls, row: Row) -> Begun:
@@ -74,7 +65,7 @@ def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, di
 
     `gigabytes` adds up both directions from the first round on.
     """
-    sent, seconds = 0.0, 0.0
+    sent = seconds = 0.0
     for point in points:
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         seconds += point.get("seconds") or 0.0
@@ -100,8 +91,7 @@ def _numbers(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str, 
 class TensorBoard:
     """Event files in `tensorboard/` of a store, one folder a run.
 
-    Curves are scalars by round; settings and main results are a line of the page HParams. Trackers
-    share these methods: a run begins, has rounds, and is closed or finished.
+    Curves are scalars by round; settings and main results are a line of the page HParams.
     """
 
     def __init__(self, root: Path) -> None:
@@ -140,10 +130,6 @@ class TensorBoard:
             self._live.add_scalar(name, value, place, ended)
         for part in hparams(run.settings, results):
             self._live.file_writer.add_summary(part)
-        table = "\n".join(f"| {k} | {v} |" for k, v in run.settings.items())
-        self._live.add_text(
-            "settings", f"| setting | value |\n| --- | --- |\n{table}", place, ended
-        )
         self.close()
 
     def _add(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
@@ -198,12 +184,7 @@ class WeightsAndBiases:
             self._live = None
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Log the run under its row id.
-
-        W&B takes no step twice. A run that it already has is resumed after its last step, and
-        rounds of one row never change, so only the summary is written again. Offline it cannot
-        know its earlier runs: every call makes a folder with the whole run; sync one of them.
-        """
+        """Log the run under its row id: W&B takes no step twice, so only those that it lacks."""
         live = self._live is not None
         if not live:
             self.begin(Begun.of(row))

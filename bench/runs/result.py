@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.chance import NO_MARKS, marks
-from fedbench.bench.results.store.row import METRICS, Row, per_gigabyte
+from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.compare import Reproduction
 from fedbench.bench.system.notebooks import Shown
@@ -63,6 +63,8 @@ class RunResult(Shown):
             "partition": folder / "partition.safetensors",
         }
         paths = {name: str(path) if path.exists() else None for name, path in files.items()}
+        gigabytes, accuracy = (row.bytes_up_down or 0) / 1e9, row.linear_acc
+        per_gb = accuracy / gigabytes if accuracy is not None and gigabytes else None
         return cls(
             run_id=row.row_id,
             status=row.status,
@@ -72,8 +74,7 @@ class RunResult(Shown):
             config=RunConfig.model_validate_json(row.config_json),
             metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
             | json.loads(row.metrics_json or "{}"),
-            cost={name: getattr(row, name) for name in _COST}
-            | {"linear_acc_per_gb": per_gigabyte(row, row.linear_acc)},
+            cost={name: getattr(row, name) for name in _COST} | {"linear_acc_per_gb": per_gb},
             traffic=json.loads(row.traffic_json or "{}"),
             privacy={name: getattr(row, name) for name in _PRIVACY}
             | json.loads(row.privacy_json or "{}"),

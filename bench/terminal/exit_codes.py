@@ -78,10 +78,7 @@ def _usage(error: Any) -> str:
     message = " ".join(str(error.format_message()).split())
     message = message.replace("Value error, ", "").replace("Input should be", "must be")
     context = getattr(error, "ctx", None)
-    takes = {name for each in context.command.params for name in each.opts} if context else set()
-    if getattr(error, "option_name", "") == "--tuned" and "--config" in takes:
-        message = "no such option: --tuned; --config FILE takes the values that tune has written"
-    elif keys := _keys_called(getattr(error, "option_name", ""), context):
+    if keys := _keys_called(getattr(error, "option_name", ""), context):
         options = " or ".join(f"--set {key}=VALUE" for key in keys)
         message = f"no such option: {error.option_name}; it is a value: {options}"
     text = f"error: {message[:1].lower()}{message[1:]}"

@@ -121,7 +121,6 @@ Again = Annotated[
     bool,
     Option("Repeat what the store has and compare; replace what older code made.", "--again"),
 ]
-Ids = Annotated[bool, Option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
 DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
 DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]

@@ -32,9 +32,8 @@ class RunProgress(Status):
         self.live = self.live and not verbose
         self._head = title
         self._last_line = float("-inf")
-        self._total = self._images = 0
-        self._clock: float | None = None
-        self._round_note = self._client_note = ""  # after the bars
+        self._total = 0
+        self._round_note = ""  # after the bar
 
     def start(self, config: RunConfig, devices: Sequence[str]) -> None:
         """Announce a run before its first round."""
@@ -60,14 +59,6 @@ class RunProgress(Status):
 
     def client(self, event: ClientDone) -> None:
         """Show that a client has ended its part of a round."""
-        now = time.monotonic()
-        if self._clock is None:  # from the first client on, without the start of workers
-            self._clock = now
-        else:
-            self._images += event.num_images
-        passed = now - self._clock
-        if self._images and passed:
-            self._client_note = f"{self._images / passed:,.0f} images/s"
         self._draw(event.round_index, event.done, event.cohort_size)
 
     def __call__(self, record: RoundRecord, total: int) -> None:
@@ -90,11 +81,8 @@ class RunProgress(Status):
 
     def _draw(self, rounds: int, clients: int, cohort: int) -> None:
         """Draw how many rounds have ended, and how many clients of the cohort in the next one."""
-        self.update(
-            self._head,
-            _bar("rounds", rounds, self._total, self._round_note),
-            _bar("clients", clients, cohort, self._client_note),
-        )
+        rounds_bar = _bar("rounds", rounds, self._total, self._round_note)
+        self.update(self._head, rounds_bar, _bar("clients", clients, cohort))
 
     def _line(self, record: RoundRecord, total: int) -> str:
         done = record.round_index + 1
@@ -114,7 +102,7 @@ class RunProgress(Status):
         return " · ".join(parts)
 
 
-def _bar(name: str, done: int, total: int, text: str) -> str:
+def _bar(name: str, done: int, total: int, text: str = "") -> str:
     filled = _BAR * done // max(total, 1)
     return f"  {name:<7} {'━' * filled}{'┄' * (_BAR - filled)} {done}/{total} {text}"
 

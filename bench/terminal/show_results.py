@@ -31,24 +31,19 @@ _LEGEND = {
 """Explanations of words in the headings and cells of tables."""
 
 
-def show_leaderboard(
-    ranking: Ranking, form: str, *, quiet: bool = False, ids: bool = False
-) -> None:
-    """Print a ranking as `table`, `json`, `csv`, `markdown` or `latex`.
-
-    With `quiet`, tables have no explanations below; `ids` adds a column of short run ids to them.
-    """
+def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
+    """Print a ranking as `table` (if `quiet` unexplained), `json`, `csv`, `markdown` or `latex`."""
     from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
 
-    board, short = ranking.board, ranking.short_ids if ids else None
+    board = ranking.board
     if form == "json":
         emit_json(ranking.as_dict())
     elif form == "csv":
         emit(to_csv(board))
     elif form != "table":
-        emit((to_markdown if form == "markdown" else to_latex)(board, short))
+        emit((to_markdown if form == "markdown" else to_latex)(board))
     else:
-        shown = tables(board, short)
+        shown = tables(board)
         for index, table in enumerate(shown):
             if index:
                 emit("\n")
@@ -71,7 +66,7 @@ def show_leaderboard(
 def _show_reproductions(ranking: Ranking) -> None:
     """Print who reproduced which run, on what platform, and why a record does not count."""
     records = [
-        {**record, "run": ranking.short_ids.get(row["run_id"]), "limit": _points(record["limit"])}
+        {**record, "run": row["run_id"][:8], "limit": _points(record["limit"])}
         for row in ranking.reproductions
         for record in row["records"]
     ]

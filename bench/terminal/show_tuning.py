@@ -161,8 +161,8 @@ def _interval(correlation: Correlation, kind: str) -> str:
     return f"{value:.2f}" if low is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
-    """Print the runs of a sweep (with short `ids`) and their counts, or with `dry_run` its cost."""
+def show_sweep(result: SweepResult) -> None:
+    """Print the runs of a sweep and their counts, or with `dry_run` its cost."""
     head = f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already"
     if result.estimate is not None:
         show_record(f"{head}, {result.to_run} to run", plan_record(result))
@@ -171,7 +171,7 @@ def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
         show_records(local_steps(result.cells), names, title="local steps of a client and round")
         show_record("cost", asdict(result.estimate))
         return
-    _show_cells(result.cells, ids=ids)
+    _show_cells(result.cells)
     done = f"{result.done} done" + (f" ({result.diverged} diverged)" if result.diverged else "")
     emit(f"{head}, {done}, {result.failed} failed, {duration(result.seconds)}")
     for each in result.repeated:
@@ -202,17 +202,11 @@ def local_steps(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in line.items()} for line in lines]
 
 
-def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
+def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
     """Print runs, one per line; if there are many, only failed and diverged ones."""
-    from fedbench.bench.results.listing import short_ids
-
-    short = short_ids([cell["run_id"] for cell in cells]) if ids else {}
     if len(cells) > _RUNS:
         cells = [cell for cell in cells if cell["status"] not in ("ok", "planned")]
-    records = [
-        {**cell, **cell["axes"], **cell["metrics"], "id": short.get(cell["run_id"])}
-        for cell in cells
-    ]
+    records = [{**cell, **cell["axes"], **cell["metrics"]} for cell in cells]
     axes = dict.fromkeys(key for cell in cells for key in cell["axes"])
     shown = main_metrics(name for cell in cells for name in cell["metrics"])
-    show_records(records, ("id", "method", *axes, "seed", *shown, "status", "error"))
+    show_records(records, ("method", *axes, "seed", *shown, "status", "error"))

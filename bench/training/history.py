@@ -48,7 +48,6 @@ class ClientDone:
     round_index: int  # from 0
     done: int  # clients of the round that have ended, this one included
     cohort_size: int
-    num_images: int  # that it trained on, each as often as it was seen
 
 
 class History:

@@ -197,8 +197,7 @@ class Trainer:
                     if trained.stored_personal:
                         self._replace_personal(trained.client_id, index)
                     if on_client is not None:
-                        images = trained.num_steps * config.client.batch_size
-                        on_client(ClientDone(index, len(results), len(cohort), images))
+                        on_client(ClientDone(index, len(results), len(cohort)))
         finally:  # messages count even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():

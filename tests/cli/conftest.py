@@ -46,25 +46,6 @@ def call(
     return run
 
 
-@pytest.fixture
-def refused(
-    call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[tuple[str, ...], str], None]:
-    """Check that a command is refused: exit code 2, two lines at most, nothing written."""
-    monkeypatch.chdir(tmp_path)
-
-    def check(words: tuple[str, ...], message: str) -> None:
-        answer = call(*words)
-        assert answer.code == 2
-        assert answer.out == ""
-        assert message in answer.err
-        assert answer.err.startswith("error: ")
-        assert len(answer.err.splitlines()) <= 2
-        assert list(tmp_path.iterdir()) == []
-
-    return check
-
-
 @pytest.fixture(scope="session")
 def shell() -> Callable[..., Answer]:
     """Run the command as a new process, with its output in pipes."""

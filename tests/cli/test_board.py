@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,56 +76,6 @@ def test_a_refused_bundle_is_named_with_its_reason(
     assert not (tmp_path / "board").exists()
     problem = call("verify", folder, "--json").json["problems"][0]
     assert (problem["run_id"], problem["check"]) == (ids[0], "files")
-
-
-def test_runs_that_others_would_refuse_are_not_packed(
-    call: Callable[..., Answer], store: Store, tmp_path: Path
-) -> None:
-    bad = Store(tmp_path / "store")
-    row = store.rows()[0].model_copy(update={"git_sha": "0123456789ab-dirty"})
-    bad.write_row(row)
-    for named in ("curve", "0123456789ab"):
-        answer = call("submit", row.row_id, "--store", bad.root, "--out", tmp_path / "a.zip")
-        assert answer.code == 5
-        assert named in answer.err
-        bad.write_curve(row.row_id, store.curve(row.row_id))
-    assert not (tmp_path / "a.zip").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("submit",), "--all"),
-        (("submit", "01234567", "--orcid", "0000-0002-1825-0097"), "--by"),
-        (("submit", "01234567", "--by", "a\x1bb"), "--by"),
-        (("verify", "--rerun", "1"), "--rerun"),
-        (("verify", "b.zip", "--claims"), "--claims"),
-        (("verify", "b.zip", "--by", "A"), "--by"),
-        (("reproduce", "01234567", "--orcid", "1"), "--by"),
-    ],
-)
-def test_wrong_use(
-    refused: Callable[[tuple[str, ...], str], None],
-    words: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    store: Store,
-) -> None:
-    monkeypatch.setenv("FEDBENCH_STORE", str(store.root))
-    refused(words, message)
-
-
-def test_what_is_no_bundle(call: Callable[..., Answer], tmp_path: Path) -> None:
-    (tmp_path / "text.zip").write_text("no zip")
-    (tmp_path / "folder").mkdir()
-    for name, outside in (("up.zip", "../rows/x"), ("other.zip", "setup.py")):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr(outside, "x")
-    for name in ("text.zip", "folder", "absent.zip", "up.zip", "other.zip"):
-        answer = call("verify", tmp_path / name)
-        assert (answer.code, answer.out) == (5, "")
-        assert name in answer.err
-        assert len(answer.err.splitlines()) == 1
 
 
 def test_reproductions_show_in_tables(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -103,20 +102,3 @@ def test_presets_go_by_content(
     monkeypatch.setattr(datasets, "REVISIONS", {**REVISIONS, prepared["sha256"]: "cifar100"})
     assert call(*config, "--json").json["data"]["num_clients"] == 500
     assert call(*prepare).json["name"] == "cifar100"
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a link to a folder"])
-def test_hostile_folders_end_in_one_line(
-    kind: str, run: Callable[..., Answer], tmp_path: Path
-) -> None:
-    folder = image_folder(tmp_path / "set")
-    if kind == "a pipe":
-        os.mkfifo(folder / "train/a/x.png")
-    else:
-        (folder / "train/a/x").symlink_to(folder)
-    answer = run("simclr", folder)
-    assert answer.code == 5
-    assert answer.out == ""
-    (line,) = answer.err.splitlines()
-    assert line.startswith(f"error: {folder}/train/a/x")
-    assert kind in line

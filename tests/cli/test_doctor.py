@@ -109,26 +109,3 @@ def test_the_nodes_of_a_cluster(
     assert "2 GPU" in found[0]["detail"]
     assert "torch" in found[1]["detail"]
     assert "numpy 1 (here 2)" in found[2]["detail"]
-
-
-@pytest.mark.parametrize(
-    ("hidden", "status", "detail"),
-    [
-        (None, "warning", "/dev has nvidia0, nvidia1, but torch"),
-        ("", "ok", "CUDA_VISIBLE_DEVICES hides nvidia0, nvidia1"),
-    ],
-)
-def test_a_gpu_that_torch_does_not_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str | None, status: str, detail: str
-) -> None:
-    for name in ("nvidia0", "nvidia1", "nvidiactl"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(doctor, "_DEVICES", tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    (check,) = doctor._gpus()
-    assert check.status == status
-    assert detail in check.detail
-    assert bool(check.remedy) == (status == "warning")

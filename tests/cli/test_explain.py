@@ -44,30 +44,6 @@ def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
     assert [(v["value"], v["origin"]) for v in paper] == [(0.003, "paper")]  # its rule replaces
 
 
-def test_fields_of_one_name_are_kept_apart(call: Call) -> None:
-    entries = call("explain", "method.temperature", "--json").json["explanations"]
-    owners = [set(entry["methods"]) for entry in entries]
-    assert {"simclr"} in owners
-    assert len(owners) > 2
-    assert all(entry["methods"] for entry in entries)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("client.lrr",), "(did you mean 'client.lr'?)"),
-        (("lr",), "(did you mean 'client.lr' or 'server.lr'?)"),
-        (("method.temprature",), "is not a field of any method (did you mean 'method.temperature'"),
-        (("method.uv.rows", "simclr"), "belongs to the add-on 'uv', which is not in 'simclr'"),
-        (("client.lr", "simcrl"), "did you mean 'simclr'?"),
-    ],
-)
-def test_unknown_names(
-    refused: Callable[[tuple[str, ...], str], None], words: tuple[str, ...], message: str
-) -> None:
-    refused(("explain", *words), message)
-
-
 def test_methods_shows_one_spec(call: Call) -> None:
     text = call("methods", "fed-simclr").out
     assert "Two views of an image attract" in text

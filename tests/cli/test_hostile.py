@@ -17,22 +17,6 @@ from fedbench.bench.terminal.tables import show_table
 Call = Callable[..., Any]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("run", "simclr", "--workers", "99999999999"), "--workers"),
-        (("tune", "simclr", "--trials", "100000", "--seeds-per-trial", "2"), "--trials"),
-        (("tune", "simclr", "--concurrency", "9" * 400), "--concurrency"),
-        (("tune", "simclr", "--gpus-per-trial", "nan"), "--gpus-per-trial"),
-        (("run", "simclr", "--seed", "99999999999"), "seed:"),
-        (("run", "simclr", "--dry-run", "--set", "model.width=99999999999"), "model.width"),
-        (("leaderboard", "--reach", "nan"), "--reach"),
-    ],
-)
-def test_absurd_numbers_are_refused(refused: Call, words: tuple[str, ...], message: str) -> None:
-    refused(words, message)
-
-
 def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text('data.name: "folder:/tmp/a\\u202eb\\x1b\\tc"\n')

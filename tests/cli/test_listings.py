@@ -16,14 +16,6 @@ Call = Callable[..., Any]
 RESULTS = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
 
-def test_leaderboard_in_a_pipe_is_plain_text(call: Call, store: Path, finished: Any) -> None:
-    answer = call("leaderboard", "--store", store)
-    assert answer.code == 0
-    header = answer.out.splitlines()[1].split()
-    assert header[:2] == ["rank", "method"]
-    assert not set("\x1b│╭─┃") & set(answer.out)
-
-
 def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> None:
     document = call("leaderboard", "--store", store, "--json").json
     row = document["rows"][0]
@@ -49,33 +41,12 @@ def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_pat
     assert [row["num_rounds"] for row in call(*ranking).json["rows"]] == [0]
 
 
-def test_empty_store_says_what_to_run(call: Call, tmp_path: Path) -> None:
-    answer = call("leaderboard", "--store", tmp_path, "--json")
-    assert (answer.code, answer.json["rows"]) == (0, [])
-    assert answer.err == "nothing to rank yet; try fedbench run simclr\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("form", [(), ("--json",), ("--format", "csv")])
 def test_absent_store_is_exit_code_5(call: Call, tmp_path: Path, form: tuple[str, ...]) -> None:
     answer = call("leaderboard", "--store", tmp_path / "no ne", *form)
     assert (answer.code, answer.out) == (5, "")
     assert f"fedbench run simclr --store '{tmp_path}/no ne'" in answer.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ids_on_request_are_those_that_other_commands_take(
-    call: Call, store: Path, finished: Any
-) -> None:
-    words = ("leaderboard", "--store", store)
-    assert "run ids" not in call(*words).out
-    header, line = call(*words, "--ids").out.splitlines()[1:3]
-    assert header.split()[:4] == ["rank", "method", "run", "ids"]
-    short = line.split()[2]
-    assert len(short) == 8
-    assert finished.json["run_id"].startswith(short)
-    assert f"| {short} |" in call(*words, "--ids", "--format", "markdown").out
-    assert call(*words, "--ids", "--json").json == call(*words, "--json").json
 
 
 def test_filters_that_find_nothing_say_so(call: Call, store: Path, finished: Any) -> None:
@@ -90,20 +61,6 @@ def test_filters_that_find_nothing_say_so(call: Call, store: Path, finished: Any
     grid = call(*words, "--grid", "scaling")
     assert (grid.code, grid.out) == (0, "")
     assert "fedbench sweep --grid scaling" in grid.err
-    both = call(*words, "--grid", "scaling", "--dataset", "digits")
-    assert "'scaling'" in both.err
-    assert "'digits'" in both.err
-
-
-def test_legend_belongs_to_the_table(call: Call, store: Path, finished: Any) -> None:
-    table = call("leaderboard", "--store", store)
-    lines = table.out.splitlines()
-    assert {"descriptive: fewer than 3 seeds, no interval"} < {*lines}
-    notes = [line.partition(":")[0] for line in lines[lines.index("") + 1 :]]
-    assert notes == ["descriptive", "gain", "at chance"]  # a run of one round
-    assert table.err == ""
-    assert "descriptive: " not in call("leaderboard", "--store", store, "--format", "markdown").out
-    assert "descriptive: " not in call("leaderboard", "--store", store, "-q").out
 
 
 def test_unreadable_rows_are_warnings(call: Call, tmp_path: Path) -> None:
@@ -143,16 +100,6 @@ def test_lists(call: Call, kind: str) -> None:
     text = call(kind).out
     assert isinstance(records, list)
     assert all(record["name"] in text for record in records)
-
-
-def test_methods_have_their_fields(call: Call) -> None:
-    records = {record["name"]: record for record in call("methods", "--json").json}
-    assert records["simclr"]["fields"]["temperature"]["default"] == 0.1
-    assert records["simclr"]["aliases"] == ["local-simclr"]
-    assert records["uv"]["kind"] == "add-on"
-    assert "base" not in records["uv"]["fields"]
-    assert "fed-simclr" in call("methods").out
-    assert set(records["uv"]["goes_with"]) <= set(records)
 
 
 def test_config_says_where_values_come_from(

@@ -25,10 +25,3 @@ def test_the_plan_of_a_run_has_its_steps(call: Call, tmp_path: Path) -> None:
         "idle_clients": 49,
     }
     assert "49 of 250 clients" in call(*words).out
-
-
-def test_the_plan_of_a_sweep_has_its_steps(call: Call, tmp_path: Path) -> None:
-    words = ("sweep", "--grid", "scaling", "--methods", "simclr", "--seeds", 0)
-    answer = call(*words, *SMALL, "--store", tmp_path, "--dry-run")
-    assert answer.code == 0
-    assert "idle_clients" in answer.out

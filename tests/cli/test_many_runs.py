@@ -90,29 +90,6 @@ def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("sweep", "--grid", "heterogeneity", "--seeds", "0,x"), "--seeds: must be whole numbers"),
-        (("sweep", "--grid", "heterogeneity", "--set", "data.alpha=1"), "is an axis of grid"),
-        (("sweep", "--grid", "heterogeneity", "--methods", "simcrl"), "did you mean 'simclr'?"),
-        (("sweep", "--grid", "heterogeneity", "--tuned", "auto"), "run `fedbench tune simclr"),
-        (("sweep", "--grid", "het.yaml"), "het.yaml: no such file"),
-        (("sweep", "--grid", "heterogeneity", "--methods", ","), "--methods: is empty"),
-        (("sweep", "--grid", "heterogeneity", "--seeds", ","), "--seeds: must be whole numbers"),
-        (("sweep", "--grid", "heterogeneity", "--tuned", ","), "--tuned: is empty"),
-        (("sweep",), "missing option '--grid'"),
-        (("tune", "simclr", "--sampler", "tpee"), "did you mean 'tpe'?"),
-        (("tune", "simclr", "--trials", "0"), "'--trials': must be greater than or equal to 1"),
-        (("tune", "simclr", "--space", "no.yaml"), "no.yaml: no such file"),
-    ],
-)
-def test_wrong_studies_and_sweeps(
-    refused: Callable[..., None], words: tuple[str, ...], message: str
-) -> None:
-    refused(words, message)
-
-
 def test_a_study_without_a_best_trial_is_exit_code_4(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,17 +91,6 @@ def test_every_command_has_an_example(call: Call) -> None:
         assert f"Example: fedbench {' '.join(words)}" in answer.out
 
 
-def test_help_is_grouped(call: Call) -> None:
-    text = call("run", "--help").out
-    headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings[:4] == ["Arguments:", "Options:", "Configuration:", "Places:"]
-    assert headings[-1] == "Output:"
-    assert text.index("Configuration:") < text.index("--preset") < text.index("Places:")
-    assert "<str>" not in text
-    assert text.index("--lanes") < text.index("Configuration:")  # one run has no runs at a time
-    assert "Configuration:" not in call("runs", "--help").out  # its --preset is a filter
-
-
 def test_alone_it_prints_help_and_counts_as_wrong_use(call: Call) -> None:
     answer = call()
     assert (answer.code, answer.out) == (2, "")

@@ -58,30 +58,6 @@ def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFi
     assert capsys.readouterr().err.splitlines() == lines
 
 
-@pytest.mark.parametrize(("verbose", "lines"), [(False, [FAILED]), (True, [ENDED, FAILED])])
-def test_cells_on_a_terminal(
-    verbose: bool,
-    lines: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
-    show(SweepProgress("sweep x", verbose=verbose))
-    printed = capsys.readouterr().err
-    assert [text for text in (HEAD, ENDED, FAILED) if text in printed] == lines
-    assert drawn[:3] == [
-        ("sweep x · preparing",),
-        (f"{HEAD} · starting Ray",),
-        ("sweep x · 1/3 done", "  simclr seed=0"),
-    ]
-    assert drawn[3][1:] == ("  simclr seed=0 · round 1/4 · loss 0.5000",)
-    assert drawn[-1] == ("sweep x · 3/3 done",)
-
-
 def test_a_terminal_gets_the_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +85,6 @@ def test_bars_of_rounds_and_clients(columns: int, monkeypatch: pytest.MonkeyPatc
     """Nothing is cut off at 80 columns."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    clock = iter([10.0, 12.0, 20.0, 30.0, 40.0])
-    monkeypatch.setattr("fedbench.bench.terminal.progress.time.monotonic", lambda: next(clock))
     progress = RunProgress("run simclr")
     drawn: list[str] = []
 
@@ -124,17 +98,14 @@ def test_bars_of_rounds_and_clients(columns: int, monkeypatch: pytest.MonkeyPatc
     progress._drawn = Drawn()  # type: ignore[assignment]
     config = resolve("simclr", set={"federation.num_rounds": 3}, environ={}).config
     progress.start(config, ["cpu"])
-    progress.client(ClientDone(0, 1, 2, 128))  # starts the clock
-    progress.client(ClientDone(0, 2, 2, 128))  # 128 images in 2 s
     progress(_ended(0), 3)
-    progress.client(ClientDone(1, 1, 2, 128))
+    progress.client(ClientDone(1, 1, 2))
     progress._drawn = None
     head, rounds, clients = drawn[-1].splitlines()
     assert head.startswith("run simclr · digits · 4 clients, 2 in each round")
     assert "1/3 loss 1.5000 · spread 1.00" in rounds
     assert "4 s left + evaluation" in rounds
-    assert "1/2 13 images/s" in clients  # 256 images in 20 s
-    assert "64 images/s" in drawn[-2]
+    assert "1/2" in clients
 
 
 def test_a_study_shows_the_best_trial_so_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,18 +100,6 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert "did you mean 'simclr-1'" in unknown.err
 
 
-def test_studies_name_what_they_cannot_read(call: Call, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    for study in ("a", "b"):
-        store.write_trial(study, 0, {"status": "ok", "objective": 0.5})
-        store.write_study(study, {"spec": "simclr"})
-    (store.root / "trials" / "a" / "1.parquet").write_bytes(b"torn")
-    (store.root / "trials" / "b" / "study.json").write_text("{")
-    answer = call("studies", "--store", store.root, "--json")
-    assert (answer.code, [view["study_id"] for view in answer.json]) == (0, ["a"])
-    assert {"1.parquet", "study.json"} <= {*re.findall(r"[\w.]+", answer.err)}
-
-
 def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     run_id = finished.json["run_id"]
     place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
@@ -129,21 +117,3 @@ def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     assert f"linear_acc  {(row.linear_acc or 0) / 2}  {row.linear_acc}" in other.out
     assert Store(keep).rows()[0].linear_acc == row.linear_acc
     assert len(Store(copy).rows()) == 1
-
-
-def test_what_cannot_be_reproduced(call: Call, copy: Path) -> None:
-    (row,) = Store(copy).rows()
-    place = ("--store", copy)
-
-    def refused(words: tuple[str, ...], message: str) -> None:
-        answer = call("reproduce", *words, *place)
-        assert (answer.code, answer.out) == (5, "")
-        assert message in answer.err
-
-    refused(("0" * 20,), "no run")
-    put(copy, row.model_copy(update={"benchmark_version": "0"}))
-    refused((row.row_id,), "is of benchmark version 0")
-    put(copy, row.model_copy(update={"dataset_revision": "f" * 64}))
-    config = row.config_json.replace('"train_subset":200', '"train_subset":100')
-    put(copy, row.model_copy(update={"config_json": config}))
-    refused((row.row_id,), "--data")

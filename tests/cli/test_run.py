@@ -31,11 +31,6 @@ def test_run_keeps_the_contract_of_its_json(finished: Any, store: Path) -> None:
     assert Path(document["paths"]["row"]).is_file()
 
 
-def test_run_reports_rounds_on_stderr_without_escape_codes(finished: Any) -> None:
-    assert "round 1/1 · loss " in finished.err
-    assert "\x1b" not in finished.out + finished.err
-
-
 def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> None:
     again = call("run", "simclr", *QUICK, "--store", store)
     assert again.code == 0
@@ -50,10 +45,6 @@ def test_quiet_run_says_nothing_on_stderr(call: Call, tmp_path: Path) -> None:
     answer = call("run", "simclr", *QUICK, *steady, "--store", tmp_path, "-q", "--seed", 1)
     assert (answer.code, answer.err) == (0, "")
     assert "seed 1 · ok" in answer.out
-
-
-def test_a_run_too_short_to_fill_batch_norm_says_so(finished: Any) -> None:
-    assert "batch norm" in finished.err
 
 
 def test_dry_run_executes_nothing(call: Call, tmp_path: Path) -> None:
@@ -82,42 +73,6 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
     )
     assert (exported.code, exported.out) == (5, "")
     assert "diverged" in exported.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("run", "simcrl"), "'simclr'"),
-        (("run", "simclr+vu"), "unknown add-on 'vu'"),
-        (("run", "simclr", "--preset", "dmo"), "'demo'"),
-        (("run", "simclr", "--set", "client.lrr=1"), "did you mean 'client.lr'?"),
-        (("run", "simclr", "--set", "client.lr=-1"), "client.lr:"),
-        (("run", "simclr", "--set", "client.lr"), "--set 'client.lr'"),
-        (("run", "simclr", "--set", "data.name=digts"), "did you mean 'digits'?"),
-        (("run", "simclr", "--config", "no.yaml"), "no.yaml:"),
-        (("run", "simclr", "--device", "tpu"), "'tpu'"),
-        (("run", "simclr", "--workers", "0"), "'--workers'"),
-        (("run", "--nope", "simclr"), "--nope"),
-        (("run", "simclr", "--lanes", "2", "--workers", "3"), "--lanes"),
-        (("run", "simclr", "--tuned", "mine.yaml"), "--config FILE"),
-        (("run", "simclr", "--lr", "0.1"), "--set client.lr=VALUE"),
-        (("run", "simclr", "--rounds", "2"), "--set federation.num_rounds=VALUE"),
-        (("sweep", "--alpha", "1"), "--set data.alpha=VALUE"),
-        (("run",), "'SPEC'"),
-        (("rnu",), "'run'"),
-        (("leaderboard", "--grid", "heterogenety"), "did you mean 'heterogeneity'?"),
-        (("leaderboard", "--metric", "knm_acc"), "'knn_acc'"),
-        (("leaderboard", "--json", "--format", "csv"), "--format csv"),
-        (("run", "simclr", "--set", "Client.LR=1"), "'client.lr'"),
-        (("partition", "--labels", "balanced:7:2"), "balanced:7:2"),
-        (("partition", "--set", "data.partition=idd"), "did you mean 'iid'?"),
-        (("data", "prepare", "cifar11"), "did you mean 'cifar10'?"),
-    ],
-)
-def test_wrong_use_is_exit_code_2_and_one_or_two_lines(
-    refused: Callable[..., None], words: tuple[str, ...], message: str
-) -> None:
-    refused(words, message)
 
 
 def test_a_seed_that_has_no_effect_is_named(call: Call, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,11 +42,6 @@ def test_packages_work_and_pass_their_own_tests(shell: Call, tmp_path: Path) -> 
     subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, **env})
 
 
-@pytest.mark.parametrize("name", ["simclr", "My_x"])
-def test_a_name_that_is_taken_or_none_is_refused(refused: Call, name: str) -> None:
-    refused(("new", "method", name), name)
-
-
 def test_nothing_is_overwritten(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

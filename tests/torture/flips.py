@@ -215,7 +215,7 @@ def kinds(work: Path) -> dict[str, Kind]:
         return loaded.binding.server.data.tolist(), loaded.setup.client_partition
 
     def maps(folder: Path) -> Any:
-        records, problems = geometries(Store(folder), [row])
+        records, problems = geometries(Store(folder), [row.row_id])
         check(problems)
         return records
 

@@ -62,29 +62,17 @@ COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class CellComparison:
-    """All methods over the cells along one axis, or over all cells of a data set.
+    """All methods over the cells along one axis, or over all cells of a data set."""
 
-    Attributes:
-        axis: the column that varies, or None: all cells of the data set.
-        metric: what was compared.
-        title: settings that the cells share, as far as they tell them from others.
-        values: of the axis; for all cells their titles.
-        class_ids: of the cells.
-        num_common: cells that all ranked methods have.
-        friedman_p: p-value of the hypothesis that all methods are alike; None with too few cells.
-        critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
-        frame: a row for each method with `COLUMNS`, best mean rank first; None = undefined.
-    """
-
-    axis: str | None
+    axis: str | None  # the column that varies, or None: all cells of the data set
     metric: str
-    title: str
-    values: tuple[float | str, ...]
+    title: str  # settings that the cells share, as far as they tell them from others
+    values: tuple[float | str, ...]  # of the axis; for all cells their titles
     class_ids: tuple[str, ...]
-    num_common: int
-    friedman_p: float | None
-    critical_difference: float | None
-    frame: pd.DataFrame
+    num_common: int  # cells that all ranked methods have
+    friedman_p: float | None  # that all methods are alike; None with too few cells
+    critical_difference: float | None  # by Nemenyi; None unless Friedman's test rejects
+    frame: pd.DataFrame  # a row for each method with `COLUMNS`, best mean rank first
 
     @cached_property
     def entries(self) -> tuple[Any, ...]:
@@ -184,8 +172,8 @@ def _families(
 ) -> list[list[Group]]:
     """Return groups that differ in the axis (and its followers) only, one for each value of it.
 
-    Of two groups with one value that stays which a grid's rule scaled. The other was run with the
-    keys that the rule starts from; it is compared with groups of just these keys elsewhere.
+    Of two groups with one value that stays which a grid's rule scaled; the other is compared with
+    groups of just its keys elsewhere.
     """
     families = []
     there = [group for group in groups if group.keys[axis] is not None]

@@ -188,13 +188,9 @@ def titles(
 ) -> dict[str, str]:
     """Return titles of classes: data, presets, alpha, and the settings in which classes differ.
 
-    A setting that some configurations (of older versions) do not have is named if the others differ
-    in it, or if titles would be equal without it.
-
-    Args:
-        classes: the keys of each class, by its id.
-        presets: the presets that the runs of each class started from.
-        unlike: the keys of each class that its title names in any case.
+    Keys, presets and the keys that a title names in any case are by class id. A setting that some
+    configurations (of older versions) lack is named if the others differ in it, or if titles would
+    be equal without it.
 
     >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1}}, {"a": ["demo"]}, {})
     {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}

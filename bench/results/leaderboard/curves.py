@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.frame import lines
 from fedbench.bench.system.errors import StoreError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedbench.bench.results.store.store import Store
 
 _THREADS = 4
@@ -51,7 +53,7 @@ def longest(curve: Curve) -> tuple[int, int]:
     return sum(e.knn_acc is not None for e in curve), sum(e.linear_acc is not None for e in curve)
 
 
-def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
+def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     """Collect the evaluations of a run from its row and its records of rounds, if there are any."""
     found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
     sent = 0
@@ -59,27 +61,25 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         accuracies = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
         found.append(Evaluated(point["round_index"] + 1, sent, *accuracies))
-    if row.bytes_up_down is not None:
-        done = row.rounds_done or 0
-        found.append(Evaluated(done, row.bytes_up_down, row.knn_acc, row.linear_acc))
+    if row.bytes_up is not None and row.bytes_down is not None:
+        sent = int(row.bytes_up + row.bytes_down)
+        found.append(Evaluated(int(row.rounds_done or 0), sent, row.knn_acc, row.linear_acc))
     return tuple(e for e in found if e.knn_acc is not None or e.linear_acc is not None)
 
 
-def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], list[str]]:
+def load_curves(store: Store, frame: pd.DataFrame) -> tuple[dict[str, Curve], list[str]]:
     """Return curves of finished rows by row id, and a line for every file that cannot be read."""
 
-    def load(row: Row) -> Curve | str:
+    def load(row: Any) -> Curve | str:
         try:
-            return curve_of(row, store.curve(store.key(row)))
+            return curve_of(row, store.curve(row.file))
         except StoreError as error:
             return str(error)
 
-    done: dict[str, Row] = {}  # of replicas the first
-    for row in sorted(rows, key=lambda row: row.finished_at):
-        if row.status == "ok":
-            done.setdefault(row.row_id, row)
+    done = frame[frame.status == "ok"].sort_values("finished_at", kind="stable")
+    done = done.drop_duplicates("row_id")  # of replicas the first
     with ThreadPoolExecutor(_THREADS) as threads:
-        loaded = dict(zip(done, threads.map(load, done.values()), strict=True))
+        loaded = dict(zip(done.row_id, threads.map(load, lines(done)), strict=True))
     curves = {row_id: curve for row_id, curve in loaded.items() if not isinstance(curve, str)}
     return curves, sorted(problem for problem in loaded.values() if isinstance(problem, str))
 

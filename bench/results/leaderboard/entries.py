@@ -29,6 +29,7 @@ from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, long
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import PUBLISHED, published_number
 from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
+from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.results.store.settings import KEYS
 from fedbench.bench.system.identity import content_id
 
@@ -103,45 +104,30 @@ class Spent(NamedTuple):
 
 
 class Beside(TypedDict, total=False):
-    """What is known of runs beside their rows.
+    """What is known of runs beside their rows."""
 
-    Attributes:
-        published: look up the published numbers; the default.
-        studies: cost of each tuning study, by its id.
-        curves: accuracies over rounds by row id; without them the columns of curves are empty.
-        reach: k-NN accuracy in [0, 1] to look for in the curves.
-        marks: of rows, by row id.
-        reproduced: people who reproduced a run, by row id; None = the store has no reproductions.
-    """
-
-    published: bool
-    studies: Mapping[str, Spent]
-    curves: Mapping[str, Curve] | None
-    reach: float | None
-    marks: Mapping[str, Marks]
-    reproduced: Mapping[str, int] | None
+    published: bool  # look up the published numbers; the default
+    studies: Mapping[str, Spent]  # by study id
+    curves: Mapping[str, Curve] | None  # by row id
+    reach: float | None  # k-NN accuracy in [0, 1] to look for in the curves
+    marks: Mapping[str, Marks]  # by row id
+    reproduced: Mapping[str, int] | None  # people, by row id; None = the store has no reproductions
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """Entries of one comparability class, best first.
 
-    Attributes:
-        title: names what sets the class apart.
-        keys: of the class.
-        frame: a row for each entry with `COLUMNS`, `hyperparameters`, `joined_by` (entries of a
-            method that have it in common are one over the classes), `curve_ids` (the runs of the
-            seeds whose curves have the most evaluations) and `reproduced` (people who reproduced
-            its runs, of the run with the fewest); None = undefined.
-        note: what the seeds of the class can show.
-        unscaled: the keys that a grid's rules scaled, and their values without that.
+    The frame has `COLUMNS`, `hyperparameters`, `joined_by` (entries of a method that have it in
+    common are one over the classes), `curve_ids` (the runs of the seeds whose curves have the most
+    evaluations) and `reproduced` (people who reproduced its runs, of the run with the fewest).
     """
 
-    title: str
-    keys: Mapping[str, Any]
-    frame: pd.DataFrame
-    note: str
-    unscaled: Mapping[str, Any] = field(default_factory=dict)
+    title: str  # names what sets the class apart
+    keys: Mapping[str, Any]  # of the class
+    frame: pd.DataFrame  # None = undefined
+    note: str  # what the seeds of the class can show
+    unscaled: Mapping[str, Any] = field(default_factory=dict)  # keys as before a grid's rules
 
     @cached_property
     def entries(self) -> tuple[Any, ...]:
@@ -152,17 +138,6 @@ class Group:
     def class_id(self) -> str:
         """Identity of the comparability class."""
         return class_id(self.keys)
-
-    @property
-    def unequal_budgets(self) -> bool:
-        """True if hyperparameters of its tuned entries come from studies of different sizes."""
-        return len({entry.tune_runs for entry in self.entries if entry.tuned}) > 1
-
-    @property
-    def uneven_curves(self) -> bool:
-        """True if curves of some entries lack rounds after which others were evaluated."""
-        without = self.frame.area.isna()
-        return not without.all() and any(map(len, self.frame.curve_ids[without]))
 
     def records(self) -> list[dict[str, Any]]:
         """Return plain values for JSON: `COLUMNS`, columns of the class, and the title."""
@@ -302,12 +277,12 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
         found.loc[members.index, reached] = over_rounds(of_class, beside.get("reach"))
     for name in ("revealing_messages", "tune_runs", "num_reached"):
         found[name] = found[name].astype("Int64")
-    return found.astype(object).where(found.notna(), None)
+    return plain(found)
 
 
 def _shrunk(rows: pd.DataFrame) -> list[bool]:
     figures = rows.reindex(columns=[*FIGURES, *(f"untrained_{name}" for name in FIGURES)])
-    records: Any = figures.astype(object).where(figures.notna(), None).to_dict("records")
+    records: Any = plain(figures).to_dict("records")
     before = [{name: each[f"untrained_{name}"] for name in FIGURES} for each in records]
     return [bool(shrinkage(*pair)) for pair in zip(records, before, strict=True)]
 
@@ -319,8 +294,7 @@ def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:
     """
     rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
     picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
-    picked = picked[["method", "dataset", "benchmark_version", "config_json"]]
-    for row in picked.astype(object).itertuples(index=False):
+    for row in lines(picked[["method", "dataset", "benchmark_version", "config_json"]]):
         yield published_number(row, metric)
 
 
@@ -329,9 +303,9 @@ def _studies(
 ) -> Iterator[tuple[int | None, str | None]]:
     """Yield for each entry the runs of its study, and the study's data set if it is another."""
     known = rows[rows.study_id.isin([*studies])].drop_duplicates("at").set_index("at").study_id
-    read = ["dataset", "dataset_revision", "benchmark_version", "config_json"]
-    for row in first[read].astype(object).itertuples():
-        study = studies.get(known.get(row.Index, ""))
+    read = lines(first[["dataset", "dataset_revision", "config_json"]])
+    for at, row in zip(first.index, read, strict=True):
+        study = studies.get(known.get(at, ""))
         if study is None:
             yield None, None
         else:

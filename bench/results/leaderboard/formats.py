@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.catalogue import needed
@@ -20,7 +20,7 @@ from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.notebooks import html_table
-from fedbench.bench.system.text import DROPPED_FIRST, markdown, plain_table, single_line
+from fedbench.bench.system.text import markdown, plain_table, single_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,28 +44,16 @@ UNEVEN_CURVES = (
 )
 _NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
 
-_MOST_COLUMNS = 12
-"""Columns of a table in a notebook."""
-
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table for people.
-
-    Attributes:
-        title: a line above.
-        header: headings.
-        rows: cells.
-        best: True for rows of the best, and of those that cannot be told from it.
-        column: the cell of such a row to stress.
-        footer: a note below.
-    """
+    """A table for people."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    best: Sequence[bool]
-    column: int
+    best: Sequence[bool]  # True for rows of the best, and of those that cannot be told from it
+    column: int  # the cell of such a row to stress
     footer: str = ""
 
     def stressed(
@@ -273,10 +261,10 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
     return pd.DataFrame.from_records(records, columns=None if records else [*COLUMNS])
 
 
-def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
+def to_markdown(board: Leaderboard) -> str:
     """Return a heading and a table per group, then those over several groups; the best in bold."""
     parts = []
-    for table in tables(board, ids):
+    for table in tables(board):
         body = table.stressed(lambda cell: f"**{cell}**", markdown)
         rows = [table.header, ["---"] * len(table.header), *body]
         text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -285,10 +273,10 @@ def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str
     return "\n".join(parts)
 
 
-def to_latex(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
+def to_latex(board: Leaderboard) -> str:
     r"""One `table` per group; needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`."""
     parts = []
-    for table in tables(board, ids):
+    for table in tables(board):
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
         header, *rows = (" & ".join(row) + r" \\" for row in (map(_tex, table.header), *body))
@@ -300,41 +288,29 @@ def to_latex(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
     return "\n".join(parts)
 
 
-def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[TextTable]:
-    """Return the tables of the groups, and those over several groups.
-
-    Short ids by run id add a column of the runs of each line, in the order of seeds.
-    """
-    groups = [group_table(group, ids, board.usual) for group in board.groups]
+def tables(board: Leaderboard) -> list[TextTable]:
+    """Return the tables of the groups, and those over several groups."""
+    groups = [group_table(group, board.usual) for group in board.groups]
     return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
 
 
-def group_table(
-    group: Group, ids: Mapping[str, str] | None = None, usual: Usual | None = None
-) -> TextTable:
-    """Return a group as text; see `tables` for `ids`, and `across_table` for `usual`."""
-    entries, rows = group.entries, [*map(plain_cells, group.entries)]
-    if ids is not None:
-        of = [", ".join(ids[identity] for identity in entry.run_ids) for entry in entries]
-        first = ("rank", "method")
-        rows = [
-            {**{k: row[k] for k in first}, "run ids": text, **row}
-            for row, text in zip(rows, of, strict=True)
-        ]
+def group_table(group: Group, usual: Usual | None = None) -> TextTable:
+    """Return a group as text; see `across_table` for `usual`."""
+    entries, no_area = group.entries, group.frame.area.isna()
     untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
+    budgets = {entry.tune_runs for entry in entries if entry.tuned}
+    uneven = not no_area.all() and any(map(len, group.frame.curve_ids[no_area]))
     return _table(
         group.title,
-        rows,
+        [*map(plain_cells, entries)],
         [MARKS[standing] == "*" for standing in group.frame.standing],
         [
-            *[UNEQUAL_BUDGETS] * group.unequal_budgets,
-            *[UNEVEN_CURVES] * group.uneven_curves,
+            *[UNEQUAL_BUDGETS] * (len(budgets) > 1),
+            *[UNEVEN_CURVES] * uneven,
             *[_NO_TEST] * untested,
             *_left_out(entries, usual),
         ],
-        always=("rank", "method", "seeds")
-        if ids is None
-        else ("rank", "method", "run ids", "seeds"),
+        always=("rank", "method", "seeds"),
         stressed=heading(entries[0].metric),
     )
 
@@ -387,21 +363,12 @@ def _csv(value: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Ranking:
-    """A leaderboard, and the files of the store that could not be read.
-
-    Attributes:
-        board: groups of comparable lines, best first.
-        problems: one line per unreadable file; its rows are missing from the board.
-        nothing: why the board is empty, in one line; empty if it is not.
-        short_ids: for each run id of the store its shortest unambiguous beginning.
-        reproductions: of each run with any: who reproduced it, on which platforms.
-    """
+    """A leaderboard, and what was found beside it."""
 
     board: Leaderboard
-    problems: tuple[str, ...]
-    nothing: str = ""
-    short_ids: Mapping[str, str] = field(default_factory=dict)
-    reproductions: tuple[Mapping[str, Any], ...] = ()
+    problems: tuple[str, ...]  # a line per unreadable file, whose rows are missing
+    nothing: str = ""  # why the board is empty
+    reproductions: tuple[Mapping[str, Any], ...] = ()  # who reproduced runs, on which platforms
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
@@ -417,21 +384,11 @@ class Ranking:
         return to_frame(self.board)
 
     def __repr__(self) -> str:
-        shown = [(plain_table(t.header, t.rows, title=t.title), t.footer) for t in self._tables()]
+        shown = [
+            (plain_table(t.header, t.rows, title=t.title), t.footer) for t in tables(self.board)
+        ]
         return "\n\n".join("\n".join(filter(None, each)) for each in shown) or self.nothing
 
     def _repr_html_(self) -> str:
-        """Tables for a notebook, without their least columns beyond twelve."""
-        parts = []
-        for table in self._tables():
-            names = [*table.header]
-            for name in DROPPED_FIRST:
-                if len(names) > _MOST_COLUMNS and name in names:
-                    names.remove(name)
-            places = [table.header.index(name) for name in names[:_MOST_COLUMNS]]
-            header, *rows = ([row[i] for i in places] for row in (table.header, *table.rows))
-            parts.append(html_table(table.title, header, rows))
-        return "".join(parts) or html_table(self.nothing, (), ())
-
-    def _tables(self) -> list[TextTable]:
-        return tables(self.board) if self.board.groups else []
+        shown = (html_table(table.title, table.header, table.rows) for table in tables(self.board))
+        return "".join(shown) or html_table(self.nothing, (), ())

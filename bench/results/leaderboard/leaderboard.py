@@ -29,7 +29,7 @@ from fedbench.bench.results.leaderboard.entries import Beside, Group, entries, r
 from fedbench.bench.results.leaderboard.labels import Usual, labelled
 from fedbench.bench.results.leaderboard.separation import tested
 from fedbench.bench.results.store.row import FINAL_METRICS
-from fedbench.bench.system.errors import UnknownNameError, did_you_mean
+from fedbench.bench.system.errors import UnknownNameError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,19 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Leaderboard:
-    """All groups, ranked by one metric.
-
-    Attributes:
-        metric: ranked by.
-        groups: entries by comparability class.
-        reach: k-NN accuracy that curves were asked for.
-        usual: what labels of entries leave out, by method.
-    """
+    """All groups, ranked by one metric."""
 
     metric: str
     groups: tuple[Group, ...]
-    reach: float | None = None
-    usual: Usual = field(default_factory=dict)
+    reach: float | None = None  # k-NN accuracy that curves were asked for
+    usual: Usual = field(default_factory=dict)  # what labels of entries leave out, by method
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -62,8 +55,7 @@ class Leaderboard:
 
     def to_dict(self) -> dict[str, Any]:
         """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1]."""
-        rows = [record for group in self.groups for record in group.records()]
-        return {"metric": self.metric, "rows": rows}
+        return {"metric": self.metric, "rows": [r for g in self.groups for r in g.records()]}
 
 
 def leaderboard(
@@ -75,16 +67,10 @@ def leaderboard(
     min_seeds: int = 1,
     **beside: Unpack[Beside],
 ) -> Leaderboard:
-    """Rank configurations within their comparability class.
+    """Rank the rows of `Store.frame` within their comparability class, whatever their order.
 
-    Args:
-        frame: rows as `Store.frame` gives them; the result does not depend on their order.
-        row_ids: keep these rows, such as the cells of a grid.
-        dataset: keep rows of this data set.
-        metric: column to rank by, a key of `metrics_json`, or a short name such as `knn`.
-        min_seeds: leave out entries with fewer seeds that measured the metric or diverged; 1 =
-            none.
-        beside: what is known of runs beside their rows.
+    The metric is a column, a key of `metrics_json`, or a short name such as `knn`; entries with
+    fewer than `min_seeds` seeds that measured it or diverged are left out.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -130,13 +116,10 @@ def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> 
     run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
     if frame.empty:
         return f"nothing to rank yet; try {run}"
-    frame = named_by_content(frame)
-    held = sorted(frame.dataset.unique())
     if dataset is not None and on_dataset(frame, dataset).empty:
+        held = sorted(named_by_content(frame).dataset.unique())
         if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, entries()):
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
-        hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
-        return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"
-    of = "" if dataset is None else f" on data set {dataset!r}"
+        return f"no run in the store is on data set {dataset!r}; it has {', '.join(held)}"
     grids = ", ".join(sorted(frame.grid.dropna().unique())) or "none"
-    return f"no run in the store is a cell of grid {grid!r}{of}; its grids are {grids}; try {run}"
+    return f"no run in the store is such a cell of grid {grid!r}; its grids are {grids}; try {run}"

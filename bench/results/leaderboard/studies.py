@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedbench.bench.config import DataConfig
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
@@ -40,42 +39,23 @@ class Correlation:
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study of the store, finished or not.
-
-    Attributes:
-        study_id: its name.
-        spec: method spec; empty if the description is missing, as with the next two.
-        preset: configuration that trials start from.
-        sampler: source of the suggested values.
-        finished_at: when its best values were written; None before.
-        best: the trial number of the highest objective; None without one.
-        best_objective: of that trial.
-        objective: name of the score that was maximised; None = align + 0.2 unif.
-        fidelity: `name`, `eta`, `rounds` and `sizes` of a search by rungs; None = all trials were
-            run to their end.
-        untrained: figures of encoders without training, one per `seed`.
-        cautions: what speaks against its best values.
-        trials: by number, as `Store.trials` gives them.
-        correlations: one for every metric that trials recorded and the search never saw.
-        seconds: wall time of all trials.
-        num_bytes: sent in all trials, both directions.
-    """
+    """A study of the store, finished or not; spec, preset and sampler may be missing there."""
 
     study_id: str
     spec: str
     preset: str
     sampler: str
-    finished_at: str | None
-    objective: str | None
-    best: int | None
+    finished_at: str | None  # when its best values were written
+    objective: str | None  # that was maximised; None = align + 0.2 unif
+    best: int | None  # the trial number of the highest objective
     best_objective: float | None
-    untrained: tuple[Mapping[str, float], ...] = field(repr=False)
-    cautions: tuple[str, ...]
-    trials: tuple[Mapping[str, Any], ...] = field(repr=False)
-    correlations: tuple[Correlation, ...]
-    seconds: float
-    num_bytes: int
-    fidelity: Mapping[str, Any] | None = None
+    untrained: tuple[Mapping[str, float], ...] = field(repr=False)  # at random init, one per seed
+    cautions: tuple[str, ...]  # what speaks against its best values
+    trials: tuple[Mapping[str, Any], ...] = field(repr=False)  # by number
+    correlations: tuple[Correlation, ...]  # with metrics that the search never saw
+    seconds: float  # of all trials
+    num_bytes: int  # sent in all trials, both directions
+    fidelity: Mapping[str, Any] | None = None  # of a search by rungs
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -119,11 +99,7 @@ def mean_ranks(
 
 
 def scored_trials(store: Store, study_id: str) -> list[dict[str, Any]]:
-    """Return the trials of a study with their objectives, by number.
-
-    Raises:
-        StoreError: if its description cannot be read.
-    """
+    """Return the trials of a study with their objectives, by number."""
     meta = store.study(study_id) or {}
     return with_ranks(store.trials(study_id), meta.get("objective"))
 
@@ -157,20 +133,18 @@ def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
 
 
 def _study_view(store: Store, study_id: str) -> StudyView:
-    """Read one study.
-
-    Raises:
-        StoreError: when its description cannot be read.
-    """
     meta, trials = store.study(study_id) or {}, scored_trials(store, study_id)
     best = best_trial(trials)
-    watched: dict[str, list[tuple[float, float]]] = {
-        name: [] for trial in trials for name in trial["watched"]
+    names = dict.fromkeys(name for trial in trials for name in trial["watched"])
+    usable = [*filter(is_usable, trials)]
+    watched = {
+        name: [
+            (trial["objective"], value)
+            for trial in usable
+            if (value := trial["watched"].get(name)) is not None
+        ]
+        for name in names
     }
-    for trial in filter(is_usable, trials):
-        for name, value in trial["watched"].items():
-            if value is not None:
-                watched[name].append((trial["objective"], value))
     return StudyView(
         study_id=study_id,
         spec=str(meta.get("spec", "")),
@@ -194,10 +168,7 @@ def studies(store: Store | Path | str | None = None) -> Studies:
     """Read the tuning studies of a store: trials, cost, correlations of the objective.
 
     Args:
-        store: see `open_store`.
-
-    Returns:
-        The studies that can be read; `problems` names the files of the store that cannot.
+        store: see `open_store`; `problems` of the result names the files that cannot be read.
 
     Raises:
         StoreError: for a store that is not there or cannot be read.
@@ -221,25 +192,6 @@ def spent(store: Store, studies: Iterable[str]) -> dict[str, Spent]:
             meta = store.study(study_id) or {}
             if meta.get("finished_at"):
                 runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
-                costs[study_id] = Spent(runs, study_data(meta), str(meta.get("data", "")))
+                of, revision = str(meta.get("dataset", "")), str(meta.get("data", ""))
+                costs[study_id] = Spent(runs, of, revision)
     return costs
-
-
-def study_data(meta: Mapping[str, Any]) -> str:
-    """Return the name of a study's data set without its path."""
-    return str(meta.get("dataset") or DataConfig(name=data_named(meta)).public_name)
-
-
-def data_named(meta: Mapping[str, Any]) -> str:
-    """Return `data.name` of a study's configuration.
-
-    Raises:
-        StoreError: if its study.json does not have it.
-    """
-    try:
-        return str(meta["config"]["data"]["name"])
-    except (KeyError, TypeError) as err:
-        raise StoreError(
-            f"study {meta.get('study_id')!r}: its study.json does not say on which data; run"
-            " `fedbench tune` again, or move its folder away"
-        ) from err

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.data.datasets import cached_dataset
+from fedbench.bench.data.partition import make_partition, summary
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
@@ -35,24 +37,27 @@ from fedbench.bench.results.leaderboard.studies import (
     spent,
     studies,
 )
-from fedbench.bench.results.report.partitions import partitions
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.store.frame import lines, plain
+from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import parse_json
-from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.errors import FedbenchError
+from fedbench.bench.system.identity import canonical_json, content_id
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
+_MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
+"""Clients in a chart, and partitions on a page, the first ones."""
 _RUN_COLUMNS = (
     *("row_id", "measured_from", "status", "method", "preset", "dataset", "partition", "alpha"),
     *("num_clients", "participation", "num_rounds", "local_epochs", "seed"),
     *("linear_acc", "knn_acc", "objective", "untrained_linear_acc", "untrained_knn_acc"),
     *("collapsed", "at_chance", "unmoved", "bytes_up", "bytes_down", "revealing_messages"),
     *("epsilon", "epsilon_of", "wall_seconds", "peak_memory_bytes", "device", "hardware"),
-    *("grid", "study_id", "git_sha", "package_version", "started_at", "error"),
+    *("package_version", "grid", "study_id", "started_at", "error"),
 )
 _COUNTS = ("bytes_up", "bytes_down", "revealing_messages", "peak_memory_bytes")
 """Those of them that are whole numbers or null."""
@@ -92,12 +97,12 @@ _POINT = {
 """Columns of entries to the names that charts have for them."""
 
 
-def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return angles and maps of rows, in their order, and a line for every unreadable file."""
+def geometries(store: Store, names: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return angles and maps of runs, by their files, and a line for every unreadable one."""
     records: list[dict[str, Any]] = []
     problems = []
-    for row in rows:
-        path = store.cell_dir(store.key(row)) / "geometry.json"
+    for name in names:
+        path = store.cell_dir(name) / "geometry.json"
         try:
             record = parse_json(path.read_bytes())
         except FileNotFoundError:
@@ -115,28 +120,65 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
     return records, problems
 
 
+def partitions(
+    store: Store, frame: pd.DataFrame, data_dir: Path | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return label counts of clients, one record a partition, and a line for each not known.
+
+    Of seeds with the same data and settings the lowest is shown.
+    """
+    settings = [
+        json.loads(text)["data"] | {"name": "", "label_fraction": 0} for text in frame.config_json
+    ]
+    frame = frame.assign(settings=[*map(canonical_json, settings)]).sort_values(
+        "seed", kind="stable"
+    )
+    frame = frame.drop_duplicates(["dataset_revision", "settings"])[:_MAX_PARTITIONS]
+    records, missing = [], []
+    for row in lines(frame):
+        not_shown = f"Clients of {row.dataset} are not shown"
+        try:
+            dataset = cached_dataset(row.dataset_revision, data_dir)
+            if dataset is None:
+                missing.append(
+                    f"{not_shown}: its labels are not in the data cache, or of another revision;"
+                    " fedbench data prepare fills the cache."
+                )
+                continue
+            labels, config = dataset.train_labels, store.find(row.file).config
+            made = make_partition(
+                labels, dataset.num_classes, config.data, config.seed, dataset.train_clients
+            )
+            found = summary(made, labels)
+        except FedbenchError as error:
+            missing.append(f"{not_shown}, {row.partition} partition: {error}")
+            continue
+        alpha = "" if row.alpha is None else f" · alpha {row.alpha:g}"
+        title = f"{row.dataset} · {len(labels):,} images · {row.partition} partition{alpha}"
+        records.append(
+            {
+                "title": f"{title} · {found['num_clients']:,} clients · seed {row.seed}",
+                "num_clients": found["num_clients"],
+                "class_names": list(dataset.class_names),
+                "counts": found["class_counts"][:_MAX_CLIENTS],
+                "classes_per_client": found["classes_per_client"]["ge_1pct_mean"],
+            }
+        )
+    return records, list(dict.fromkeys(missing))
+
+
 def content(
     store: Store, frame: pd.DataFrame, *, data_dir: Path | None, title: str
 ) -> dict[str, Any]:
-    """Collect everything on the page.
+    """Collect everything on the page: rows of a store, with one name for each revision of data.
 
-    Args:
-        store: of the rows; its studies are on the page, and a line for every unreadable file.
-        frame: rows to show, with one name for each revision of data.
-        data_dir: data caches that labels of clients are read from; None = the usual folder.
-        title: of the page.
+    Labels of clients are read from the data caches in `data_dir`; None = the usual folder.
     """
-    names = dict(zip(frame.row_id, frame.dataset, strict=True))
-    runs = [
-        row.model_copy(update={"dataset": names[row.row_id]})
-        for row in store.rows()
-        if row.row_id in names
-    ]
-    curves, unreadable = load_curves(store, runs)
-    marked = marks(store, runs)
-    geometry, torn = geometries(store, runs)
+    curves, unreadable = load_curves(store, frame)
+    marked = marks(store, frame.itertuples())
+    geometry, torn = geometries(store, frame.file)
     views = studies(store)
-    by_client, not_known = partitions(runs, data_dir)
+    by_client, not_known = partitions(store, frame, data_dir)
     metrics = _metrics(frame)
     studied = spent(store, frame.study_id.dropna().unique())
     beside: Beside = {"curves": curves, "marks": marked, "studies": studied}
@@ -160,7 +202,6 @@ def content(
         "partitions_not_shown": not_known,
         "geometry": geometry,
         "runs": _runs(frame, marked),
-        "machines": _machines(frame),
         "studies": [_study(v, (store.study(v.study_id) or {}).get("space", {})) for v in views],
         "papers": _papers(),
     }
@@ -172,10 +213,8 @@ def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
         at_chance=[", ".join(marked.get(i, NO_MARKS).at_chance) for i in rows.row_id],
         unmoved=unmoved(rows),
     )[[*_RUN_COLUMNS]]
-    for name in _COUNTS:
-        shown[name] = shown[name].astype("Int64")
-    shown = shown.astype(object).where(shown.notna(), None)
-    return columns(shown.to_dict("records"), _RUN_COLUMNS)
+    shown = shown.astype(dict.fromkeys(_COUNTS, "Int64"))
+    return columns(plain(shown).to_dict("records"), _RUN_COLUMNS)
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
@@ -237,34 +276,6 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
 def _cell(entry: Any, name: str, text: str) -> str | list[Any]:
     column = {**_SORTED_BY, heading(entry.metric): "mean"}.get(name)
     return text if column is None else [text, getattr(entry, column)]
-
-
-def _machines(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Hardware and code that runs were made with, and the hours they took."""
-    on = rows.assign(
-        hardware=rows.hardware.fillna(""),
-        device=rows.device.fillna(""),
-        code="fedbench " + rows.package_version,
-        versions=[_versions(text) for text in rows.env_json.fillna("{}")],
-        sent=rows.bytes_up.fillna(0) + rows.bytes_down.fillna(0),
-    )
-    by = ["hardware", "device", "code", "versions"]
-    found = on.groupby(by).agg(
-        runs=("row_id", "size"),
-        hours=("wall_seconds", "sum"),
-        gb=("sent", "sum"),
-        first=("started_at", "min"),
-        last=("finished_at", "max"),
-    )
-    found["hours"], found["gb"] = found.hours / 3600, found.gb / 1e9
-    for name in ("first", "last"):
-        found[name] = [at.isoformat(timespec="seconds") for at in found[name]]
-    return found.reset_index().to_dict("records")
-
-
-def _versions(env_json: str) -> str:
-    env = json.loads(env_json)
-    return ", ".join(f"{name} {env[name]}" for name in ("python", "torch", "cuda") if name in env)
 
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:

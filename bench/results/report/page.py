@@ -19,21 +19,13 @@ _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "figure.js", "charts.js"
 
 @dataclass(frozen=True)
 class Report:
-    """A page that was written.
-
-    Attributes:
-        file: the page.
-        num_rows: runs on it.
-        num_studies: tuning studies on it.
-        num_bytes: its size.
-        problems: one line per unreadable file of the store; they are on the page, too.
-    """
+    """A page that was written, and what is on it."""
 
     file: Path
     num_rows: int
     num_studies: int
     num_bytes: int
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # a line per unreadable file of the store
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench report --json`."""
@@ -41,19 +33,10 @@ class Report:
 
 
 def write_page(file: Path, content: Mapping[str, Any], num_rows: int) -> Report:
-    """Write the page with some content.
-
-    Raises:
-        ConfigError: for a file that cannot be written.
-    """
+    """Write the page with some content; a ConfigError says why it cannot be written."""
     atomic_write_text(file, page(content), error=ConfigError)
-    return Report(
-        file=file,
-        num_rows=num_rows,
-        num_studies=len(content["studies"]),
-        num_bytes=file.stat().st_size,
-        problems=tuple(content["problems"]),
-    )
+    size, problems = file.stat().st_size, tuple(content["problems"])
+    return Report(file, num_rows, len(content["studies"]), size, problems)
 
 
 def page(content: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedbench.bench.results.store.reader import Mark, Reader, file_mark, tables_in
+from fedbench.bench.results.store.reader import Mark, file_mark, load_all, tables_in
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
@@ -76,20 +76,21 @@ def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     return frame
 
 
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame with None for every missing value, and without numpy's numbers."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def lines(frame: pd.DataFrame) -> Iterator[Any]:
+    """Return the lines of a frame with columns as attributes; missing values are None."""
+    return iter(plain(frame).itertuples(index=False, name="Line"))
+
+
 class Frame:
-    """The table of a store.
+    """The table of a store, in `file`; `problems` has a line for every row that is unreadable."""
 
-    Args:
-        root: of the store.
-        reader: of the files of rows.
-
-    Attributes:
-        file: `leaderboard.parquet`.
-        problems: one line for every file of a row that could not be read.
-    """
-
-    def __init__(self, root: Path, reader: Reader) -> None:
-        self.file, self._folder, self._reader = root / "leaderboard.parquet", root / "rows", reader
+    def __init__(self, root: Path) -> None:
+        self.file, self._folder = root / "leaderboard.parquet", root / "rows"
         self.problems: list[str] = []
         self._table: pa.Table | None = None
         self._mark: Mark | None = None  # of the file when it was read or written
@@ -112,10 +113,8 @@ class Frame:
         return self._frame
 
     def save(self, write: Callable[[Path, bytes], None]) -> bool:
-        """Bring the file up to date with `write`; return False if there are no rows.
-
-        Rows are listed again after a write: another process may have added one meanwhile.
-        """
+        """Bring the file up to date with `write`; return False if there are no rows."""
+        # Listed again after a write: another process may have added a row meanwhile.
         while (table := self._up_to_date()).num_rows and self._is_new:
             write(self.file, table_bytes(table.replace_schema_metadata(_metadata())))
             self._mark, self._is_new = _mark(self.file), False
@@ -133,7 +132,7 @@ class Frame:
         whole = [marks.get(name) == tuple(mark) for name, *mark in zip(*columns, strict=True)]
         kept = known.filter(pa.array(whole, pa.bool_()))
         there = {*kept.column("file").to_pylist()}
-        new = self._reader.load_all([path for path in paths if path.stem not in there], Row)
+        new = load_all([path for path in paths if path.stem not in there], Row)
         rows = {path.stem: row for path, row in new.items() if isinstance(row, Row)}
         self.problems = [text for text in new.values() if isinstance(text, str)]
         if rows or not all(whole):

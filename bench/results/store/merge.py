@@ -34,8 +34,7 @@ class Merged:
 
     Attributes:
         rows_added: rows of runs that the target did not have.
-        replicas_added: rows of runs that the target has with other results, computed on another
-            numeric platform.
+        replicas_added: rows with other results of another numeric platform.
         rows_replaced: failed rows that gave way to finished ones.
         rows_same: rows that both had, with equal results.
         trials_added, trials_same: the same for trials of studies.
@@ -61,17 +60,16 @@ def merge(
     *,
     dry_run: bool = False,
 ) -> Merged:
-    """Copy rows, curves, checkpoints and studies of other stores into one.
+    """Copy rows, curves, checkpoints and studies of other stores into one, which need not exist.
 
     Nothing is written before everything has been compared. Rows are the same if their results are
     equal to the last bit; they may differ in `CIRCUMSTANCES`, and the row of the target stays. Rows
-    with other results are kept beside it as replicas if another numeric platform computed them;
-    which of them has the plain file name depends on what was there first, and nothing else does.
-    Each cell and study of the target is locked and compared again before it is written.
+    with other results are kept beside it as replicas if another numeric platform computed them.
+    Each cell of the target is locked and compared again before a write.
 
     Args:
         sources: stores that stay as they are.
-        store: the target, which need not exist; see `open_store`.
+        store: the target; see `open_store`.
         dry_run: compare and count only.
 
     Raises:
@@ -107,8 +105,7 @@ def merge(
     return done
 
 
-_Known = tuple[Row, Store]
-"""A row and the store that has it."""
+_Known = tuple[Row, Store]  # a row and the store that has it
 
 
 def _new_rows(
@@ -142,9 +139,7 @@ def _new_rows(
 def _outcome(
     row: Row, source: Store, known: Sequence[_Known]
 ) -> Literal["first", "replica", "same"]:
-    """Return what a row is beside the known ones of its run.
-
-    It is the first (failed ones give way to it), a replica of them, or the same as one of them.
+    """Return whether a row is the first of its run (failed ones give way to it), or what else.
 
     Raises:
         StoreError: a contradiction: one platform, and results that differ.
@@ -158,15 +153,10 @@ def _outcome(
         return "same"
     for other, store in finished:
         if not known_apart(other, row):
-            first = differences(other, row)[0]
-            versions = [
-                f"{each.package_version} ({each.git_sha})" if each.git_sha else each.package_version
-                for each in (other, row)
-            ]
             platforms = dict.fromkeys((platform_of(other), platform_of(row)))
             raise StoreError(
-                f"row {row.row_id} has {first} in {store.root} and {source.root}, both from"
-                f" {' and '.join(platforms)}, fedbench {' and '.join(dict.fromkeys(versions))}"
+                f"row {row.row_id} has {differences(other, row)[0]} in {store.root} and"
+                f" {source.root}, both from {' and '.join(platforms)}"
             )
     return "replica"
 
@@ -174,10 +164,7 @@ def _outcome(
 def _copy(row: Row, source: Store, target: Store) -> None:
     """Copy a row and its cell, as a replica if the target has finished the run in another way."""
     known = [(other, target) for other in target.replicas(row.row_id)]
-    try:
-        outcome = _outcome(row, source, known)  # the run may have been finished meanwhile
-    except StoreError as error:
-        raise StoreError(f"{error}, just written; delete the one that you do not trust") from error
+    outcome = _outcome(row, source, known)  # the run may have been finished meanwhile
     if outcome != "same":
         key = replica_key(row) if outcome == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
@@ -247,10 +234,9 @@ def _new_files(
 
 
 def _copy_cell(source: Path, target: Path, row: Row) -> None:
-    """Copy curve and checkpoints of a run; its row is written later, so a torn copy is redone.
+    """Copy curve and checkpoints of a finished run, in place of those of an unfinished attempt.
 
-    Leftovers of an unfinished attempt in the target are deleted. Checkpoints of a failed run are
-    not copied: it can be tried again in its store.
+    Its row is written later, so that a torn copy is redone.
     """
     if row.status == "error" or not source.is_dir():
         return

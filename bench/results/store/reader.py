@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Record, Row
@@ -57,31 +58,25 @@ def file_mark(path: Path) -> Mark:
     return state.st_size, state.st_mtime_ns
 
 
-class Reader:
-    """Loads files of one record and remembers them by their marks."""
+def load_all(paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
+    """`load` many files."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return dict(zip(paths, threads.map(lambda path: load(path, model), paths), strict=True))
 
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[Mark, Record | str]] = {}
 
-    def load_all(self, paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
-        """`load` many files."""
-        with ThreadPoolExecutor(_THREADS) as threads:
-            return dict(zip(paths, threads.map(lambda p: self.load(p, model), paths), strict=True))
+def load(path: Path, model: type[R]) -> R | str | None:
+    """Return the record, or what is wrong with the file, or None if it has just gone."""
+    try:
+        return cast("R | str", _load(path, file_mark(path), model))
+    except FileNotFoundError:
+        return None
+    except OSError as cause:
+        return str(read_error(path, cause))
 
-    def load(self, path: Path, model: type[R]) -> R | str | None:
-        """Return the record, or what is wrong with the file, or None if it has just gone."""
-        try:
-            mark = file_mark(path)
-            if path not in self._known or self._known[path][0] != mark:
-                record = parse_record(path, read_limited(path, MOST_BYTES), model)
-                self._known[path] = mark, record
-        except FileNotFoundError:
-            return None
-        except OSError as cause:
-            return str(read_error(path, cause))
-        known = self._known[path][1]
-        assert isinstance(known, model | str), "a file has one kind of record"
-        return known
+
+@lru_cache(2**12)
+def _load(path: Path, mark: Mark, model: type[Record]) -> Record | str:
+    return parse_record(path, read_limited(path, MOST_BYTES), model)
 
 
 def parse_record(path: Path, data: bytes, model: type[R]) -> R | str:

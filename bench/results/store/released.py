@@ -10,7 +10,6 @@ import hashlib
 import logging
 import re
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -43,8 +42,8 @@ VERSION = "fedbench.release"
 _ADDRESS = re.compile(r"^(https?):/+", re.IGNORECASE)
 _LARGEST = 2**28
 """Bytes of a file; a release of 1,000 runs with their rounds has 1 MB."""
-_SECONDS, _IDLE_SECONDS = 300.0, 60.0
-"""Longest time for a file, and without a byte of it from the server."""
+_SECONDS = 60.0
+"""Longest time without a byte from the server."""
 _MOST_TEXT = 2**25
 _POINTS = TypeAdapter(list[dict[str, Any]])
 _log = logging.getLogger(__name__)
@@ -58,12 +57,7 @@ def is_release(place: str) -> bool:
 
 
 def pack(runs: Sequence[tuple[Row, Points]], version: str) -> bytes:
-    """Return the bytes of a release; equal arguments give equal bytes.
-
-    Args:
-        runs: rows, each with the records of its rounds; replicas after the row that leads.
-        version: of the release.
-    """
+    """Return the bytes of a release: rows, each with its rounds, replicas after the leading row."""
     table = pa.Table.from_pylist([dict(row) for row, _ in runs], schema=ROW_SCHEMA)
     curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
     meaning = {"doc": CURVE_MEANING, "unit": "json"}
@@ -73,12 +67,7 @@ def pack(runs: Sequence[tuple[Row, Points]], version: str) -> bytes:
 
 
 def unpacked(place: str, root: Path, fill: Fill) -> Path:
-    """Return the folder of a release below `root`, made where it is not there yet.
-
-    Args:
-        place: the file or the address.
-        root: of the cache.
-        fill: writes a store of rows and rounds to a folder.
+    """Return the folder of the release at a place below `root`, filled where it is not there yet.
 
     Raises:
         StoreError: if it cannot be had, is damaged, or is none.
@@ -117,11 +106,7 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
 
 
 def read_checked(place: str) -> bytes:
-    """Return the bytes of a release at a path or an address.
-
-    Raises:
-        StoreError: if it cannot be had, or its sum is another.
-    """
+    """Return the bytes at a path or an address; a StoreError if their sum is another."""
     if address := _ADDRESS.match(place):
         place = _ADDRESS.sub(r"\1://", place)  # a `Path` makes one slash of two
         data, sums = _download(place), _download(urljoin(place, SUMS))
@@ -156,18 +141,15 @@ def _read(path: Path) -> bytes | None:
 
 def _download(address: str) -> bytes | None:
     """Return what an address holds, or None if the server has nothing there."""
-    data, deadline = bytearray(), time.monotonic() + _SECONDS
     try:
-        with urlopen(address, timeout=_IDLE_SECONDS) as answer:
-            announced = answer.length or 0  # 0 where the server does not say
-            while max(len(data), announced) <= _LARGEST and (part := answer.read1(2**16)):
-                data += part
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"not all of it came within {_SECONDS:.0f} s")
-        if max(len(data), announced) > _LARGEST:
+        with urlopen(address, timeout=_SECONDS) as answer:
+            data: bytes = answer.read(_LARGEST + 1)
+            missing = answer.length or 0  # 0 where the server did not say how long it is
+        if len(data) > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST:,} bytes, too many for such a file")
-        if len(data) < announced:
-            raise ValueError(f"the connection ended after {len(data):,} of {announced:,} bytes")
+        if missing:
+            raise ValueError(f"the connection ended {missing:,} bytes too early")
+        return data
     except (OSError, HTTPException, ValueError) as err:
         if isinstance(err, HTTPError):
             err.close()
@@ -177,4 +159,3 @@ def _download(address: str) -> bytes | None:
         raise StoreError(
             f"cannot fetch {address}: {why}; download it, and name the file instead"
         ) from err
-    return bytes(data)

@@ -25,8 +25,6 @@ CIRCUMSTANCES = frozenset(
 )
 """Columns of provenance and cost, in which rows of the same run may differ."""
 
-UNKNOWN = "unknown platform"
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -86,7 +84,7 @@ def replica_hash(row: Row) -> str:
 
 def platform_of(row: Row) -> str:
     """Return the numeric platform of a row; one that records none is of an unknown one."""
-    return row.platform or UNKNOWN
+    return row.platform or "unknown platform"
 
 
 def known_apart(first: Row, second: Row) -> bool:

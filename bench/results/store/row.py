@@ -51,22 +51,18 @@ _needed = partial(_column, default=...)
 """A column that every record has."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Data(_Section):
+class _Data(BaseModel):
     partition: str
     name: str = ""
     train_subset: int | None = None
     test_subset: int | None = None
 
 
-class _Evaluation(_Section):
+class _Evaluation(BaseModel):
     num_clients: int = 1
 
 
-class _Settings(_Section):
+class _Settings(BaseModel):
     """What readers rely on in the configuration of a row of any version."""
 
     data: _Data
@@ -77,7 +73,7 @@ class _Settings(_Section):
 def first_problem(error: ValidationError) -> str:
     """Return where the first error of a validation is, and what it is."""
     first = error.errors()[0]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+    return ": ".join(filter(None, (".".join(map(str, first["loc"]))[:80], first["msg"])))
 
 
 def _holds(kind: Any) -> Callable[[str | None], str | None]:
@@ -294,12 +290,6 @@ FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
 """Those measured after the last round: null unless the run's status is `ok`."""
 
 
-def per_gigabyte(row: Row, value: float | None) -> float | None:
-    """Return a metric divided by the bytes sent in both directions, in units of 1e9."""
-    moved = (row.bytes_up or 0) + (row.bytes_down or 0)
-    return None if value is None or not moved else value / (moved / 1e9)
-
-
 class Trial(Record):
     """One trial of a tuning study."""
 
@@ -321,23 +311,20 @@ class Trial(Record):
     _objects = field_validator("params_json", "extra_json")(_object)
 
 
-_TRIAL_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}
-
-
 def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:
     """Return a record as a trial; keys that are no columns go to `extra_json`.
 
     Raises:
         StoreError: a value that a column refuses, or that JSON cannot hold.
     """
-    fields = {k: v for k, v in record.items() if k in _TRIAL_COLUMNS}
-    rest = {k: v for k, v in record.items() if k not in _TRIAL_COLUMNS}
+    rest = {**record, "study_id": study_id, "number": number}
     try:
         for name in {"params", "watched"} & rest.keys():
-            fields[f"{name}_json"] = canonical_json(rest.pop(name))
-        seeds, extra = [*record.get("seeds", ())], canonical_json(rest)
-        of = {"study_id": study_id, "number": number, "seeds": seeds, "extra_json": extra}
-        return Trial(**{**fields, **of})
+            rest[f"{name}_json"] = canonical_json(rest.pop(name))
+        columns = Trial.model_fields.keys() - {"schema_version", "extra_json"}
+        fields = {name: rest.pop(name) for name in columns & rest.keys()}
+        fields["seeds"] = [*fields.get("seeds", ())]
+        return Trial(**fields, extra_json=canonical_json(rest))
     except (TypeError, ValueError) as cause:
         why = first_problem(cause) if isinstance(cause, ValidationError) else f"not JSON: {cause}"
         raise StoreError(f"trial {number} of {study_id!r}: {why}") from cause

@@ -29,9 +29,6 @@ from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
 
-_VERSION = b"fedbench.schema_version"
-_FIRST_WITH_CHECKSUM = 3
-"""Schema version from which all rows and trials carry a checksum."""
 UNPACKED, UNPACKED_BOARD = 2**28, 2**31
 """Bytes that a table may unpack to, and one of many rows: a row takes some 30 kB."""
 
@@ -68,7 +65,7 @@ def _arrow_field(name: str, info: FieldInfo) -> pa.Field[Any]:
 
 def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
     fields = [_arrow_field(name, info) for name, info in model.model_fields.items()]
-    return pa.schema(fields, metadata={_VERSION.decode(): str(version)})
+    return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
 
 
 ROW_SCHEMA = _schema(Row)
@@ -86,10 +83,6 @@ def encode(records: Sequence[Record], model: type[Record]) -> bytes:
 
     A file of one record is read with thousands like it, and then parsing its header takes most of
     the time: it has units but no descriptions, dictionaries, statistics or compression.
-
-    Args:
-        records: rows of the table.
-        model: their class.
     """
     table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
     if len(records) != 1:
@@ -119,31 +112,21 @@ def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") 
 
 
 def read_table(data: bytes, most: int = UNPACKED) -> pa.Table:
-    """Return the table in the bytes of one Parquet file.
-
-    Args:
-        data: the file.
-        most: bytes that it may unpack to.
+    """Return the table in the bytes of one Parquet file that has a checksum.
 
     Raises:
-        StoreError: when the bytes are not a whole Parquet file, a checksum does not fit, or the
-            values would take more memory.
+        StoreError: when the bytes are not a whole Parquet file, the checksum does not fit, or the
+            values would unpack to more than `most` bytes.
     """
     try:
-        with_checksum = has_checksum(data)  # before anything is parsed
-    except ValueError as cause:
-        raise StoreError(f"torn or altered: {cause}") from cause
-    try:
+        if not has_checksum(data):  # before anything is parsed
+            raise ValueError("its checksum is missing")
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         _check_unpacked(file.metadata, most)
-        table = file.read(use_threads=False)
-        version = int((table.schema.metadata or {}).get(_VERSION, b"0"))
+        return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as cause:
         first = (str(cause).splitlines() or ["unreadable"])[0]
-        raise StoreError(f"torn or altered: not a whole Parquet file ({first[:100]})") from cause
-    if version >= _FIRST_WITH_CHECKSUM and not with_checksum:
-        raise StoreError("torn or altered: its checksum is missing")
-    return table
+        raise StoreError(f"torn or altered: {first[:100]}") from cause
 
 
 def _check_unpacked(metadata: pq.FileMetaData, most: int) -> None:
@@ -163,13 +146,7 @@ def _check_unpacked(metadata: pq.FileMetaData, most: int) -> None:
 
 
 def decode(data: bytes, model: type[R]) -> list[R]:
-    """Return the records in the bytes of one Parquet file.
-
-    Columns that an older schema did not have are null; no column is ever ignored.
-
-    Raises:
-        StoreError: torn bytes, a newer schema, or columns or values that the model refuses.
-    """
+    """Return the records in the bytes of one Parquet file; see `decode_table`."""
     return decode_table(read_table(data), model)
 
 
@@ -187,7 +164,11 @@ def to_records(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def decode_table(table: pa.Table, model: type[R]) -> list[R]:
-    """Return the records in a table that was read; see `decode`."""
+    """Return the records in a table: columns that an older schema lacks are null, none is ignored.
+
+    Raises:
+        StoreError: a newer schema, or columns or values that the model refuses.
+    """
     try:
         records = to_records(table)
     except (pa.ArrowException, ValueError, OverflowError) as cause:

@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -35,8 +36,9 @@ import pyarrow as pa
 from fedbench.bench.results.store.frame import Frame
 from fedbench.bench.results.store.reader import (
     MOST_BYTES,
-    Reader,
     list_folder,
+    load,
+    load_all,
     read_error,
     tables_in,
 )
@@ -73,22 +75,20 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser()
-        self._reader = Reader()
-        self._all = Frame(self.root, self._reader)
+        self._all = Frame(self.root)
         self._swept = False
 
     def require(self) -> Store:
-        """Return the store itself.
-
-        Raises:
-            StoreError: if its folder is not there.
-        """
+        """Return the store itself; a StoreError says that its folder is not there."""
         try:
             there = self.root.exists()
         except OSError as cause:  # a name that is too long
             raise read_error(self.root, cause) from cause
         if not there:
-            raise StoreError(f"there is no store at {str(self.root)!r}; name another with --store")
+            raise StoreError(
+                f"there is no store at {str(self.root)!r}; name another with --store, or fill this"
+                f" one: `fedbench run simclr --store {shlex.quote(str(self.root))}`"
+            )
         return self
 
     # Rows
@@ -101,7 +101,7 @@ class Store:
         path = self._row_path(row.row_id)
         if self.finished(row.row_id) is not None:
             return False
-        if path.exists() and isinstance(problem := self._reader.load(path, Row), str):
+        if path.exists() and isinstance(problem := load(path, Row), str):
             aside = path.with_suffix(".unreadable")
             path.replace(aside)  # it may be a newer fedbench's
             _log.warning("%s; it is kept as %s, the new row takes its place", problem, aside.name)
@@ -129,8 +129,8 @@ class Store:
     def frame(self) -> pd.DataFrame:
         """Return the same rows as a frame, which must not be changed.
 
-        It has the columns of `Row` and `frame.FURTHER`, and one for every further metric. What it
-        took to read is kept for the next time, if the store may be written to.
+        It has the columns of `Row` and `frame.FURTHER`, and one for every further metric, and is
+        kept for the next time, if the store may be written to.
         """
         with suppress(StoreError):
             self._all.save(atomic_write_bytes)
@@ -138,18 +138,14 @@ class Store:
 
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
-        loaded = (self._reader.load(path, Row) for path in self._paths_of(row_id))
+        loaded = (load(path, Row) for path in self._paths_of(row_id))
         return sorted((row for row in loaded if isinstance(row, Row)), key=_first_finished)
 
     def row(self, row_id: str) -> Row | None:
-        """One row, the first of its `replicas`; None if there is none.
-
-        Raises:
-            StoreError: when its file is there but unreadable.
-        """
+        """One row, the first of its `replicas`; a StoreError if its file is unreadable."""
         if rows := self.replicas(row_id):
             return rows[0]
-        problem = self._reader.load(self._row_path(row_id), Row)
+        problem = load(self._row_path(row_id), Row)
         if isinstance(problem, str):
             raise StoreError(f"{problem}; delete the file to run this cell again")
         return problem
@@ -160,12 +156,10 @@ class Store:
         return name if self._row_path(name).exists() else row.row_id
 
     def find(self, run_id: str) -> Row:
-        """Return the row of a run.
+        """Return the row of a run id, or of a beginning of it of 4 characters that no other has.
 
-        Args:
-            run_id: its row id, or the beginning of it, at least 4 characters, that no other has.
-                Of replicas the one that finished first is meant; `@` and the beginning of the hash
-                of its results name another.
+        Of replicas the one that finished first is meant; `@` and the beginning of the hash of its
+        results name another.
 
         Raises:
             StoreError: for a store, a run or a replica that is not there, or an unreadable row.
@@ -208,7 +202,7 @@ class Store:
         self._all.rows()
         loaded: list[Any] = [*self._all.problems]
         for study_id in self.studies():
-            loaded += self._reader.load_all(self._trial_paths(study_id), Trial).values()
+            loaded += load_all(self._trial_paths(study_id), Trial).values()
             try:
                 self.study(study_id)
             except StoreError as error:
@@ -224,31 +218,23 @@ class Store:
     def write_trial(self, study_id: str, number: int, record: Mapping[str, Any]) -> bool:
         """Write a finished trial; return False if one that did not fail is already there.
 
-        Args:
-            study_id: the study.
-            number: position of the trial in the study, from 0.
-            record: `status`, `seeds`, `params` (dict) or `params_json`, `objective` (or None),
-                `watched` (dict) or `watched_json`, `seconds`, `error`; anything else that JSON can
-                hold is kept as well.
+        A record has the columns of `Trial`, `params` and `watched` as dicts; anything else that
+        JSON can hold is kept as well.
 
         Raises:
             StoreError: a record that does not fit.
         """
         path = self._study_dir(study_id) / f"{number}.parquet"
         trial = to_trial(study_id, number, record)
-        old = self._reader.load(path, Trial)
+        old = load(path, Trial)
         if isinstance(old, Trial) and old.status != "error":
             return False
         self._write(path, encode([trial], Trial))
         return True
 
     def trials(self, study_id: str) -> list[dict[str, Any]]:
-        """The readable trials of a study by number.
-
-        Each has the columns of `Trial`, the further keys of its record, and `params` and `watched`
-        as dicts, too.
-        """
-        loaded = self._reader.load_all(self._trial_paths(study_id), Trial).values()
+        """The readable trials of a study by number, as records of `write_trial`."""
+        loaded = load_all(self._trial_paths(study_id), Trial).values()
         trials = sorted((t for t in loaded if isinstance(t, Trial)), key=lambda t: t.number)
         return [from_trial(trial) for trial in trials]
 
@@ -262,11 +248,7 @@ class Store:
         atomic_write_text(self._study_dir(study_id) / "study.json", text + "\n")
 
     def study(self, study_id: str) -> dict[str, Any] | None:
-        """The description of a study, or None.
-
-        Raises:
-            StoreError: for a file that is there but unreadable.
-        """
+        """The description of a study, or None; a StoreError if it is unreadable."""
         path = self._study_dir(study_id) / "study.json"
         try:
             return parse_json(read_limited(path, MOST_BYTES))
@@ -315,11 +297,7 @@ class Store:
         return path
 
     def curve(self, row_id: str) -> list[dict[str, Any]]:
-        """The points of a run's curve; empty if there is none.
-
-        Raises:
-            StoreError: when the file is there but unreadable.
-        """
+        """The points of a run's curve; empty if there is none. A StoreError if it is unreadable."""
         path = self.cell_dir(row_id) / "curve.parquet"
         try:
             return list(read_table(path.read_bytes()).to_pylist())
@@ -331,12 +309,7 @@ class Store:
             raise StoreError(f"{str(path)!r}: {error}") from error
 
     def lock(self, name: str) -> AbstractContextManager[bool]:
-        """Claim a cell (or a study) for this process while the block runs.
-
-        ```
-        with store.lock(row_id) as mine:
-            if mine: ...          # False: another process runs it, take the next cell
-        ```
+        """Claim a cell (or a study) while the block runs; it gets False if another process has it.
 
         Look for the row again inside the block: the last holder may just have finished it.
         """
@@ -391,11 +364,9 @@ class Release(Store):
 
 
 def open_store(store: Store | Path | str | None = None) -> Store:
-    """Return the store of a folder or of a release.
+    """Return the store of a folder, or of the folder, Parquet file or https address of a release.
 
-    Args:
-        store: a folder; the folder, the Parquet file or the https address of a release; None =
-            `$FEDBENCH_STORE`, else `./leaderboards`.
+    None stands for `$FEDBENCH_STORE`, else `./leaderboards`.
 
     Raises:
         StoreError: for a release that cannot be had or read.

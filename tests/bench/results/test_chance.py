@@ -61,13 +61,6 @@ def test_totals_negative_losses_and_terms_of_addons() -> None:
     assert terms_at_chance(config_of("byol"), curve(loss=-0.01, spread=0.9)) == ()
 
 
-def test_short_runs_and_rounds_without_a_step() -> None:
-    simclr = config_of("simclr")
-    assert terms_at_chance(simclr, [{"loss": 4.1}]) == ("loss",)
-    assert terms_at_chance(simclr, [{"loss": 4.1}, {"loss": None}]) == ("loss",)
-    assert terms_at_chance(simclr, []) == ()
-
-
 def filled(store: Store, make_row: Any) -> Store:
     for seed, loss in ((0, 4.1), (1, 2.0)):
         row = make_row(config_of("simclr", seed=seed), linear_acc=0.4)

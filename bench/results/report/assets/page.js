@@ -99,7 +99,7 @@
     objective: ["objective", plain], untrained_linear_acc: ["untrained linear %", percent], untrained_knn_acc: ["untrained k-NN %", percent],
     collapsed: ["collapsed"], at_chance: ["at chance"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega],
     revealing_messages: ["show single images", String], epsilon: ["ε", (v) => v.toPrecision(3)], epsilon_of: ["ε of"], wall_seconds: ["seconds", (v) => v.toFixed(1)],
-    peak_memory_bytes: ["peak MB", mega], device: ["device"], grid: ["grid"], study_id: ["study"], started_at: ["started"], error: ["error"],
+    peak_memory_bytes: ["peak MB", mega], device: ["device"], hardware: ["hardware"], package_version: ["fedbench"], grid: ["grid"], study_id: ["study"], started_at: ["started"], error: ["error"],
   };
   function mega(value) { return (value / 1e6).toFixed(1); }
 
@@ -112,12 +112,6 @@
       return columns[i].num ? [SHOWN[name][1](value), value] : value === true ? "yes" : value === false ? "" : value;
     });
     return table({ label: "Runs", columns, groups: [{ rows: runs.map((run) => ({ cells: () => cells(run) })) }], limit: 100 });
-  }
-
-  function machines() {
-    const header = ["hardware", "device", "code", "versions", "runs", "hours", "GB", "first", "last"];
-    const rows = data.machines.map((m) => ({ cells: [m.hardware, m.device, m.code, m.versions, [`${m.runs}`, m.runs], [m.hours.toFixed(2), m.hours], [m.gb.toFixed(2), m.gb], m.first, m.last] }));
-    return table({ label: "Machines", columns: header.map((title) => ({ title, num: ["runs", "hours", "GB"].includes(title) })), groups: [{ rows }] });
   }
 
   function studies() {
@@ -169,7 +163,7 @@
   section("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
   section("studies", "Tuning", ...studies());
   section("leaderboard", "Leaderboard", ...(some ? boards() : []));
-  section("runs", "What ran", ...(runs.length ? [machines(), el("details", {}, el("summary", {}, `${runs.length.toLocaleString("en")} runs`), runTable())] : []));
+  section("runs", "What ran", ...(runs.length ? [el("details", {}, el("summary", {}, `${runs.length.toLocaleString("en")} runs`), runTable())] : []));
   section("papers", "Published", ...papers());
 
   const theme = document.getElementById("theme");

@@ -13,7 +13,6 @@ from fedbench.bench.results.leaderboard.formats import (
     Ranking,
     plain_cells,
     to_csv,
-    to_frame,
     to_latex,
     to_markdown,
 )
@@ -126,20 +125,6 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
         assert "were tuned with different budgets" in text
 
 
-def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
-    data = DataConfig(name="hub:/some/where/cifar10")
-    config = RunConfig(spec="byol", data=data)
-    (entry,) = rank(
-        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "digits")}
-    ).entries
-    assert "tuned in 4 runs on digits" in plain_cells(entry)["notes"]
-    assert entry.tuned_on == "digits"
-    (same,) = rank(
-        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "cifar10")}
-    ).entries
-    assert same.tuned_on is None
-
-
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
     values = (0.39400, 0.39401, 0.39402)
     rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
@@ -171,43 +156,6 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert records[1]["run_ids"].split() == list(board.entries[1].run_ids)
     assert records[1]["published"] == records[1]["published_source"] == ""
     assert to_csv(rank([])).startswith("rank,method")
-
-
-def test_dictionary_and_frame_agree(board: Leaderboard) -> None:
-    rows = board.to_dict()["rows"]
-    frame = to_frame(board)
-    assert frame["mean"].tolist() == [row["mean"] for row in rows]
-    assert frame["alpha"].tolist() == [0.1, 0.1, 0.1, 10.0, 10.0, 10.0]
-    assert frame["seeds"][1] == [0, 1, 2]
-    assert to_frame(rank([])).empty
-
-
-def test_latex_is_escaped(make_row: MakeRow) -> None:
-    configs = [RunConfig(client=ClientConfig(lr=lr, batch_size=8)) for lr in (0.1, 0.2)]
-    rows = [make_row(c, linear_acc=0.5, preset="a_b&c") for c in configs]
-    text = to_latex(rank(rows, metric="linear_acc"))
-    assert r"linear \%" in text
-    assert text.count(r"\begin{tabular}{rlrrl}") == 1
-    assert text.count(r" \\") == 3
-    assert "%" not in text.replace(r"\%", "")
-
-
-def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
-    def texts(order: int, seconds: float) -> list[list[str]]:
-        rows = [
-            make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s, wall_seconds=seconds)
-            for s in range(4)
-        ][::order]
-        board = rank(rows)
-        return [
-            [cell for name, cell in plain_cells(entry).items() if name != "minutes"]
-            for entry in board.entries
-        ]
-
-    assert texts(1, 10) == texts(-1, 600)
-    rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
-    for render in (to_csv, to_markdown, to_latex):
-        assert render(rank(rows)) == render(rank(rows[::-1]))
 
 
 def test_names_of_strangers_are_text_in_every_format(

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -187,15 +184,6 @@ def test_a_title_names_what_differs_from_the_preset(make_row: MakeRow) -> None:
     assert group.title == "digits · preset demo · alpha 0.1 · 1 round"
 
 
-def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> None:
-    slow = RunConfig(method={"temperature": 0.5})
-    fast = slow.model_copy(update={"client": slow.client.model_copy(update={"lr": 0.3})})
-    made = [make_row(slow, linear_acc=0.3), make_row(fast, linear_acc=0.4)]
-    lines = rank(made).groups[0].entries
-    assert [entry.variant for entry in lines] == ["client.lr=0.3", "client.lr=0.03"]
-    assert rank(made[:1]).entries[0].variant == ""
-
-
 def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: MakeRow) -> None:
     def run(spec: str, seed: int, **fields: Any) -> Row:
         return make_row(RunConfig(spec=spec, seed=seed), **fields)
@@ -268,29 +256,6 @@ def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None
     ]
 
 
-def test_the_filter_by_seeds_changes_no_name(make_row: MakeRow) -> None:
-    """Of two rates one has two seeds in the first class, the other in the second."""
-    rows = [
-        make_row(
-            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr), seed=seed),
-            linear_acc=0.5,
-        )
-        for alpha, lr, seeds in ((0.1, 0.3, 2), (0.1, 0.03, 1), (1.0, 0.03, 2))
-        for seed in range(seeds)
-    ]
-    board = rank(rows, min_seeds=2)
-    names = [
-        (group.keys["alpha"], entry.variant, entry.label)
-        for group in board.groups
-        for entry in group.entries
-    ]
-    assert names == [
-        (0.1, "client.lr=0.3", "simclr (lr=0.3)"),
-        (1.0, "client.lr=0.03", "simclr (lr=0.03)"),
-    ]
-    assert board.across() == ()  # no entry is in both classes
-
-
 def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
     rows = [
         make_row(
@@ -312,13 +277,6 @@ def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -
         "simclr (client.lr=0.1, server.lr=0.9)",
         "simclr (client.lr=0.2, server.lr=0.8)",
     }
-
-
-def test_a_plugins_hash_is_called_code(make_row: MakeRow) -> None:
-    configs = [RunConfig(spec="barlow", code={"barlow": number * 16}) for number in "01"]
-    lines = rank([make_row(config, linear_acc=0.4) for config in configs]).entries
-    labels = {f"barlow (code={number * 16})" for number in "01"}
-    assert {entry.label for entry in lines} == labels
 
 
 def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:
@@ -349,15 +307,6 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow)
     assert only(lines, "dead").mean is None
 
 
-def test_collapse_is_marked(make_row: MakeRow) -> None:
-    def marked(**fields: bool) -> bool:
-        return bool(rank([make_row(linear_acc=0.1, **fields)]).entries[0].collapsed)
-
-    assert marked(collapsed=True)
-    assert not marked(collapsed=False)
-    assert not marked()
-
-
 def test_metrics_by_name(make_row: MakeRow) -> None:
     made = [
         make_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
@@ -368,29 +317,6 @@ def test_metrics_by_name(make_row: MakeRow) -> None:
     assert rank(made, metric="mlp_acc").entries[0].mean == 0.7
     with pytest.raises(UnknownNameError, match="did you mean 'knn_acc'"):
         rank(made, metric="knn_accc")
-
-
-def test_json_is_flat_and_complete(rows: list[Row]) -> None:
-    document = json.loads(json.dumps(rank(rows).to_dict(), allow_nan=False))
-    assert len(document["rows"]) == 6
-    first = document["rows"][0]
-    assert {"rank", "method", "mean", "std", "n_seeds", "published", "alpha", "dataset"} <= set(
-        first
-    )
-    assert (first["alpha"], first["dataset"], first["seeds"]) == (0.1, "digits", [0, 1, 2])
-
-
-def test_importing_it_loads_no_heavy_package() -> None:
-    code = (
-        "import sys\n"
-        "import fedbench.bench.results.leaderboard.leaderboard\n"
-        "import fedbench.bench.results.leaderboard.formats\n"
-        "print({'torch', 'ray', 'rich'} & set(sys.modules))"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout
-    assert out.strip() == "set()"
 
 
 def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:

@@ -71,14 +71,6 @@ def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     assert mlp.run_ids == tuple(row.row_id for row in rows[3:5])
 
 
-def test_rows_of_older_versions_with_ids_by_evaluation_are_one_line(make_row: MakeRow) -> None:
-    rows = [
-        row.model_copy(update={"config_id": f"{number:020x}"})
-        for number, row in enumerate(measured_three_ways(make_row))
-    ]
-    assert only_line(rows).n_seeds == 3
-
-
 def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) -> None:
     wide: dict[str, Any] = {"evaluation": {"knn_neighbours": 5}}
     rows = [
@@ -95,16 +87,6 @@ def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) ->
         ["simclr", "byol"],
     ]
     assert "knn neighbours 5" in knn[0].title
-
-
-def test_what_the_loss_means_depends_on_no_evaluation(make_row: MakeRow) -> None:
-    other = {name: 3 for name in ("knn_neighbours", "num_clients", "objective_max_examples")}
-    rows = [
-        make_row(configured(), final_loss=1.0),
-        make_row(configured(spec="byol", evaluation=other), final_loss=2.0),
-    ]
-    (group,) = rank(rows, metric="final_loss").groups
-    assert [entry.rank for entry in group.entries] == [1, 2]
 
 
 def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: MakeRow) -> None:
@@ -147,15 +129,6 @@ def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
     assert "num_replicas" in to_csv(rank(first)).splitlines()[0]
 
 
-def test_a_seed_failed_only_if_no_measurement_of_it_ended(make_row: MakeRow) -> None:
-    broken = make_row(
-        configured(evaluation={"protocols": ["mlp"]}), status="error", error="out of memory"
-    )
-    entry = only_line([broken, later(make_row(configured(), linear_acc=0.5), 1)])
-    assert (entry.num_failed, entry.mean) == (0, 0.5)
-    assert only_line([broken]).num_failed == 1
-
-
 def curve(rounds: list[int], accuracies: list[float]) -> Curve:
     pairs = zip(rounds, accuracies, strict=True)
     return tuple(Evaluated(done, done, accuracy, None) for done, accuracy in pairs)
@@ -182,19 +155,6 @@ def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
     alone = rank([rows["c"]], curves=only_ends)
     assert alone.entries[0].area == pytest.approx(0.4)
     assert group_table(alone.groups[0]).footer == ""
-
-
-def test_a_seed_is_drawn_by_its_longest_curve(make_row: MakeRow) -> None:
-    plain = make_row(configured(), linear_acc=0.5, knn_acc=0.4)
-    closer = later(make_row(configured(evaluation={"every": 4}), linear_acc=0.5, knn_acc=0.4), 1)
-    curves = {
-        plain.row_id: curve([0, 8], [0.0, 0.4]),
-        closer.row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
-    }
-    entry = only_line([plain, closer], curves=curves)
-    assert entry.run_ids == (plain.row_id,)
-    assert entry.curve_ids == (closer.row_id,)
-    assert entry.area == pytest.approx(0.3)
 
 
 def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
@@ -252,15 +212,6 @@ def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
         "byol": [(0.8, 0.5)],
         "simclr": [(0.8, 0.5)],
     }
-
-
-def test_the_label_of_a_data_set_is_in_no_class(make_row: MakeRow) -> None:
-    rows = [
-        make_row(configured(s), linear_acc=0.5, dataset=name)
-        for s, name in enumerate(("hub:cifar100x", "hub:snapshot123"))
-    ]
-    assert only_line(rows).n_seeds == 2
-    assert rank(rows).groups[0].keys["dataset"] == "hub:cifar100x"
 
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:

@@ -43,51 +43,6 @@ METRICS = {
 }
 """Columns of the tables and what measures the same here."""
 
-NOT_OF_THE_ACCURACIES = {
-    *("data.label_column", "data.image_size", "data.natural_column", "data.partition_file", "seed"),
-    *("evaluation.protocols", "evaluation.every", "evaluation.rounds", "evaluation.untrained"),
-    *("evaluation.probe_fractions", "evaluation.knn_neighbours", "evaluation.knn_temperature"),
-    *("evaluation.linear_l2", "evaluation.objective_temperature", "evaluation.objective_weight"),
-    *("evaluation.objective_on", "evaluation.objective_view", "evaluation.objective_max_examples"),
-    *("evaluation.objective_clients", "evaluation.objective_noise", "evaluation.objectives"),
-    *("privacy.noise_multiplier", "privacy.delta", "server.momentum"),
-}
-"""Fields that no number depends on: the mean over seeds, other measurements, and what only privacy
-(no paper clips) or a server with momentum (no paper has one) reads; linear_l2 is of our probe."""
-ONLY_OTHER_PROBES = {
-    *("evaluation.mlp_hidden_dim", "evaluation.mlp_epochs", "evaluation.mlp_lr"),
-    "evaluation.num_clients",
-}
-MOMENTS = {"server.beta1", "server.beta2", "server.epsilon"}
-ROTATIONS = {"data.rotation_bins", "data.rotation_alpha", "data.multiply_prior"}
-PARTITION = {"data.classes_per_client", "data.min_client_size", "data.legacy", "model.norm_groups"}
-ORCHESTRA = NOT_OF_THE_ACCURACIES | ONLY_OTHER_PROBES | MOMENTS | ROTATIONS | PARTITION
-UNRELEASED = {
-    *(NOT_OF_THE_ACCURACIES | ONLY_OTHER_PROBES | PARTITION),
-    *("data.rotation_alpha", "model.init", "client.precision", "client.keep_last_batch"),
-    *("method.temperature", "method.variant"),
-}
-OPEN = {
-    # Orchestra's paper and release state all of SimCLR; which draw of the partition is not said.
-    ("orchestra_table5", "f-SimCLR", "cross_device"): ORCHESTRA,
-    # Neither paper nor release gives the learning rate of supervised FedAvg (sheet, O11).
-    ("orchestra_table5", "FedAvg (sup)", "cross_device"): ORCHESTRA | {"client.lr"},
-    # No release: groups of the norm (M4), first weights, temperature and form of the loss (M3),
-    # incomplete batches and the format of numbers are the reader's.
-    ("mi_table1", "Local SimCLR", "label_skew"): UNRELEASED | {"data.rotation_bins"},
-    # As above; alpha is the concentration of the ten bins of angles.
-    ("mi_table1", "Local SimCLR", "covariate_shift"): UNRELEASED,
-    # The thesis gives backbone, optimizer, batch, rounds and the classifier's epochs and rate.
-    ("pfedae_table4_1", "pFedAE", "cross_silo_dirichlet0.1"): {
-        *(NOT_OF_THE_ACCURACIES | MOMENTS | ROTATIONS | PARTITION),
-        *("evaluation.mlp_hidden_dim", "model.norm", "model.init", "client.momentum"),
-        *("client.weight_decay", "client.keep_last_batch", "client.precision", "server.weighting"),
-        *("method.gradient", "method.latent_dim", "method.decoder_width", "method.server_steps"),
-        *("method.server_lr", "method.server_batch_size"),
-    },
-}
-"""What single rows of the tables leave open, written from the papers and their sheets."""
-
 MATCHED = [  # the tables that have accuracies; Orchestra's table 4 counts classes
     "orchestra_table1",
     "orchestra_table2",
@@ -190,30 +145,6 @@ def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> N
     assert published_number(papers, "mlp_acc") is not None  # which must not be shown there
 
 
-@pytest.mark.parametrize(
-    ("preset", "spec", "given"),
-    [
-        # Seen beside numbers of other settings before every field was compared.
-        ("mi", "simclr", {"data__partition": "rotation", "data__alpha": 1.0}),
-        ("cross-device", "simclr", {"data__train_subset": 1000}),
-        ("cross-device", "simclr", {"privacy__clip": 1.0}),
-        ("cross-device", "supervised", {"data__label_fraction": 0.1}),
-        ("mi", "supervised", {"data__label_fraction": 0.1, "data__alpha": 1.0}),
-        ("mi-semi", "semifed+uv", {"data__label_fraction": 0.2}),
-        ("cross-device", "simclr+uv", {}),
-        ("cross-device", "simclr", {"data__name": "svhn"}),
-        ("demo", "simclr", {}),
-        ("laptop", "simclr", {}),
-    ],
-)
-def test_nothing_is_shown_outside_the_published_setting(
-    preset: str, spec: str, given: dict[str, Any], make_row: MakeRow
-) -> None:
-    row = row_of(make_row, preset, spec, **given)
-    for metric in set(METRICS.values()):
-        assert published_number(row, metric) is None, metric
-
-
 def test_a_row_without_a_fixed_field_has_no_number(make_row: MakeRow) -> None:
     row = row_of(make_row, "cross-device")
     config = json.loads(row.config_json)
@@ -246,44 +177,6 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
             assert shown == (name in left), (cell.method, name)
         elsewhere = row.model_copy(update={"dataset": "svhn"})
         assert published_number(elsewhere, metric) is None
-
-
-@pytest.mark.parametrize("entry", OPEN, ids=" ".join)
-def test_what_the_papers_leave_open(entry: tuple[str, str, str]) -> None:
-    source, method, where = entry
-    cells = [c for c in paper_cells() if (c.source, c.method, c.setting) == (source, method, where)]
-    cells = [cell for cell in cells if cell.dataset == "CIFAR-10"]
-    assert cells
-    for cell in cells:
-        assert {*json.loads(str(cell.open_json))} == OPEN[entry]
-
-
-@pytest.mark.parametrize("source", MATCHED)
-def test_unchanged_presets_have_the_numbers_of_their_tables(source: str, make_row: MakeRow) -> None:
-    """Every entry but Orchestra's variants is the preset as it stands, with data and shift."""
-    shifts = {"label_skew": "hsu", "covariate_shift": "rotation", "joint_shift": "joint"}
-    compared = 0
-    for cell in lines(source):
-        given = {"data__name": DATASETS[cell.dataset]}
-        if cell.paper == "mi":
-            given["data__partition"] = shifts[cell.setting]
-        if cell.setting.endswith("2class"):
-            given["data__partition"] = "pathological"
-        if cell.method.startswith("Orchestra(") and cell.method not in (
-            "Orchestra(K-anonymity)",
-            "Orchestra(G=256,L=16)",
-        ):
-            continue
-        if cell.method == "Orchestra(G=256,L=16)" and cell.dataset == "CIFAR-10":
-            continue
-        if cell.method in ("FedAlignUniform+PD", "FedAlignUniform+DSR"):
-            continue
-        row = row_of(make_row, preset_of(cell), str(cell.spec), **given)
-        number = published_number(row, METRICS[cell.metric])
-        assert number is not None, cell
-        assert number.value == cell.value
-        compared += 1
-    assert compared
 
 
 def test_numbers_of_an_unstated_setting_and_counts_stand_beside_no_row() -> None:
@@ -370,17 +263,3 @@ def test_tables_are_up_to_date() -> None:
     """`python leaderboards/fields.py` writes them again."""
     for path, content in fields.tables():
         assert path.read_bytes() == content, path.name
-
-
-def test_every_rule_holds_for_some_number() -> None:
-    for rule in fields.rules():
-        holds = [rule.holds(c, spec) for c in paper_cells() if (spec := fields.spec_of(c))]
-        assert any(holds), rule
-
-
-def test_a_field_that_nobody_decided_on_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = lines("orchestra_table5")[0]
-    known = [*known_keys(str(cell.spec)), "client.new_field"]
-    monkeypatch.setattr(fields, "known_keys", lambda spec: known)
-    with pytest.raises(ValueError, match=r"do not say whether the paper fixes client\.new_field"):
-        fields.decide(cell, str(cell.spec))

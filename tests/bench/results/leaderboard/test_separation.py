@@ -11,10 +11,8 @@ from scipy import stats
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.entries import Group
-from fedbench.bench.results.leaderboard.formats import Ranking, group_table
 from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.terminal import show_results
 from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
@@ -123,23 +121,3 @@ def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRo
     assert (standings["hidden"], standings["below"]) == ("unclear", "unclear")
     assert {standings[name] for name in others} == {"alike"}
     assert standings["far"] == "worse"
-
-
-def test_tables_have_the_marks_of_the_standings(
-    make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No test tells two noisy lines apart, so none is marked as best and none is in bold."""
-    rows = [
-        make_row(RunConfig(spec=name, seed=seed), linear_acc=value)
-        for name, values in zip("ab", [(0.5, 0.3, 0.6), (0.3, 0.5, 0.4)], strict=True)
-        for seed, value in enumerate(values)
-    ]
-    board = rank(rows)
-    (group,) = board.groups
-    table = group_table(group)
-    assert [row[table.header.index("best")] for row in table.rows] == ["?", "?"]
-    assert (list(table.best), [entry.best for entry in group.entries]) == ([False] * 2, [True] * 2)
-    shown: list[list[bool]] = []
-    monkeypatch.setattr(show_results, "show_table", lambda *_, bold, **__: shown.append([*bold]))
-    show_results.show_leaderboard(Ranking(board, ()), "table")
-    assert shown == [[False, False]]

@@ -13,10 +13,8 @@ import pytest
 import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.results.leaderboard.formats import UNEQUAL_BUDGETS
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.content import cell_ids, columns, short_titles, styles
-from fedbench.bench.results.report.partitions import partitions
+from fedbench.bench.results.report.content import cell_ids, partitions, short_titles, styles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
@@ -154,22 +152,6 @@ def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_p
     assert "torn or altered" in data_of(file)["problems"][0]
 
 
-def test_the_page_says_that_tuning_budgets_differ(
-    store: Store, make_row: MakeRow, tmp_path: Path
-) -> None:
-    for spec, trials in (("simclr", 24), ("byol", 4)):
-        config = RunConfig(spec=spec)
-        store.write_row(make_row(config, linear_acc=0.5, tuned=True, study_id=spec))
-        study = {"spec": spec, "trials": trials, "seeds_per_trial": 2, "finished_at": "2026-01-02"}
-        study |= {"config": config.model_dump(mode="json"), "preset": "demo", "study_id": spec}
-        store.write_study(spec, study)
-    fedbench.report(tmp_path / "page.html", store)
-    (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
-    notes = [row[group["header"].index("notes")] for row in group["rows"]]
-    assert sorted(notes) == ["tuned in 48 runs, descriptive", "tuned in 8 runs, descriptive"]
-    assert group["note"] == UNEQUAL_BUDGETS
-
-
 def geometry(row: Row) -> dict[str, Any]:
     histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
     points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
@@ -202,11 +184,6 @@ def test_wrong_use(store: Store, tmp_path: Path) -> None:
     assert fedbench.report(tmp_path / "empty.html", store).num_rows == 0
 
 
-def test_columns_store_texts_once() -> None:
-    encoded = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
-    assert encoded == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}
-
-
 def test_every_name_has_its_colour_and_symbol() -> None:
     names = {f"m{i:02}": f"m{i:02}" for i in range(27)}
     names |= {"m00 (client.lr=0.1)": "m00", "m00 (client.lr=0.3)": "m00"}
@@ -236,7 +213,10 @@ def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Pa
     row = make_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
     again = make_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
     other = make_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
-    (record,), (missing,) = partitions([again, row, other], tmp_path)
+    store = Store(tmp_path / "store")
+    for each in (again, row, other):
+        store.write_row(each)
+    (record,), (missing,) = partitions(store, store.frame(), tmp_path)
     settings = {"data.num_clients": 3, "data.alpha": 0.1}
     expected = fedbench.partition(set=settings, seed=1, data_dir=tmp_path)
     assert record["counts"] == expected.as_dict()["class_counts"]

@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-import numpy as np
 import pytest
-from scipy import stats
 
-import fedbench
-from fedbench.bench.results.leaderboard.formats import plain_cells
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 
 from .test_report import BROWSERS, MakeRow, page_of
@@ -169,99 +164,6 @@ def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> No
     assert groups(out["board"])[1] == ["supervised", "byol", "simclr"]
     assert groups(out["byMethod"])[1] == ["byol", "simclr", "supervised"]
     assert groups(out["byAccuracy"])[1] == ["supervised", "byol", "simclr"]
-
-
-def cells_of_a_run(row: Row) -> dict[str, str]:
-    """Expected text of a row on the page, computed independently."""
-
-    def shown(value: float | None, scale: float, digits: int) -> str:
-        return "" if value is None else f"{value * scale:.{digits}f}"
-
-    return {
-        "run": row.row_id,
-        "status": row.status,
-        "method": row.method,
-        "preset": row.preset,
-        "data": row.dataset,
-        "partition": row.partition,
-        "alpha": f"{row.alpha:g}",
-        "clients": str(row.num_clients),
-        "participation": f"{row.participation:g}",
-        "rounds": str(row.num_rounds),
-        "epochs": str(row.local_epochs),
-        "seed": str(row.seed),
-        "linear %": shown(row.linear_acc, 100, 1),
-        "k-NN %": shown(row.knn_acc, 100, 1),
-        "objective": shown(row.objective, 1, 3),
-        "untrained k-NN %": shown(row.untrained_knn_acc, 100, 1),
-        "MB up": shown(row.bytes_up, 1e-6, 1),
-        "MB down": shown(row.bytes_down, 1e-6, 1),
-        "seconds": shown(row.wall_seconds, 1, 1),
-        "device": row.device or "",
-        "started": row.started_at.isoformat(timespec="seconds"),
-        "error": row.error or "",
-    }
-
-
-@pytest.mark.browser
-def test_every_number_in_the_browser_is_the_stores(
-    written: tuple[Store, Path], opened: dict[str, Any]
-) -> None:
-    store, tables = written[0], opened["tables"]
-    rows = store.rows()
-    heads, *runs = tables["Runs"]
-    assert [dict(zip(heads, cells, strict=True)) for cells in runs] == list(
-        map(cells_of_a_run, rows)
-    )
-
-    heads, *cells = tables["Leaderboard"]
-    lines_shown = [dict(zip(heads, entry, strict=True)) for entry in cells if len(entry) > 1]
-    board = fedbench.leaderboard(store).board
-    lines = board.entries
-    expected = [{name: cells.get(name, "") for name in heads} for cells in map(plain_cells, lines)]
-    for texts, entry in zip(expected, lines, strict=True):
-        if entry.knn_acc_mean is not None:  # trapezia of 0.2 at round 0, 0.25 at 5, the final at 10
-            texts["area %"] = f"{(0.2 + 2 * 0.25 + entry.knn_acc_mean) / 4 * 100:.1f}"
-    assert sorted(map(str, lines_shown)) == sorted(map(str, expected))
-
-    def numbers(label: str) -> list[list[str]]:
-        return sorted(tables[f"{label}: numbers"][1:])
-
-    means, curves = [], []
-    for alpha in (0.1, 1.0, 100.0):
-        for spec in ("simclr", "byol", "supervised"):
-            selected = [row for row in rows if (row.method, row.alpha) == (spec, alpha)]
-            linear = [row.linear_acc or 0.0 for row in selected if row.status == "ok"]
-            low, high = stats.t.interval(0.95, 2, np.mean(linear), stats.sem(linear))
-            shown = [f"{value * 100:.1f}" for value in (float(np.mean(linear)), low, high)]
-            means.append([spec, f"{alpha:g}", *shown, "3"])
-    assert numbers("Along an axis") == sorted(means)
-    for spec in ("simclr", "byol", "supervised"):  # of the first class: untrained, stored, final
-        selected = [row for row in rows if (row.method, row.alpha) == (spec, 0.1)]
-        knn = [row.knn_acc or 0.0 for row in selected if row.status == "ok"]
-        low, high = stats.t.interval(0.95, 2, np.mean(knn), stats.sem(knn))
-        curves.append([spec, "0", "0.000", "20.0", "20.0", "20.0", "3"])
-        curves.append([spec, "5", "1.100e-8", "25.0", "25.0", "25.0", "3"])
-        final = [f"{value * 100:.1f}" for value in (float(np.mean(knn)), low, high)]
-        curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:#.4g}", *final, "3"])
-    assert numbers("Over rounds and bytes") == sorted(curves)
-    assert [entry[:2] for entry in numbers("Objective against accuracy")] == [
-        ["byol", "3"],
-        ["simclr", "3"],
-        ["supervised", "3"],
-    ]
-    trials = tables["Trials of study"]
-    assert trials[0] == [
-        *("trial", "objective", "knn_acc", "seconds", "seeds", "values", "status", "error")
-    ]
-    assert trials[1:] == [
-        [str(n), f"{n / 10:.4f}", f"{50 + n**2}.0", "2.0", "1", "client.lr=0.1", "ok", ""]
-        for n in range(5)
-    ]
-    done = [row for row in rows if row.device]
-    hours = sum(row.wall_seconds or 0.0 for row in done) / 3600
-    (machine,) = [entry for entry in tables["Machines"][1:] if entry[1] == "cpu"]
-    assert machine[4:7] == ["27", f"{hours:.2f}", f"{27 * 3_580_245 / 1e9:.2f}"]
 
 
 @pytest.mark.browser

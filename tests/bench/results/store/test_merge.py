@@ -11,14 +11,11 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.replicas import (
     differences,
-    known_apart,
     measured_once,
-    platform_of,
     replica_hash,
 )
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.compare import _round_differences
 from fedbench.bench.system.errors import StoreError
 from tests.bench.results.conftest import rows_in
 
@@ -130,7 +127,7 @@ def test_what_is_finished_meanwhile_is_compared(
     anna.write_row(row.model_copy(update={"linear_acc": 0.1}))
     rows = anna.rows()[:2]
     monkeypatch.setattr(anna, "rows", lambda: rows)  # as they were a moment ago
-    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.1 and 0.7 .*just"):
+    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.1 and 0.7"):
         merge([ben], anna)
 
 
@@ -207,15 +204,6 @@ def test_metrics_that_another_version_does_not_record_are_not_compared(make_row:
     assert (difference.name, difference.first) == ("lidar", None)
 
 
-def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
-    point = {"round_index": 0, "loss": 1.0}
-    assert _round_differences([], [point]) == []  # a trial has none
-    (difference,) = _round_differences([point], [point, {"round_index": 1}])
-    assert str(difference) == "rounds 1 and 2"
-    (difference,) = _round_differences([point], [])
-    assert str(difference) == "rounds 1 and 0"
-
-
 SSE, AVX = "x86_64 sse, cpu, 00000001", "x86_64 avx2, cpu, 00000002"
 
 
@@ -267,56 +255,13 @@ def test_other_platforms_make_replicas(platforms: tuple[Store, Store, Row, Row])
         one.find(f"{early.row_id}@ffff")
 
 
-def test_many_rows_with_replicas_are_read_by_their_marks(
-    tmp_path: Path, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
-    for seed in range(64):
-        for store, platform in ((one, SSE), (other, AVX)):
-            value = (seed + (store is other)) / 100
-            store.write_row(make_row(RunConfig(seed=seed), linear_acc=value, platform=platform))
-    assert merge([other], one).replicas_added == 64
-    reads: list[Path] = []
-    read_bytes = Path.read_bytes
-
-    def watched(path: Path) -> bytes:
-        reads.append(path)
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", watched)
-    assert len(Store(one.root).rows()) == 128
-    assert [path.name for path in reads] == ["leaderboard.parquet"]
-
-
 def test_other_bits_of_one_platform_are_a_contradiction(
     platforms: tuple[Store, Store, Row, Row],
 ) -> None:
     one, other, _, early = platforms
     merge([other], one)
     third = Store(one.root.with_name("third"))
-    third.write_row(early.model_copy(update={"linear_acc": 0.7, "git_sha": "abc"}))
-    with pytest.raises(
-        StoreError,
-        match=rf"linear_acc 0.6 and 0.7 .* both from {AVX}, fedbench 0.1.0 and 0.1.0 \(abc\);",
-    ):
+    third.write_row(early.model_copy(update={"linear_acc": 0.7}))
+    with pytest.raises(StoreError, match=rf"linear_acc 0.6 and 0.7 .* both from {AVX}"):
         merge([third], one)
     assert len(one.rows()) == 2
-
-
-def test_rows_without_a_platform_are_not_known_apart(make_row: MakeRow) -> None:
-    row = make_row(linear_acc=0.5)
-    recorded, other = (row.model_copy(update={"platform": name}) for name in (AVX, SSE))
-    assert (platform_of(row), platform_of(recorded)) == ("unknown platform", AVX)
-    assert known_apart(recorded, other)
-    assert not known_apart(row, recorded)
-
-
-def test_a_replica_under_another_hash_is_named(
-    platforms: tuple[Store, Store, Row, Row],
-) -> None:
-    one, other, _, early = platforms
-    merge([other], one)
-    (replica,) = (one.root / "rows").glob("*@*")
-    replica.rename(replica.with_name(f"{early.row_id}@00000000.parquet"))
-    (problem,) = Store(one.root).problems()
-    assert f"its content is that of {early.row_id}@{replica_hash(early)}; give it that" in problem

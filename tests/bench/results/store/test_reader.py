@@ -43,6 +43,7 @@ def test_many_rows_are_read_from_one_file(
 
     def read() -> list[Row]:
         opened.clear()
+        reader._load.cache_clear()
         return sorted(Store(store.root).rows(), key=lambda row: row.seed)
 
     assert read() == rows

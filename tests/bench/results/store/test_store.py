@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -173,24 +172,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
     assert not list(store.root.rglob("*.tmp"))
 
 
-def _write_beyond_limit(root: Path, row: Row) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    with pytest.raises(StoreError, match="disk is full"):
-        Store(root).write_row(row)
-    if list(root.rglob("*.tmp")):
-        raise SystemExit(7)
-
-
-def test_a_file_cut_short_by_the_system_is_no_row(store: Store, make_row: MakeRow) -> None:
-    process = multiprocessing.get_context("spawn").Process(
-        target=_write_beyond_limit, args=(store.root, make_row())
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert store.rows() == []
-
-
 def test_a_path_that_is_a_file(tmp_path: Path, make_row: MakeRow) -> None:
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -201,19 +182,6 @@ def test_a_path_that_is_a_file(tmp_path: Path, make_row: MakeRow) -> None:
             store.check_writable()
         with pytest.raises(StoreError, match="cannot read"):
             store.rows()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_store_can_be_read(store: Store, make_row: MakeRow) -> None:
-    store.write_row(make_row())
-    folder = store.root / "rows"
-    folder.chmod(0o555)
-    try:
-        with pytest.raises(StoreError, match="permission is denied"):
-            store.write_row(make_row(RunConfig(seed=1)))
-        assert len(Store(store.root).rows()) == 1
-    finally:
-        folder.chmod(0o755)
 
 
 def _hold(root: Path, name: str, ready: str) -> None:

@@ -1,0 +1,85 @@
+"""Wrong use is refused: exit code 2, two lines at most, nothing written."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WRONG = {
+    "run simcrl": "'simclr'",
+    "run simclr+vu": "unknown add-on 'vu'",
+    "run simclr --preset dmo": "'demo'",
+    "run simclr --set client.lrr=1": "did you mean 'client.lr'?",
+    "run simclr --set client.lr=-1": "client.lr:",
+    "run simclr --set client.lr": "--set 'client.lr'",
+    "run simclr --set Client.LR=1": "'client.lr'",
+    "run simclr --set data.name=digts": "did you mean 'digits'?",
+    "run simclr --config no.yaml": "no.yaml:",
+    "run simclr --device tpu": "'tpu'",
+    "run simclr --workers 0": "'--workers'",
+    "run simclr --workers 99999999999": "--workers",
+    "run simclr --lanes 2 --workers 3": "--lanes",
+    "run simclr --lr 0.1": "--set client.lr=VALUE",
+    "run simclr --rounds 2": "--set federation.num_rounds=VALUE",
+    "run simclr --seed 99999999999": "seed:",
+    "run simclr --dry-run --set model.width=99999999999": "model.width",
+    "run --nope simclr": "--nope",
+    "run": "'SPEC'",
+    "rnu": "'run'",
+    "sweep": "'--grid'",
+    "sweep --alpha 1": "--set data.alpha=VALUE",
+    "sweep --grid het.yaml": "het.yaml: no such file",
+    "sweep --grid heterogeneity --seeds 0,x": "--seeds:",
+    "sweep --grid heterogeneity --seeds ,": "--seeds:",
+    "sweep --grid heterogeneity --set data.alpha=1": "is an axis of grid",
+    "sweep --grid heterogeneity --methods simcrl": "did you mean 'simclr'?",
+    "sweep --grid heterogeneity --methods ,": "--methods: is empty",
+    "sweep --grid heterogeneity --tuned auto": "run `fedbench tune simclr",
+    "sweep --grid heterogeneity --tuned ,": "--tuned: is empty",
+    "tune simclr --sampler tpee": "did you mean 'tpe'?",
+    "tune simclr --trials 0": "'--trials'",
+    "tune simclr --trials 100000 --seeds-per-trial 2": "--trials",
+    f"tune simclr --concurrency {'9' * 400}": "--concurrency",
+    "tune simclr --gpus-per-trial nan": "--gpus-per-trial",
+    "tune simclr --space no.yaml": "no.yaml: no such file",
+    "leaderboard --grid heterogenety": "did you mean 'heterogeneity'?",
+    "leaderboard --metric knm_acc": "'knn_acc'",
+    "leaderboard --json --format csv": "--format csv",
+    "leaderboard --reach nan": "--reach",
+    "partition --labels balanced:7:2": "balanced:7:2",
+    "partition --set data.partition=idd": "did you mean 'iid'?",
+    "data prepare cifar11": "did you mean 'cifar10'?",
+    "explain client.lrr": "did you mean 'client.lr'?",
+    "explain lr": "did you mean 'client.lr' or 'server.lr'?",
+    "explain method.temprature": "did you mean 'method.temperature'",
+    "explain method.uv.rows simclr": "the add-on 'uv'",
+    "explain client.lr simcrl": "did you mean 'simclr'?",
+    "new method simclr": "simclr",
+    "new method My_x": "My_x",
+    "submit": "--all",
+    "submit 01234567 --orcid 0000-0002-1825-0097": "--by",
+    "submit 01234567 --by 'a\x1bb'": "--by",
+    "verify --rerun 1": "--rerun",
+    "verify b.zip --claims": "--claims",
+    "verify b.zip --by A": "--by",
+    "reproduce 01234567 --orcid 1": "--by",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_it_is_refused(
+    words: str, call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+    monkeypatch.setenv("FEDBENCH_STORE", str(store))
+    monkeypatch.chdir(tmp_path)
+    answer = call(*shlex.split(words))
+    assert (answer.code, answer.out) == (2, "")
+    assert WRONG[words] in answer.err
+    assert answer.err.startswith("error: ")
+    assert len(answer.err.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
