@@ -33,7 +33,6 @@ from fedbench.bench.results.store.replicas import (
     results_of,
 )
 from fedbench.bench.results.store.row import METRICS, Row
-from fedbench.bench.results.store.settings import entry_id
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.code import changed_code, not_recorded
 from fedbench.bench.runs.execute import open_dataset
@@ -114,10 +113,10 @@ def _estimate(
     row: Row, metric: str, pair: tuple[float, float], rows: Sequence[Row], num_test: int
 ) -> tuple[float, float, str] | None:
     """Return standard deviation, degrees of freedom, and source; None if nothing tells."""
-    entry, identity = entry_id(row), class_of(row, metric)
+    identity = class_of(row, metric)
     seeds: dict[int, float] = {}
     for other in sorted(rows, key=lambda other: other.finished_at):
-        alike = entry_id(other) == entry and class_of(other, metric) == identity
+        alike = other.config_id == row.config_id and class_of(other, metric) == identity
         if alike and other.status == "ok" and (value := other.metrics.get(metric)) is not None:
             seeds.setdefault(other.seed, value)
     number = len(seeds)

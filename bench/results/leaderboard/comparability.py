@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.store.frame import FURTHER
-from fedbench.bench.results.store.row import UNMOVED, Row
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import (
     CLIENTS,
     COLUMN_OF,
@@ -53,12 +53,6 @@ def measured_metrics(rows: pd.DataFrame) -> list[str]:
     """Return the metrics without a column in `Row` that some of the rows have."""
     names = [name for name in rows.columns if name not in Row.model_fields and name not in FURTHER]
     return [*rows[names].columns[rows[names].notna().any()]]
-
-
-def unmoved(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether rows that were to train have moved no weight, as `Row.unmoved` says."""
-    asked = (frame.num_rounds > 0) & (frame.local_epochs > 0)
-    return asked & (metric_values(frame, "relative_movement") < UNMOVED)
 
 
 def class_of(row: Row, metric: str) -> str:
@@ -113,9 +107,9 @@ def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str,
 
 
 def measured_alike(frame: pd.DataFrame, metric: str) -> pd.Series[bool]:
-    """Return True for rows, with `class_id` and `entry`, that measured as most of their class."""
+    """Return True for rows, with `class_id`, that measured as most of their class did."""
     read = _texts(frame.evaluation, lambda settings: measured_by(settings, metric))
-    by = frame[["class_id", "entry"]].assign(
+    by = frame[["class_id", "config_id"]].assign(
         clients=_texts(read, lambda settings: settings.get(CLIENTS)),
         settings=_texts(read, lambda settings: {**settings, CLIENTS: None}),
     )
@@ -127,9 +121,9 @@ def measured_alike(frame: pd.DataFrame, metric: str) -> pd.Series[bool]:
 
 def _most(rows: pd.DataFrame, column: str) -> pd.Series[str]:
     """Return by class the text that most entries have; of several the first, numbers by value."""
-    counts = rows.groupby(["class_id", column]).entry.nunique().reset_index()
+    counts = rows.groupby(["class_id", column]).config_id.nunique().reset_index()
     counts["length"] = counts[column].str.len() if column == "clients" else 0
-    counts = counts.sort_values(["entry", "length", column], ascending=[False, True, True])
+    counts = counts.sort_values(["config_id", "length", column], ascending=[False, True, True])
     first: pd.Series[str] = counts.drop_duplicates("class_id").set_index("class_id")[column]
     return first
 

@@ -1,8 +1,7 @@
 """Names of the data sets of rows, which say what their images are and not where they lay.
 
 A name without a colon is that of a known content, such as `cifar10`; any other, `hub:FOLDER`, is a
-label. Rows before benchmark version 4 have labels only and the revision of their images in another
-order, so that nothing but the folder's name says what they are.
+label.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from fedbench.bench.config import DataConfig
 if TYPE_CHECKING:
     import pandas as pd
 
-_BY_FOLDER = ("1", "2", "3")
-"""Benchmark versions whose rows are known by the name of the folder."""
-
 
 def dataset_name(name: str) -> str:
     """Return `cifar10` for `cifar10`, `CIFAR-10` and `hub:some/folder/cifar-10`."""
@@ -27,9 +23,7 @@ def dataset_name(name: str) -> str:
 
 def known_name(row: Any) -> str | None:
     """Return the name of a row's data set as `dataset_name` spells it; None for unknown content."""
-    if ":" not in row.dataset or row.benchmark_version in _BY_FOLDER:
-        return dataset_name(row.dataset)
-    return None
+    return None if ":" in row.dataset else dataset_name(row.dataset)
 
 
 def is_on(row: Any, dataset: str) -> bool:
@@ -46,7 +40,7 @@ def is_on(row: Any, dataset: str) -> bool:
 
 def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
     """Return the rows on a data set, and those on the same images under another name."""
-    named = frame[["dataset", "benchmark_version", "config_json"]].itertuples(index=False)
+    named = frame[["dataset", "config_json"]].itertuples(index=False)
     there = frame.dataset_revision[[is_on(row, dataset) for row in named]]
     return frame[frame.dataset_revision.isin(there.unique())]
 

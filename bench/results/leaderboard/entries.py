@@ -1,14 +1,16 @@
 """Entries of a leaderboard: one training configuration over its seeds, ranked within its class.
 
 A configuration may have several rows of one seed: runs that were measured again, and replicas from
-other machines. For each metric the row counts that has it and finished first.
+other machines. For each metric the row counts that has it and finished first. A configuration has
+one name in all classes of a board. Where no class has two entries of a method, the method is the
+name: values that were tuned for each class are one entry over them.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -20,10 +22,11 @@ from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
 from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.comparability import (
+    as_text,
     class_id,
+    differing,
     measured_alike,
     metric_values,
-    unmoved,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
 from fedbench.bench.results.leaderboard.data_names import is_on
@@ -31,7 +34,7 @@ from fedbench.bench.results.leaderboard.published import PUBLISHED, published_nu
 from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
 from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.results.store.settings import KEYS
-from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.identity import canonical_json, content_id
 
 COLUMNS = {
     "rank": "1 is best, ties share a rank; null if not ranked: nothing measured, or oracle",
@@ -89,10 +92,14 @@ COLUMNS = {
     "revealing_messages": "messages that hold something of a single image, the most of any seed",
     "num_replicas": "further runs of these seeds that got another value, as on another machine",
     "replica_spread": "largest minus smallest value of one seed, the most of any seed",
-    "label": "name in tables and charts, see `labels`",
+    "label": "name in tables and charts",
     "standing": "place beside the first of its class, see `separation.STANDINGS`",
 }
 """Columns of the machine formats, in their order, before those of the class."""
+
+
+Usual = Mapping[str, tuple[str, ...]]
+"""By method, the values that most of its configurations share and its labels leave out."""
 
 
 class Spent(NamedTuple):
@@ -155,7 +162,7 @@ class Group:
 
 def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.DataFrame:
     """Return the entries of all classes of rows, by a metric; they are not named and ranked yet."""
-    by, start = ["class_id", "entry"], f"untrained_{metric}"
+    by, start = ["class_id", "config_id"], f"untrained_{metric}"
     local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
     rows = rows.sort_values([*by, "seed", "finished_at", "row_id", "replica"], ignore_index=True)
     rows["at"] = rows.groupby(by).ngroup()
@@ -199,8 +206,7 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     def count(of: pd.DataFrame) -> pd.Series[int]:
         return of["at"].value_counts().reindex(first.index, fill_value=0)
 
-    found = first[["method", "selection", "preset", "class_id"]].copy()
-    found["config_id"], found["metric"] = first.entry, metric
+    found = first[["method", "selection", "preset", "class_id", "config_id"]].assign(metric=metric)
     found["seeds"], found["values"] = lists(measured, "seed"), lists(measured, "value")
     found["run_ids"] = lists(measured, "row_id")
     summaries = [summarize(values) for values in found["values"]]
@@ -230,7 +236,7 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     flags: dict[str, Any] = {
         "collapsed": metric_values(done, "collapsed") > 0,
         "contracted": _shrunk(done),
-        "unmoved": unmoved(done),
+        "unmoved": done.unmoved,
     }
     for name, flag in flags.items():
         found[name] = found.index.isin(done["at"][flag])
@@ -294,7 +300,7 @@ def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:
     """
     rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
     picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
-    for row in lines(picked[["method", "dataset", "benchmark_version", "config_json"]]):
+    for row in lines(picked[["method", "dataset", "config_json"]]):
         yield published_number(row, metric)
 
 
@@ -343,3 +349,71 @@ def ranked(found: pd.DataFrame) -> pd.DataFrame:
     found = found.loc[keys.index].copy()
     found["rank"] = ranks.where(~keys.uncounted, None)
     return found
+
+
+# Names
+
+
+def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
+    """Return the entries of all classes with their names, and what labels leave out.
+
+    A label has, by its last name, each hyperparameter in which configurations of the method
+    differ, but for a value that more than half of them share; `variant` has all. `joined_by` is
+    what entries of a method have in common that are one over the classes.
+    """
+    counts = entries.groupby(["class_id", "method"]).size()
+    several = {*counts[counts > 1].index.get_level_values("method")}
+    found = entries.assign(variant="", label=entries.method, joined_by="")
+    usual: dict[str, tuple[str, ...]] = {}
+    for method in sorted(several):
+        of = found[found.method == method]
+        parts, left_out = _parts(dict(zip(of.settings_id, of.hyperparameters, strict=True)))
+        whole, part = zip(*map(parts.__getitem__, of.settings_id), strict=True)
+        found.loc[of.index, "variant"] = whole
+        found.loc[of.index, "label"] = [f"{method} ({each})" if each else method for each in part]
+        found.loc[of.index, "joined_by"] = of.settings_id
+        if left_out:
+            usual[method] = left_out
+    return found, usual
+
+
+def _parts(
+    configs: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
+    """Return all that configurations differ in, what tells each apart, and what most share."""
+    names = differing(configs.values())
+    last = _last_names(names)
+    shared: dict[str, str] = {}  # name -> value as JSON
+    for name in names:
+        values = Counter(canonical_json(config.get(name)) for config in configs.values())
+        value, number = values.most_common(1)[0]
+        if number > len(configs) / 2:
+            shared[name] = value
+    parts = {
+        identity: (
+            ", ".join(f"{name}={as_text(config.get(name))}" for name in names),
+            ", ".join(
+                f"{last[name]}={as_text(config.get(name))}"
+                for name in names
+                if canonical_json(config.get(name)) != shared.get(name)
+            ),
+        )
+        for identity, config in configs.items()
+    }
+    usual = (
+        f"{last[name]}={as_text(config.get(name))}"
+        for name, value in shared.items()
+        for config in configs.values()
+        if canonical_json(config.get(name)) == value
+    )
+    return parts, tuple(dict.fromkeys(usual))
+
+
+def _last_names(names: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each dotted name, or the whole where two of them share it.
+
+    The hash of a plugin's source is called `code`, since the plugin's name says nothing here.
+    """
+    last = {n: "code" if n.startswith("code.") else n.rpartition(".")[2] for n in names}
+    times = Counter(last.values())
+    return {name: part if times[part] == 1 else name for name, part in last.items()}

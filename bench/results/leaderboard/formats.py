@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellComparison
-from fedbench.bench.results.leaderboard.entries import COLUMNS, Group
-from fedbench.bench.results.leaderboard.labels import Usual
+from fedbench.bench.results.leaderboard.entries import COLUMNS, Group, Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.notebooks import html_table

@@ -25,8 +25,14 @@ from fedbench.bench.results.leaderboard.data_names import (
     named_by_content,
     on_dataset,
 )
-from fedbench.bench.results.leaderboard.entries import Beside, Group, entries, ranked
-from fedbench.bench.results.leaderboard.labels import Usual, labelled
+from fedbench.bench.results.leaderboard.entries import (
+    Beside,
+    Group,
+    Usual,
+    entries,
+    labelled,
+    ranked,
+)
 from fedbench.bench.results.leaderboard.separation import tested
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.system.errors import UnknownNameError

@@ -21,12 +21,10 @@ from fedbench.bench.results.leaderboard.comparability import (
     measured_alike,
     measured_metrics,
     metric_values,
-    unmoved,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, load_curves
-from fedbench.bench.results.leaderboard.entries import Beside, Group
+from fedbench.bench.results.leaderboard.entries import Beside, Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
-from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
@@ -211,7 +209,6 @@ def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
     shown = rows.assign(
         started_at=[at.isoformat(timespec="seconds") for at in rows.started_at],
         at_chance=[", ".join(marked.get(i, NO_MARKS).at_chance) for i in rows.row_id],
-        unmoved=unmoved(rows),
     )[[*_RUN_COLUMNS]]
     shown = shown.astype(dict.fromkeys(_COUNTS, "Int64"))
     return columns(plain(shown).to_dict("records"), _RUN_COLUMNS)
@@ -424,9 +421,9 @@ def scatter(rows: pd.DataFrame, board: Leaderboard) -> dict[str, Any]:
     ids, _ = classes(rows, board.metric)
     scored = rows.assign(class_id=ids, value=metric_values(rows, board.metric))
     # Each row counts by itself here, whatever its configuration.
-    alike = measured_alike(scored.assign(entry=range(len(scored))), "objective")
+    alike = measured_alike(scored.assign(config_id=range(len(scored))), "objective")
     scored = scored[alike & scored.objective.notna() & scored.value.notna()]
-    scored = scored.drop_duplicates(["class_id", "entry", "seed", "objective", "value"])
+    scored = scored.drop_duplicates(["class_id", "config_id", "seed", "objective", "value"])
     return {
         cell: [
             {"name": method, "points": pairs, **asdict(correlate(board.metric, pairs))}

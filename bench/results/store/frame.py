@@ -29,12 +29,7 @@ from fedbench.bench.results.store.schema import (
     read_table,
     table_bytes,
 )
-from fedbench.bench.results.store.settings import (
-    entry_id,
-    evaluation_of,
-    hyperparameters,
-    task_of,
-)
+from fedbench.bench.results.store.settings import evaluation_of, hyperparameters, task_of
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
@@ -46,13 +41,13 @@ FURTHER = {
     "size": (pa.int64(), "of that file [B]"),
     "changed": (pa.int64(), "time of its last change [ns]"),
     "replica": (pa.string(), "hash of the results, which tells replicas apart"),
-    "entry": (pa.string(), "identity of the training configuration, without the seed"),
     "task": (
         pa.string(),
         "keys of the comparability class but for evaluation and data's name, as JSON",
     ),
     "evaluation": (pa.string(), "settings of the evaluation, as JSON"),
     "hyperparameters": (pa.string(), "settings that are in no class, as JSON"),
+    "unmoved": (pa.bool_(), "whether a run that was to train has moved no weight"),
 }
 """Columns beside those of a row: type and meaning. Further metrics follow them."""
 _SCHEMA = pa.schema(
@@ -173,10 +168,10 @@ def _table(rows: Sequence[Row], files: Sequence[tuple[str, int, int]]) -> pa.Tab
             **dict(row),
             **{"file": name, "size": size, "changed": changed},
             "replica": replica_hash(row),
-            "entry": entry_id(row),
             "task": json.dumps(task_of(row)),
             "evaluation": json.dumps(evaluation_of(row)),
             "hyperparameters": canonical_json(hyperparameters(row)),
+            "unmoved": row.unmoved,
         }
         for row, (name, size, changed) in zip(rows, files, strict=True)
     ]

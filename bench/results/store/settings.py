@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedbench.bench.config import EvaluationConfig, identity, training_settings
+from fedbench.bench.config import EvaluationConfig, training_settings
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.store.row import Row
@@ -61,12 +61,6 @@ def settings_of(config_json: str) -> dict[str, Any]:
 def training_of(config_json: str) -> dict[str, Any]:
     """Return a row's training settings by dotted name."""
     return flatten(training_settings(json.loads(config_json)))
-
-
-def entry_id(row: Row) -> str:
-    """Return `config_id` as this version makes it: rows of older ones differ by training, too."""
-    training = training_settings(json.loads(row.config_json))
-    return identity(training, row.dataset_revision, row.benchmark_version)
 
 
 def task_of(row: Row) -> dict[str, Any]:

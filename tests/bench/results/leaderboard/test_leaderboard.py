@@ -97,19 +97,11 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
     )
     for asked in ("CIFAR-10", "cifar10", "hub:/some/folder", "hub:folder"):
         assert len(rank([*rows, known], dataset=asked).entries) == 1
-    # A folder of that name says nothing about its content; in older rows there is nothing else.
+    # A folder of that name says nothing about its content.
     config = RunConfig(data=DataConfig(name="hub:/far/cifar10"))
-    label = make_row(
-        config,
-        linear_acc=0.3,
-        dataset="hub:cifar10",
-        dataset_revision="d" * 16,
-        benchmark_version="4",
-    )
+    label = make_row(config, linear_acc=0.3, dataset="hub:cifar10", dataset_revision="d" * 16)
     assert rank([*rows, label], dataset="cifar10").entries == ()
     assert len(rank([*rows, label], dataset="hub:cifar10").entries) == 1
-    older = label.model_copy(update={"benchmark_version": "3"})
-    assert len(rank([*rows, older], dataset="cifar10").entries) == 1
     assert rank(rows, dataset="svhn").groups == ()
     assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 

@@ -126,11 +126,8 @@ def test_a_cell_with_its_spread(make_row: MakeRow) -> None:
 def test_content_counts_and_not_the_folder(make_row: MakeRow) -> None:
     known = row_of(make_row, "cross-device", data__name="cifar10")
     assert published_number(known, "linear_acc") is not None
-    label = known.model_copy(update={"dataset": "hub:cifar10", "benchmark_version": "4"})
+    label = known.model_copy(update={"dataset": "hub:cifar10"})
     assert published_number(label, "linear_acc") is None
-    # Rows of older versions have no other name.
-    older = label.model_copy(update={"benchmark_version": "3"})
-    assert published_number(older, "linear_acc") is not None
 
 
 def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> None:

@@ -77,13 +77,13 @@ def test_a_frame_has_every_metric_and_is_kept(store: Store, make_row: MakeRow) -
     assert frame.row_id.tolist() == [row.row_id for row in rows]
     assert frame.mlp_acc.dropna().tolist() == [0.25]
     assert frame.linear_acc.isna().all()  # a column of rows is none of their further metrics
-    assert frame.entry.nunique() == 1
+    assert frame.task.nunique() == 1
     kept = store.root / "leaderboard.parquet"
     assert rows_in(kept) == rows
     # A table that other code derived is made again.
     table = read_table(kept.read_bytes())
     other = {**(table.schema.metadata or {}), b"fedbench.derived_by": b"other"}
-    index = table.schema.names.index("entry")
-    table = table.set_column(index, "entry", pa.array(["x"] * 3))
+    index = table.schema.names.index("task")
+    table = table.set_column(index, "task", pa.array(["x"] * 3))
     kept.write_bytes(table_bytes(table.replace_schema_metadata(other)))
     assert Store(store.root).frame().equals(frame)
