@@ -54,8 +54,3 @@ def test_methods_shows_one_spec(call: Call) -> None:
     assert records[0]["fields"]["temperature"]["kind"] == "number > 0"
     assert "cbafed, semifed, simclr" in call("methods", "uv").out
     assert call("methods", "simcrl").code == 2
-
-
-def test_a_value_out_of_range_inside_a_list_names_its_source(call: Call) -> None:
-    answer = call("config", "simclr", "--set", "evaluation.probe_fractions=[2.0]")
-    assert (answer.code, answer.err.rstrip().endswith("(got 2.0) [--set]")) == (2, True)

@@ -58,12 +58,6 @@ def test_bad_preset_files(call: Call, tmp_path: Path, text: str, message: str) -
     assert message in answer.err
 
 
-def test_a_missing_preset_file(call: Call, tmp_path: Path) -> None:
-    answer = call("config", "simclr", "--preset", tmp_path / "no.yaml")
-    assert (answer.code, "no.yaml: no such file" in answer.err) == (2, True)
-    assert "file whose name ends in .yaml" in call("config", "simclr", "--preset", "mine").err
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An installed package with a data set, and one of a name that is taken."""

@@ -41,9 +41,19 @@ def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_pat
     assert [row["num_rounds"] for row in call(*ranking).json["rows"]] == [0]
 
 
-@pytest.mark.parametrize("form", [(), ("--json",), ("--format", "csv")])
-def test_absent_store_is_exit_code_5(call: Call, tmp_path: Path, form: tuple[str, ...]) -> None:
-    answer = call("leaderboard", "--store", tmp_path / "no ne", *form)
+READERS = [
+    "leaderboard",
+    "leaderboard --json",
+    "report page.html",
+    "verify",
+    "studies",
+    "show 0123",
+]
+
+
+@pytest.mark.parametrize("words", READERS)
+def test_absent_store_is_exit_code_5(call: Call, tmp_path: Path, words: str) -> None:
+    answer = call(*words.split(), "--store", tmp_path / "no ne")
     assert (answer.code, answer.out) == (5, "")
     assert f"fedbench run simclr --store '{tmp_path}/no ne'" in answer.err
     assert list(tmp_path.iterdir()) == []

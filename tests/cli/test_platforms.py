@@ -66,23 +66,3 @@ def test_stores_of_two_instruction_sets_merge_and_rank(
         assert exported.code == 0, exported.err
         hashes.add(exported.out.split()[-1])
     assert len(hashes) == 1
-
-
-@pytest.mark.extended
-def test_reproduce_names_the_platforms(
-    stores: tuple[Path, Path, str], shell: Callable[..., Any], call: Callable[..., Any]
-) -> None:
-    plain, capped, run_id = stores
-    (stored,), (other) = Store(plain).rows(), Store(capped).rows()[0]
-    place = ("--store", plain, *PLACE, "-q")
-    apart = shell("reproduce", run_id, *place, "--json", env=CAPPED)
-    assert (apart.code, apart.json["same"]) == (0, False), apart.err
-    # Two metrics on 596 images, half right: 2.24 * sqrt(2) * sqrt(0.25 / 596) is 6.5 points.
-    assert apart.json["verdict"] == (
-        "cannot tell" if apart.json["limit"] > 0.05 else "within seed spread"
-    )
-    assert apart.json["platform"] == {"stored": stored.platform, "now": other.platform}
-    assert apart.json["environment"]["numeric platform"] == [stored.platform, other.platform]
-    (linear,) = [part for part in apart.json["spread"] if part["metric"] == "linear_acc"]
-    assert (linear["stored"], linear["now"]) == (stored.linear_acc, other.linear_acc)
-    assert linear["source"] == "binomial, 596 test images"

@@ -11,9 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.terminal import console
 from fedbench.bench.terminal.progress import (
-    DecodingProgress,
     RunProgress,
     StudyProgress,
     SweepProgress,
@@ -56,24 +54,6 @@ FAILED = "3/3 · simclr seed=1 · error · 1 s · torn"
 def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     show(SweepProgress("sweep x", quiet=quiet))
     assert capsys.readouterr().err.splitlines() == lines
-
-
-def test_a_terminal_gets_the_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with DecodingProgress("digits") as progress:
-        progress(1000, 1797)
-    assert "digits · 1,000 of 1,797 images" in capsys.readouterr().err
-    with RunProgress("run x", verbose=True) as run:  # lines, as in a pipe
-        run.resume(2, 2)
-    assert capsys.readouterr().err == "resuming at the evaluation: 2 of 2 rounds are done\n"
-    assert console.is_terminal(sys.stderr)
-    monkeypatch.setenv("TERM", "dumb")
-    with DecodingProgress("digits") as progress:
-        progress(1000, 1797)
-    assert capsys.readouterr().err == ""
 
 
 def _ended(index: int, metrics: dict[str, float] | None = None) -> RoundRecord:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
@@ -29,15 +27,6 @@ def test_report(call: Call, copy: Path, tmp_path: Path) -> None:
     assert file.read_text().startswith("<!doctype html>")
     assert call("report", file, "--store", copy, "--json").json["num_rows"] == 1
     assert call("report", tmp_path / "page.pdf", "--store", copy).code == 2
-
-
-@pytest.mark.parametrize(
-    "words", [("report", "page.html"), ("verify",), ("studies",), ("reproduce", "0" * 20)]
-)
-def test_a_store_that_is_not_there(call: Call, tmp_path: Path, words: tuple[str, ...]) -> None:
-    missing = call(*words, "--store", tmp_path / "nowhere")
-    assert (missing.code, missing.out) == (5, "")
-    assert "nowhere" in missing.err
 
 
 def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:

@@ -80,19 +80,6 @@ def test_a_seed_that_has_no_effect_is_named(call: Call, caplog: pytest.LogCaptur
     assert {"seed=11", "--seed"} <= {*caplog.text.split()}
 
 
-def test_files_and_set_read_words_alike(call: Call, tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("client:\n  lr: 1e-3\n", encoding="utf-8")
-    written = call("config", "simclr", "--config", file, "--json").json["client"]
-    assert written["lr"] == 0.001
-    assert written == call("config", "simclr", "--set", "client.lr=1e-3", "--json").json["client"]
-    file.write_text("client:\n  keep_last_batch: off\n", encoding="utf-8")
-    for given in (("--config", file), ("--set", "client.keep_last_batch=off")):
-        answer = call("config", "simclr", *given)
-        assert answer.code == 2
-        assert {"client.keep_last_batch:", "true", "false"} <= {*answer.err.split()}
-
-
 def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -11,7 +11,6 @@ from fedbench.bench.config import (
     DataConfig,
     EvaluationConfig,
     RunConfig,
-    ServerConfig,
 )
 from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
@@ -258,17 +257,6 @@ def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
     board = rank(rows)
     assert [entry.label for entry in board.entries] == ["simclr", "simclr"]
     assert ([e.label for e in board.across()[0].entries], board.usual) == (["simclr"], {})
-
-
-def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -> None:
-    configs = [
-        RunConfig(client=ClientConfig(lr=lr), server=ServerConfig(lr=1.0 - lr)) for lr in (0.1, 0.2)
-    ]
-    lines = rank([make_row(config, linear_acc=0.4) for config in configs]).entries
-    assert {entry.label for entry in lines} == {
-        "simclr (client.lr=0.1, server.lr=0.9)",
-        "simclr (client.lr=0.2, server.lr=0.8)",
-    }
 
 
 def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:

@@ -176,14 +176,6 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
         assert published_number(elsewhere, metric) is None
 
 
-def test_numbers_of_an_unstated_setting_and_counts_stand_beside_no_row() -> None:
-    for paper in ("l-dawa", "fedmar", "fedx"):
-        cells = [cell for cell in paper_cells() if cell.paper == paper]
-        assert {(cell.fixed_json, cell.open_json) for cell in cells} == {(None, None)}
-    cells = [cell for cell in paper_cells() if cell.source == "orchestra_table4"]
-    assert {(cell.spec, cell.fixed_json, cell.open_json) for cell in cells} == {(None,) * 3}
-
-
 @pytest.mark.parametrize(
     ("preset", "spec", "given", "metric", "value", "spread"),
     [

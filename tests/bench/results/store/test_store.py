@@ -12,7 +12,7 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
 from tests.bench.results.conftest import rows_in
 
@@ -29,6 +29,18 @@ def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:
     assert store.refresh() is None
     store.check_writable()
     assert not store.root.parent.exists()
+
+
+def test_runs_by_the_beginning_of_their_id(store: Store, make_row: MakeRow) -> None:
+    for start in ("abcd0", "abcd1", "bcde0"):
+        store.write_row(make_row(row_id=start + 15 * "0"))
+    assert store.find("bcde").row_id == "bcde0" + 15 * "0"
+    assert store.find("abcd1" + 15 * "0").row_id == "abcd1" + 15 * "0"
+    for unknown in ("bcd", "ffff"):
+        with pytest.raises(StoreError, match=unknown):
+            store.find(unknown)
+    with pytest.raises(ConfigError, match=r"abcd00+, abcd10+"):
+        store.find("abcd")
 
 
 def test_rows_are_kept_sorted_and_found(store: Store, make_row: MakeRow) -> None:
