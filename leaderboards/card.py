@@ -61,12 +61,8 @@ def files() -> Mapping[str, bytes]:
     ]
     lines.append(f"| all | | {len(rows)} | {sum(seconds.values()) / 3600:.1f} |")
     described = Description(
-        name="fedbench-results",
-        title="fedbench results: federated representation learning without labels",
         version=max(row.finished_at for row in rows).strftime("%Y.%m"),
         file="rows/*.parquet",
-        records="runs",
-        line="run",
         holds="configuration, label-free scores, accuracy of probes, traffic, and time",
         origin=_ORIGIN.format(
             compute="\n".join(["| preset | hardware | runs | hours |", "|---|---|---|---|", *lines])

@@ -23,6 +23,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, write_error
 from fedbench.bench.system.text import markdown, visible_json
 
+_TITLE = "fedbench results: federated representation learning without labels"
 _LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
 _TYPES = {
     "string": "sc:Text",
@@ -38,14 +39,10 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Description:
-    """A data set of one Parquet file, or of many with the same columns."""
+    """Runs in one Parquet file, or in many with the same columns."""
 
-    name: str  # in the Croissant description; `title` is for readers
-    title: str
     version: str
     file: str  # name of the Parquet file; a pattern if there are many
-    records: str  # name of its lines; `line` is what one of them is
-    line: str
     holds: str  # what is in the file
     origin: str  # section of the card: where the numbers are from; `use`: how to use them
     schema: pa.Schema  # of the file, with the meaning and unit of each column
@@ -90,12 +87,12 @@ class Description:
         ]
         hub = {  # what the Hugging Face Hub reads of a card
             "license": LICENCE.lower(),
-            "pretty_name": self.title,
-            "configs": [{"config_name": self.records, "data_files": self.file}],
+            "pretty_name": _TITLE,
+            "configs": [{"config_name": "runs", "data_files": self.file}],
         }
         return _CARD.format(
             hub=dump_yaml(hub),
-            title=markdown(self.title),
+            title=_TITLE,
             version=self.version,
             summary=markdown(self._summary()),
             use=self.use,
@@ -118,7 +115,7 @@ class Description:
                 "cff-version": "1.2.0",
                 "message": "If you use these results, please cite them and the papers of the"
                 " methods.",
-                "title": self.title,
+                "title": _TITLE,
                 "type": "dataset",
                 "version": self.version,
                 "date-released": self._newest(),
@@ -143,7 +140,7 @@ class Description:
         fields = [
             {
                 "@type": "cr:Field",
-                "@id": f"{self.records}/{name}",
+                "@id": f"runs/{name}",
                 "name": name,
                 "description": meaning,
                 "dataType": _TYPES[str(kind)],
@@ -156,18 +153,18 @@ class Description:
             "@context": _CONTEXT,
             "@type": "sc:Dataset",
             "conformsTo": "http://mlcommons.org/croissant/1.0",
-            "name": self.name,
+            "name": "fedbench-results",
             "description": self._summary(),
             "license": _LICENCE_URL,
             "version": self.version,
             "datePublished": self._newest(),
             "creator": {"@type": "sc:Organization", "name": "The fedbench authors"},
-            "citeAs": f"The fedbench authors. {self.title}, version {self.version}.",
+            "citeAs": f"The fedbench authors. {_TITLE}, version {self.version}.",
             "distribution": [
                 {
                     "@id": self.file,
                     "name": self.file,
-                    "description": f"A line for each {self.line}.",
+                    "description": "A line for each run.",
                     "encodingFormat": "application/x-parquet",
                     **resource,
                 }
@@ -175,9 +172,9 @@ class Description:
             "recordSet": [
                 {
                     "@type": "cr:RecordSet",
-                    "@id": self.records,
-                    "name": self.records,
-                    "description": f"One record for each {self.line}.",
+                    "@id": "runs",
+                    "name": "runs",
+                    "description": "One record for each run.",
                     "field": fields,
                 }
             ],
@@ -308,7 +305,6 @@ def changes_text(found: Sequence[Change], before: str, after: str) -> str:
     return "\n".join(lines)
 
 
-_TITLE = "fedbench results: federated representation learning without labels"
 _USE = """\
 ```sh
 sha256sum --check SHA256SUMS
@@ -336,8 +332,7 @@ class Released:
     files: tuple[str, ...]
     num_rows: int
     methods: tuple[str, ...]  # method specs, sorted
-    # of the Parquet file
-    sha256: str
+    sha256: str  # of the Parquet file, as `num_bytes`
     num_bytes: int
     against: str | None  # version or file of the release that it was compared with
     changes: tuple[Change, ...]  # ranks that differ between the two
@@ -379,9 +374,19 @@ def release(
     if not rows:
         raise ConfigError(f"there is no run in store {str(store.root)!r}; nothing to release")
     runs = [(row, store.curve(store.key(row))) for row in rows]
-    data, described = pack(runs, version), _whole(rows, version)
-    found: tuple[Change, ...] = ()
-    files = {described.file: data}
+    data, found = pack(runs, version), tuple[Change, ...]()
+    meaning = {"doc": CURVE_MEANING, "unit": "json"}
+    described = Description(
+        version=version,
+        file=RELEASE,
+        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
+        " every round",
+        origin=_ORIGIN,
+        schema=ROW_SCHEMA.append(pa.field(CURVE, pa.string(), metadata=meaning)),
+        rows=rows,
+        use=_USE.format(file=RELEASE),
+    )
+    files = {RELEASE: data}
     if against is not None:
         found = changes(open_store(against).require().rows(), rows)
         files["CHANGES.md"] = changes_text(found, str(against), version).encode()
@@ -395,8 +400,8 @@ def release(
         folder=folder,
         version=version,
         files=tuple(sorted(files)),
-        num_rows=len(described.rows),
-        methods=tuple(sorted({row.method for row in described.rows})),
+        num_rows=len(rows),
+        methods=tuple(sorted({row.method for row in rows})),
         sha256=digest,
         num_bytes=len(data),
         against=None if against is None else str(against),
@@ -406,21 +411,3 @@ def release(
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _whole(rows: Sequence[Row], version: str) -> Description:
-    meaning = {"doc": CURVE_MEANING, "unit": "json"}
-    return Description(
-        name="fedbench-results",
-        title=_TITLE,
-        version=version,
-        file=RELEASE,
-        records="runs",
-        line="run",
-        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
-        " every round",
-        origin=_ORIGIN,
-        schema=ROW_SCHEMA.append(pa.field(CURVE, pa.string(), metadata=meaning)),
-        rows=rows,
-        use=_USE.format(file=RELEASE),
-    )
