@@ -44,7 +44,7 @@ def data_of(revision: str, data_dir: Path | None) -> Dataset | None:
     """Return the data set of a revision: from a cache, else `blank` if it is known, else None."""
     if (found := cached_dataset(revision, data_dir)) is not None:
         return found
-    name, part = SUBSETS.get(revision, (REVISIONS.get(revision, ""), None))
+    name, *part = SUBSETS.get(revision, (REVISIONS.get(revision, ""),))
     size = SOURCES[name].size if name in SOURCES else None
     if size is None:
         return None

@@ -103,19 +103,13 @@ class DataConfig(Strict):
         None, ge=1, description="use this many training images, class-balanced; null = all"
     )
     test_subset: int | None = Field(None, ge=1, description="the same for the test images")
-    label_column: str | None = Field(
-        None, min_length=1, description="column of a table with the labels; null = by its name"
-    )
+    label_column: str | None = Field(None, min_length=1, description="of a table; null = by name")
     image_size: int | None = Field(
         None, ge=1, le=4096, description="side of squares to resize images to; null = one size"
     )
     num_clients: int = Field(8, ge=1, le=1_000_000, description="holders of training images")
-    partition: PartitionerName = Field(
-        "dirichlet-balanced", description="rule by which clients get images; see docs/data.md"
-    )
-    natural_column: str | None = Field(
-        None, min_length=1, description="natural: column whose values go whole to clients"
-    )
+    partition: PartitionerName = Field("dirichlet-balanced", description="see docs/data.md")
+    natural_column: str | None = Field(None, min_length=1, description="natural: column of clients")
     partition_file: str | None = Field(
         None, min_length=1, description="file: JSON, CSV or Parquet with the client of each image"
     )
@@ -238,22 +232,16 @@ class ServerConfig(Strict):
     lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum only")
     beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi")
-    beta2: float | None = Field(
-        None, ge=0, lt=1, description="adam 0.999, adam-reddi and yogi 0.99 unless given"
-    )
+    beta2: float | None = Field(None, ge=0, lt=1, description="null = adam 0.999, others 0.99")
     epsilon: float | None = Field(None, gt=0, description="adam 1e-8, the others 1e-3 unless given")
-    weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="weights of clients in the average: equal, or by their images"
-    )
+    weighting: Literal["uniform", "examples"] = Field("uniform", description="weights of clients")
 
 
 class PrivacyConfig(Strict):
     """Differential privacy of whole clients, for methods whose clients send averages only."""
 
     clip: float | None = Field(None, gt=0, description="norm of a client's change; null = any")
-    noise_multiplier: float = Field(
-        1.0, ge=0, description="standard deviation of the server's noise on the sum / clip"
-    )
+    noise_multiplier: float = Field(1.0, ge=0, description="deviation of noise on the sum / clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="at which epsilon is stated")
 
 
@@ -296,9 +284,7 @@ class EvaluationConfig(Strict):
         description="other data sets on which k-NN, linear and few-shot probes are made as well,"
         " such as [fashion-mnist, hub:DIR]",
     )
-    num_clients: int = Field(
-        10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
-    )
+    num_clients: int = Field(10, ge=1, description="clients evaluated, where encoders differ")
     every: int = Field(0, ge=0, description="also evaluate every n rounds; 0 = at the end only")
     rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="also evaluate after these rounds, such as [1, 3, 6]"

@@ -70,15 +70,11 @@ class CacheWriter:
 
     Plain writes rather than a writable map: on a full disk they raise, where a map would kill the
     process with SIGBUS.
-
-    Attributes:
-        num_rows: of each array that was written, by name.
     """
 
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, which exists and is empty."""
         self.folder = folder
-        self.num_rows: dict[str, int] = {}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write a whole array at once."""
@@ -102,7 +98,6 @@ class CacheWriter:
             os.fsync(out.fileno())
         if rows != shape[0]:
             raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
-        self.num_rows[name] = rows
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -274,7 +274,7 @@ def _load(
         splits = source.splits(scratch)
         class_names = write_splits(writer, splits, name, reading.image_size, progress)
         if reading.client_file is not None:
-            count = writer.num_rows["train_labels"]
+            count = len(np.load(writer.folder / "train_labels.npy"))
             writer.put(CLIENTS, read_clients(reading.client_file, count, _images(splits)))
         return class_names
 

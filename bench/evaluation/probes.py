@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -143,27 +144,17 @@ class Splits:
         return resident(np.broadcast_to(images, shape), self._device)
 
 
+@dataclass(eq=False)
 class Encoded:
-    """One encoder of a run, as probes see it.
+    """One encoder of a run, as probes see it."""
 
-    Attributes:
-        net: the net that the encoder is part of, in eval mode.
-        encode: normalised images (B, C, H, W) to features (B, D).
-        client_id: the client whose encoder it is; None for an encoder of all clients.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        net: Net,
-        encode: Encode,
-        splits: Splits,
-        device: torch.device,
-        client_id: int | None = None,
-        view: str = "plain",
-    ) -> None:
-        self.setup, self.net, self.encode, self.splits = setup, net, encode, splits
-        self.device, self.client_id, self._view = device, client_id, view
+    setup: Setup
+    net: Net  # that the encoder is part of, in eval mode
+    encode: Encode
+    splits: Splits
+    device: torch.device
+    client_id: int | None = None  # whose encoder it is; None for one of all clients
+    view: str = "plain"
 
     @cached_property
     def train(self) -> Tensor:
@@ -186,7 +177,7 @@ class Encoded:
         return both_angles(self.test, self.splits.test_labels, self.splits.num_classes)
 
     def _features(self, what: str, images: Images) -> Tensor:
-        features = extract(self.encode, images, device=self.device, view=self._view)
+        features = extract(self.encode, images, device=self.device, view=self.view)
         check_finite(what, features)
         return features
 

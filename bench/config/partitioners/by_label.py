@@ -39,13 +39,8 @@ def dirichlet(examples: Examples, *, alpha: float, min_client_size: int) -> Owne
     smallest = 0
     for _ in range(attempts):
         shares = np.exp(log_dirichlet(examples.rng, alpha, shape, axis=0))
-        counts = np.stack(
-            [
-                largest_remainder(examples.rng, shares[:, c], int(totals[c]))
-                for c in range(num_classes)
-            ],
-            1,
-        )
+        split = zip(shares.T, totals.tolist(), strict=True)
+        counts = np.stack([largest_remainder(examples.rng, *each) for each in split], 1)
         least = int(counts.sum(axis=1).min())
         if least >= min_client_size:
             return _by_counts(labels, counts, examples.rng)
@@ -180,9 +175,8 @@ def pathological(examples: Examples, *, classes_per_client: int) -> Owners:
 
 def even_sizes(num_examples: int, num_clients: int) -> IntArray:
     """Return (K,) sizes that sum to `num_examples` and differ by one at most, larger ones first."""
-    return num_examples // num_clients + (
-        np.arange(num_clients) < num_examples % num_clients
-    ).astype(np.int64)
+    more = np.arange(num_clients) < num_examples % num_clients
+    return num_examples // num_clients + more.astype(np.int64)
 
 
 def _by_counts(labels: IntArray, counts: IntArray, rng: np.random.Generator | None) -> Owners:

@@ -217,11 +217,9 @@ def _luma_weights(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 def _mean_luma(images: Tensor) -> Tensor:
     means = images.mean(dim=(2, 3))
-    return (
-        means.squeeze(1)
-        if images.shape[1] == 1
-        else means @ _luma_weights(means.device, means.dtype)
-    )
+    if images.shape[1] == 1:
+        return means.squeeze(1)
+    return means @ _luma_weights(means.device, means.dtype)
 
 
 def _luma(images: Tensor) -> Tensor:
