@@ -1,6 +1,6 @@
 """Damage the files of a small store, one at a time; no damaged byte may be used silently.
 
-Run by hand; a short version is `tests/test_flips.py`:
+Run by hand; a short version is in `tests/test_torture.py`:
 
     python tests/torture/flips.py FOLDER [DAMAGES [SEED [KIND…]]]
 

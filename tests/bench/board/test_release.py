@@ -26,6 +26,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.leaderboards import card
 
 
 @pytest.fixture(autouse=True)
@@ -263,3 +264,9 @@ def test_a_release_lists_changes_since_another(
     change = Change("board", "byol", "client.lr=0.1", None, 2, "3 rows added")
     text = changes_text([change], "old", "new")
     assert "| byol (client.lr=0.1) | – | 2 | 3 rows added |" in text
+
+
+def test_the_shipped_card_is_of_the_shipped_rows() -> None:
+    """`python leaderboards/card.py` writes it again."""
+    for name, content in card.files().items():
+        assert (card.FOLDER / name).read_bytes() == content, name

@@ -1,8 +1,9 @@
-"""The MLP probe, shares of labels, and accuracies on clients' own test images."""
+"""Probes: neighbours, logistic regression, perceptron, angles, shares of labels, local accuracy."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,26 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 
 from fedbench.bench.data.partition import make_test_partition
-from fedbench.bench.evaluation.probes import Splits, fit_logistic, mlp_predictions, probe_accuracies
+from fedbench.bench.evaluation.probes import (
+    Splits,
+    angle_summary,
+    both_angles,
+    class_angles,
+    fit_logistic,
+    histogram,
+    knn_accuracy,
+    mlp_predictions,
+    probe_accuracies,
+)
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.setup import Setup
 
@@ -159,3 +174,228 @@ def test_a_client_without_test_images_counts_in_the_global_mean_only() -> None:
     metrics = evaluate(setup, binding, lambda k: None, ("local",), CPU)
     assert metrics["linear_acc_std"] == 0.0  # one encoder in fact
     assert metrics["linear_local_acc_std"] > 0
+
+
+def blobs(
+    size: int, seed: int, classes: int = 4, dim: int = 6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Overlapping clusters, so that accuracies are well inside (1/classes, 1)."""
+    centres = torch.randn(classes, dim, generator=seeding.generator(0, "centres"))
+    draws = seeding.generator(seed, "blobs")
+    labels = torch.randint(classes, (size,), generator=draws)
+    return centres[labels] + 1.2 * torch.randn(size, dim, generator=draws), labels
+
+
+def slow_knn(
+    bank: torch.Tensor,
+    bank_labels: torch.Tensor,
+    queries: torch.Tensor,
+    query_labels: torch.Tensor,
+    classes: int,
+    neighbours: int,
+    temperature: float,
+) -> float:
+    hits = 0
+    for query, truth in zip(queries.tolist(), query_labels.tolist(), strict=True):
+        scored = []
+        for row, label in zip(bank.tolist(), bank_labels.tolist(), strict=True):
+            dot = sum(a * b for a, b in zip(query, row, strict=True))
+            scored.append((dot / math.hypot(*query) / math.hypot(*row), label))
+        votes = [0.0] * classes
+        for similarity, label in sorted(scored, reverse=True)[:neighbours]:
+            votes[label] += math.exp(similarity / temperature)
+        hits += votes.index(max(votes)) == truth
+    return hits / len(queries)
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "temperature"), [(1, 0.1), (7, 0.1), (25, 1.0), (200, 0.05)]
+)
+def test_equals_a_slow_loop(neighbours: int, temperature: float) -> None:
+    bank, bank_labels = blobs(120, 1)
+    queries, query_labels = blobs(60, 2)
+    expected = slow_knn(bank, bank_labels, queries, query_labels, 4, neighbours, temperature)
+    accuracy = knn_accuracy(
+        bank, bank_labels, queries, query_labels,
+        num_classes=4, neighbours=neighbours, temperature=temperature, chunk=7,
+    )  # fmt: skip
+    assert accuracy == expected
+    assert 0.3 < accuracy < 1.0
+
+
+def test_knn_equals_scikit_learn() -> None:
+    bank, bank_labels = blobs(300, 3)
+    queries, query_labels = blobs(150, 4)
+    reference = KNeighborsClassifier(
+        20,
+        metric="cosine",
+        algorithm="brute",
+        weights=lambda distance: np.exp((1 - distance) / 0.1),
+    ).fit(bank.double().numpy(), bank_labels.numpy())
+    accuracy = knn_accuracy(
+        bank, bank_labels, queries, query_labels, num_classes=4, neighbours=20, temperature=0.1
+    )
+    assert accuracy == reference.score(queries.double().numpy(), query_labels.numpy())
+
+
+def test_neighbours_are_capped_and_small_temperatures_do_not_overflow() -> None:
+    # exp(1 / 0.001) is infinite; the nearest example must win nevertheless.
+    bank, labels = torch.eye(3), torch.tensor([0, 1, 2])
+    for temperature in (0.1, 1e-3):
+        assert knn_accuracy(
+            bank, labels, 5 * bank, labels, num_classes=3, neighbours=200, temperature=temperature
+        ) == pytest.approx(1.0)
+
+
+def test_equal_votes_go_to_the_lowest_class() -> None:
+    # Both bank examples are equally near; class 1 is listed first but class 0 wins.
+    bank, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0])
+    query = torch.tensor([[1.0, 1.0]])
+    assert knn_accuracy(bank, labels, query, torch.tensor([0]), num_classes=2) == 1.0
+    # Collapsed encoder: every vote is equal, so a balanced bank gives the share of class 0.
+    ones = torch.ones(10, 4)
+    classes = torch.arange(10) % 5
+    assert knn_accuracy(ones, classes, ones, classes, num_classes=5) == pytest.approx(0.2)
+
+
+Data = tuple[torch.Tensor, torch.Tensor]
+
+
+def mixed(size: int, seed: int, noise: float = 2.5) -> Data:
+    """Three overlapping classes in 12 correlated dimensions >= 0 of very different scale."""
+    shared = seeding.generator(0, "mixed")
+    centres = torch.randn(3, 8, generator=shared)
+    mixing = torch.randn(8, 12, generator=shared)
+    scales = torch.logspace(-3, 3, 12)
+    draws = seeding.generator(seed, "mixed")
+    labels = torch.randint(3, (size,), generator=draws)
+    latent = centres[labels] + noise * torch.randn(size, 8, generator=draws)
+    return torch.relu(latent @ mixing + 1.0) * scales, labels
+
+
+def accuracy(x: Any, y: Any, test: torch.Tensor, z: torch.Tensor, **fit: Any) -> float:
+    predicted = fit_logistic(x, y, **{"num_classes": 3, **fit}).predict(test)
+    return (predicted == z).double().mean().item()
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-2])
+def test_linear_equals_scikit_learn(l2: float) -> None:
+    train, labels = mixed(600, 1)
+    test, test_labels = mixed(400, 2)
+    scaler = StandardScaler().fit(train.double().numpy())
+    # Here: mean CE + l2 |W|^2 / 2; sklearn: C * sum CE + |W|^2 / 2. Equal for C = 1 / (l2 * N).
+    reference = LogisticRegression(C=1 / (l2 * 600), tol=1e-9, max_iter=10_000)
+    reference.fit(scaler.transform(train.double().numpy()), labels.numpy())
+
+    fit = fit_logistic(train, labels, num_classes=3, l2=l2)
+    assert fit.converged
+    np.testing.assert_allclose(fit.weight.T.numpy(), reference.coef_, atol=2e-3)
+    # A common shift of all biases changes no probability.
+    centre = reference.intercept_ - reference.intercept_.mean()
+    np.testing.assert_allclose((fit.bias - fit.bias.mean()).numpy(), centre, atol=2e-3)
+
+    found = accuracy(train, labels, test, test_labels, l2=l2)
+    expected = reference.score(scaler.transform(test.double().numpy()), test_labels.numpy())
+    assert found == pytest.approx(expected, abs=1 / 400)
+    assert 0.5 < found < 0.95
+
+
+def test_the_gradient_vanishes_at_the_fit() -> None:
+    # Written out independently: mean over examples of x (p - onehot)^T + l2 W, and of (p - onehot).
+    features, labels = mixed(500, 3)
+    fit = fit_logistic(features, labels, num_classes=3, l2=1e-3)
+    inputs = (features.double() - features.double().mean(0)) / features.double().std(
+        0, correction=0
+    )
+    error = (inputs @ fit.weight + fit.bias).softmax(1) - torch.eye(3, dtype=torch.float64)[labels]
+    assert (inputs.T @ error / 500 + 1e-3 * fit.weight).abs().max() < 1e-4
+    assert error.mean(0).abs().max() < 1e-4
+
+
+def test_constant_and_repeated_dimensions_are_harmless() -> None:
+    train, labels = mixed(300, 4)
+    test, test_labels = mixed(200, 5)
+    plain = accuracy(train, labels, test, test_labels)
+
+    def padded(features: torch.Tensor, constant: float) -> torch.Tensor:
+        return torch.cat([features, torch.full((len(features), 2), constant)], dim=1)
+
+    # Test values far from a constant of the training set must not explode.
+    far = accuracy(padded(train, 0.3), labels, padded(test, 9e9), test_labels)
+    assert far == pytest.approx(plain, abs=1 / 200)
+    # Without a penalty repeated dimensions make the problem singular.
+    doubled = fit_logistic(torch.cat([train, train], 1), labels, num_classes=3, l2=0.0)
+    assert torch.isfinite(doubled.weight).all()
+
+
+def test_collapsed_features_give_the_majority_class() -> None:
+    labels = torch.tensor([1, 1, 1, 0, 2] * 20)
+    features = torch.full((100, 8), 0.1)
+    assert accuracy(features, labels, features, labels) == pytest.approx(0.6)
+    other = torch.full((10, 8), 0.1)
+    assert accuracy(features, labels, other, torch.arange(10) % 2) == 0.5
+    assert fit_logistic(features, labels, num_classes=3).converged
+
+
+def test_same_bits_twice_and_the_iteration_limit_is_reported() -> None:
+    features, labels = mixed(300, 6)
+    first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
+    assert torch.equal(first.weight, second.weight)
+    stopped = fit_logistic(features, labels, num_classes=3, max_iterations=2)
+    assert (stopped.iterations, stopped.converged) == (2, False)
+    assert not torch.equal(stopped.predict(features), first.predict(features))
+
+
+LABELS = np.arange(5).repeat(4)
+
+
+def test_orthogonal_means_are_90_degrees_apart() -> None:
+    angles = class_angles(torch.eye(5)[LABELS] * 7, LABELS, 5)
+    assert angles.shape == (10,)
+    assert angles.tolist() == pytest.approx([90.0] * 10)
+
+
+def test_centred_means_of_a_simplex() -> None:
+    """C points at equal distances seen from their centre: cos = -1 / (C - 1)."""
+    features = torch.eye(5)[LABELS] + 100  # a large common mean shrinks the plain angles
+    assert float(class_angles(features, LABELS, 5).max()) < 1
+    expected = math.degrees(math.acos(-1 / 4))
+    centred = class_angles(features.double(), LABELS, 5, centred=True)
+    assert centred.tolist() == pytest.approx([expected] * 10)
+
+
+def test_against_a_loop() -> None:
+    features = torch.randn(20, 3, generator=generator(0, "x"))
+    order = torch.randperm(20, generator=generator(0, "order"))
+    means = [features[c == LABELS].double().mean(0) for c in range(5)]
+    expected = []
+    for i in range(5):
+        for j in range(i + 1, 5):
+            cosine = float(means[i] @ means[j] / means[i].norm() / means[j].norm())
+            expected.append(math.degrees(math.acos(cosine)))
+    angles = class_angles(features[order], LABELS[order.numpy()], 5)
+    assert angles.tolist() == pytest.approx(expected)
+    pairs = both_angles(features, LABELS, 5)
+    summary = angle_summary([pairs])
+    assert summary["angle_mean"] == pytest.approx(np.mean(expected))
+    assert summary["angle_median"] == pytest.approx(np.median(expected))
+    other = {"angle": torch.tensor([5.0, 7.0]), "angle_centred": pairs["angle_centred"]}
+    together = angle_summary([pairs, other])  # not the mean of two medians
+    assert together["angle_median"] == pytest.approx(np.median([*expected, 5.0, 7.0]))
+
+
+def test_classes_without_images_or_direction_are_left_out() -> None:
+    features = torch.eye(5)[LABELS]
+    features[LABELS == 4] = 0
+    assert len(class_angles(features, LABELS, 9)) == 6  # four of nine classes are left
+    same = torch.ones(20, 3)
+    assert class_angles(same, LABELS, 5).tolist() == pytest.approx([0.0] * 10, abs=1e-5)
+    assert len(class_angles(same, LABELS, 5, centred=True)) == 0
+    assert set(angle_summary([both_angles(same, LABELS, 5)])) == {"angle_mean", "angle_median"}
+
+
+def test_histogram() -> None:
+    edges, counts = histogram(torch.tensor([0.0, 4.9, 5.0, 90.0, 180.0]))
+    assert edges.tolist() == [5.0 * i for i in range(37)]
+    assert counts.sum() == 5
+    assert (counts[0], counts[1], counts[18], counts[35]) == (2, 1, 1, 1)
