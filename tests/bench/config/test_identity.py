@@ -95,6 +95,7 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
         "objectives": ["rankme"],
         "probe_fractions": [0.1],
         "rounds": [2],
+        "transfer": ["digits"],
         "untrained": False,
     }
     for name, info in EvaluationConfig.model_fields.items():
