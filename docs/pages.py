@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 import fedbench
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Entry
+from fedbench.bench.nn.weights import shipped_encoders
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.export import shipped_encoders
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "leaderboards" / "results"

@@ -82,8 +82,11 @@ def expected(config: RunConfig, dataset: Dataset) -> Expected:
     """Derive what follows from a configuration on data of these shapes."""
     if config.data.num_clients > (count := len(dataset.train_labels)):
         raise ConfigError(f"data.num_clients is above the {count:,} training images")
-    plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude={"evaluation", "privacy"})
+    plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude=_WITHOUT)
     return _expected(plain, dataset.image_shape, dataset.num_classes)
+
+
+_WITHOUT: Any = {"evaluation": True, "privacy": True, "model": {"weights", "weights_sha256"}}
 
 
 @lru_cache(maxsize=64)

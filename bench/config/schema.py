@@ -180,6 +180,17 @@ class ModelConfig(Strict):
         description="first weights of the encoder: torch's defaults, Kaiming normal (fan-out, ReLU)"
         " for convolutions, or for cct backbones those of CCT's release",
     )
+    weights: str | None = Field(
+        None,
+        min_length=1,
+        description="safetensors file that the encoder starts from: an exported one, METHOD@PRESET"
+        " that comes with fedbench, or a state dict of timm or torchvision; null = random init",
+    )
+    weights_sha256: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="hash of that file, by which a run knows it; null = as it is now",
+    )
 
     @field_validator("head_norm")
     @classmethod
@@ -187,6 +198,13 @@ class ModelConfig(Strict):
         if (info.data.get("norm"), head_norm) == ("batch-local", "batch"):
             raise ValueError("must be encoder or group where model.norm is batch-local")
         return head_norm
+
+    @field_validator("weights_sha256")
+    @classmethod
+    def _is_of_a_file(cls, weights_sha256: str | None, info: ValidationInfo) -> str | None:
+        if weights_sha256 is not None and info.data.get("weights") is None:
+            raise ValueError("must be null where model.weights is")
+        return weights_sha256
 
     @property
     def mixes_examples(self) -> bool:
@@ -390,8 +408,9 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that training depends on, but for its seed.
 
     Left out are the evaluation, the name of the data set and how it is read, since its revision
-    says which images, labels and given clients they are, fields that the partitioner does not read,
-    and privacy and precision where they are off. Rows of older versions may lack fields.
+    says which images, labels and given clients they are, the file that an encoder starts from, of
+    which there is a hash, fields that the partitioner does not read, and privacy, precision and
+    such a start where they are off. Rows of older versions may lack fields.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
@@ -401,6 +420,9 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         body["code"] = code
     unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
+    started = body["model"].get("weights_sha256") is not None
+    left_out = {"weights"} if started else {"weights", "weights_sha256"}
+    body["model"] = {k: v for k, v in body["model"].items() if k not in left_out}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)
     if body["client"].get("precision") == "fp32":  # rows from before there was a choice lack it

@@ -43,10 +43,14 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
 
     They become the mean over batches of the statistics of one view (`evaluation.objective_view`) of
     each of at most 2,048 training images, which follow from the seed, so that methods with the same
-    encoder start from the same one. Weights and the net's mode stay as they are; without a batch
-    norm, and with fewer than two images, nothing changes. No label is read.
+    encoder start from the same one; encoders that start from given weights keep theirs. Weights and
+    the net's mode stay as they are; without a batch norm, and with fewer than two images, nothing
+    changes. No label is read.
     """
-    norms = [m for m in net.modules() if isinstance(m, _BatchNorm)]
+    encoders = [net[part] for part in ("encoder", *setup.method.needs().encoders.values())]
+    started = encoders if setup.backbone.start is not None else []
+    given = {m for part in started for m in part.modules() if isinstance(m, _BatchNorm)}
+    norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m not in given]
     seed, count = setup.config.seed, min(_MAX_IMAGES, len(setup.images))
     if not norms or count < 2:
         return
@@ -58,6 +62,8 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     momenta = [norm.momentum for norm in norms]
     with seeding.single_thread(), torch.no_grad():
         net.train()
+        for norm in given:
+            norm.eval()
         for done, batch in enumerate(np.array_split(chosen, ceil(count / _BATCH_SIZE))):
             for norm in norms:
                 norm.momentum = 1 / (done + 1)  # the mean over batches so far

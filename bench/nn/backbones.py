@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign, refuse_group_norm
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
+from fedbench.bench.nn.weights import Start, start_of
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
 from fedbench.bench.system.plugins import load, load_error, origin
 from fedbench.bench.system.seeding import scope
@@ -109,6 +110,7 @@ class Backbone:
         init: `torch`, `he-fan-out` or, for a compact transformer, `cct`.
         seed: the run's: encoders draw their weights from it alone, so that all methods start from
             the same one; None = from the global generator, like the rest of a net.
+        start: weights that encoders have in place of those drawn; None = random init.
     """
 
     shape: Shape
@@ -121,6 +123,7 @@ class Backbone:
     head_norm_name: str | None = None
     init: str = "torch"
     seed: int | None = None
+    start: Start | None = field(default=None, compare=False, repr=False)
 
     @property
     def dim(self) -> int:
@@ -156,7 +159,10 @@ class Backbone:
                     made = ViT(self, shape)
                 case shape:
                     made = ResNet(self, shape)
-            return made.apply(partial(_redraw, init=self.init))
+            made.apply(partial(_redraw, init=self.init))
+        if self.start is not None:
+            made.load_state_dict(self.start.tensors, strict=False)  # all but counters of batch norm
+        return made
 
     def norm(self, channels: int) -> nn.Module:
         """Make a norm layer for (B, channels, …)."""
@@ -234,6 +240,21 @@ def make_backbone(
         None if config.head_norm == "encoder" else config.head_norm,
         config.init,
     )
+
+
+def with_start(backbone: Backbone, config: ModelConfig) -> Backbone:
+    """Return the backbone with the weights that the configuration names, if it names any.
+
+    Raises:
+        FedbenchError: if they cannot be read or do not fit; see `bench.nn.weights`.
+    """
+    if config.weights is None:
+        return backbone
+    with torch.device("meta"):
+        encoder = backbone.make()
+    shape = backbone.shape
+    classifier = shape.classifier if isinstance(shape, ForeignShape) else ()
+    return replace(backbone, start=start_of(config, encoder, classifier))
 
 
 @cache

@@ -139,12 +139,15 @@ def execute(
     scored(config.evaluation.objectives)  # raises for a name that does not exist
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
-    partition.save(place.partition)
     with reproducible(devices[0]):
         setup = Setup.of(config, dataset, partition)
         if config.evaluation.transfer:
             cache = None if place.data_dir is None else Path(place.data_dir)
             setup = with_transfer(setup, setup.make_net(), cache)
+        if (start := setup.backbone.start) is not None and start.left_out:
+            left_out = ", ".join(start.left_out)
+            _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)
+        partition.save(place.partition)
         probes()  # imports those of other packages, whose files may change before the end
         check_source(foreign_modules(config), config.code)
         run = _Run(setup, place, training_id(config, dataset.revision), devices)

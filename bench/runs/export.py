@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,12 @@ from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.nn.weights import SUFFIX, encoder_file
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system import tensor_files
-from fedbench.bench.system.errors import ConfigError, DataError, StoreError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
@@ -97,8 +96,6 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
 
 
 FORMAT = "fedbench-encoder-1"
-_SUFFIX = ".safetensors"
-_SHIPPED = re.compile(r"[\w+-]+@[\w-]+")
 _PREPROCESSING = {"normalised": "pixels / 255, then (x - 0.5) / 0.5", "unit": "pixels / 255"}
 
 
@@ -134,7 +131,7 @@ def export_encoder(
         ConfigError: if `file` has another ending.
     """
     file = Path(file)
-    if file.suffix != _SUFFIX:
+    if file.suffix != SUFFIX:
         raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
     run = load_run(open_store(store), run_id, data_dir)
     row, setup, net = run.row, run.setup, run.binding.net
@@ -150,10 +147,11 @@ def export_encoder(
     dumped = config.model_dump(mode="json")
     dumped["data"]["name"] = config.data.public_name
     dumped["evaluation"]["transfer"] = [*map(without_folder, config.evaluation.transfer)]
+    dumped["model"]["weights"] = config.model.weights and Path(config.model.weights).name
     card = {
         "format": FORMAT,
         "run_id": row.row_id,
-        "model": config.model.model_dump(mode="json"),
+        "model": dumped["model"],
         "image_shape": list(setup.spec.image_shape),
         "feature_dim": feature_dim,
         "pixels": pixels,
@@ -196,12 +194,6 @@ class Encoder(nn.Module):
         return self.backbone(x)  # type: ignore[no-any-return]
 
 
-def shipped_encoders() -> dict[str, Path]:
-    """Return the encoders that come with fedbench: METHOD@PRESET -> file; README.md lists them."""
-    folder = Path(str(resources.files("fedbench.leaderboards"))) / "encoders"
-    return {path.stem: path for path in sorted(folder.glob(f"*{_SUFFIX}"))}
-
-
 def load_encoder(file: Path | str) -> Encoder:
     """Read an exported encoder, in eval mode on the CPU; needs no store and no data set.
 
@@ -212,11 +204,7 @@ def load_encoder(file: Path | str) -> Encoder:
         DataError: if the file is missing or not an exported encoder.
         UnknownNameError: if no encoder of this name comes with fedbench.
     """
-    path, name = Path(file), str(file)
-    if _SHIPPED.fullmatch(name) and not path.exists():
-        if name not in (shipped := shipped_encoders()):
-            raise UnknownNameError("encoder", name, shipped)
-        path = shipped[name]
+    path = encoder_file(file)
     try:
         values, tensors = tensor_files.read(path)
         card = values["card"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -102,7 +103,7 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
         method = registry.dump(registry.create(spec, nested.pop("method", {})))
         canonical = registry.canonical_spec(spec)
         config = RunConfig.model_validate({**nested, "spec": canonical, "method": method})
-        return with_code(config)
+        return with_weights(with_code(config))
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:
@@ -120,6 +121,23 @@ def flat_config(config: RunConfig) -> dict[str, Any]:
 def with_code(config: RunConfig) -> RunConfig:
     """Return the configuration with the code of other packages as it is installed now."""
     return config.model_copy(update={"code": foreign_code(config)})
+
+
+def with_weights(config: RunConfig) -> RunConfig:
+    """Return the configuration with place and hash of the file that its encoder starts from.
+
+    Raises:
+        FedbenchError: if the file cannot be read, or is not that of a hash which is given.
+    """
+    if config.model.weights is None:
+        return config
+    from fedbench.bench.nn.weights import read_weights  # it loads torch
+
+    place = Path(config.model.weights).expanduser()
+    found = {"weights_sha256": read_weights(config.model).sha256}
+    if place.exists():  # else it is the name of an encoder that ships
+        found["weights"] = str(place.resolve())
+    return config.model_copy(update={"model": config.model.model_copy(update=found)})
 
 
 def get(config: RunConfig, key: str) -> Any:

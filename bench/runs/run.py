@@ -23,7 +23,7 @@ from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import OnRound, Origin, Place, open_dataset
-from fedbench.bench.runs.fields import with_code
+from fedbench.bench.runs.fields import with_code, with_weights
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped
@@ -36,6 +36,7 @@ from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import backbone_of
 from fedbench.bench.training.steps import local_steps, partition_of, without_effect
 from fedbench.bench.training.trainer import OnClient
 
@@ -138,6 +139,7 @@ def run(
         repeated = _repeat(store, run_id, config, None, places.data_dir, **given)
         row = repeated.claimed
     if row is None:
+        backbone_of(config, dataset)  # raises before anything is written
         store.check_writable()
         with store.lock(run_id) as locked:
             if not locked:
@@ -236,10 +238,11 @@ def _configuration(
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same configuration without aliases, and with every field of its method written out."""
+    """The same configuration without aliases, with every field of its method and every hash."""
     method = registry.create(config.spec, config.method)
     spec = registry.canonical_spec(config.spec)
-    return with_code(config.model_copy(update={"spec": spec, "method": registry.dump(method)}))
+    config = config.model_copy(update={"spec": spec, "method": registry.dump(method)})
+    return with_weights(with_code(config))
 
 
 def store_run(

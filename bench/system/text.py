@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 
 DROPPED_FIRST = (
     *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "area %", "local %", "ties"),
-    *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ init", "preset", "data"),
+    *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ start", "preset", "data"),
     "formula",
 )
 """Headings of columns that a narrow terminal and a notebook do without, in this order."""

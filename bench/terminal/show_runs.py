@@ -88,7 +88,7 @@ def warnings(row: Row) -> list[str]:
             " evaluated; try a lower client.lr"
         )
     if row.unmoved:
-        problems.append("no weight has moved: every metric is of the encoder at random init")
+        problems.append("no weight has moved: every metric is of the encoder before training")
     if row.collapsed:
         problems.append(
             f"the encoder has collapsed: spread of features {metrics.get('std_ratio', 0):.3f}, of"
@@ -104,7 +104,7 @@ def _before(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _show_metrics(metrics: Mapping[str, float]) -> None:
-    """Print the metrics of a run, and of its encoder at random init."""
+    """Print the metrics of a run, and of the encoder that it started from."""
     before = _before(metrics)
     records = []
     for name, value in metrics.items():
@@ -114,11 +114,11 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
         if (first := before.get(name)) is not None:
             gain = text(name, value - first)
             record |= {
-                "random init": text(name, first),
-                "Δ init": gain if gain.startswith("-") else f"+{gain}",
+                "start": text(name, first),
+                "Δ start": gain if gain.startswith("-") else f"+{gain}",
             }
         records.append(record)
-    show_records(records, ("metric", "trained", "random init", "Δ init"))
+    show_records(records, ("metric", "trained", "start", "Δ start"))
 
 
 def show_listing(listing: Listing) -> None:

@@ -63,7 +63,7 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
         {
             "configuration": each.name,
             heading(each.metric): _points(each.interval),
-            "Δ init": each.gain and f"{100 * each.gain:+.1f}",
+            "Δ start": each.gain and f"{100 * each.gain:+.1f}",
             "best trial is ahead by": _points(each.behind),
             "params": parameters(each.params),
         }
@@ -120,7 +120,7 @@ def show_studies(views: Sequence[StudyView]) -> None:
 
 
 def _show_trials(study: StudyResult | StudyView) -> None:
-    """Print trials, the best first, and encoders at random init, with which they are compared."""
+    """Print trials, the best first, and encoders before training, with which they are compared."""
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -139,13 +139,13 @@ def _show_trials(study: StudyResult | StudyView) -> None:
     ]
     if len(trials) > _TRIALS:
         note(f"showing the best {_TRIALS} of {len(trials)} trials; --json has all")
-    records += [{"trial": "random init", "objective": score} for score in _random_init(study)]
+    records += [{"trial": "start", "objective": score} for score in _starts(study)]
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
     show_records(records, names, bold=[True])
 
 
-def _random_init(study: StudyResult | StudyView) -> list[float]:
+def _starts(study: StudyResult | StudyView) -> list[float]:
     name = study.objective or DEFAULT
     if name == DEFAULT:  # without torch
         return [figures["objective"] for figures in study.untrained if "objective" in figures]

@@ -18,7 +18,7 @@ from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
-from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone
+from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
@@ -59,7 +59,6 @@ class Setup:
         method = registry.create(config.spec, config.method)
         needs, fraction = method.needs(), config.data.label_fraction
         partition = client_partition.pooled() if needs.pooled else client_partition
-        channels, height, width = dataset.image_shape
         known = np.asarray(dataset.train_labels)
         if fraction:
             clients = [client_partition.client(k) for k in range(client_partition.num_clients)]
@@ -75,16 +74,15 @@ class Setup:
             images=rotated_images(dataset, client_partition),
             known_labels=known,
             labels=labels,
-            backbone=make_backbone(config.model, channels, (height, width)),
+            backbone=backbone_of(config, dataset),
             spec=DataSpec(
-                (channels, height, width),
+                dataset.image_shape,
                 dataset.num_classes,
                 partition.num_clients,
                 labelled=bool((labels >= 0).any()),
             ),
         )
         setup._check_labels()
-        check_output(setup.backbone, config.model.backbone)
         return setup
 
     def _check_labels(self) -> None:
@@ -191,3 +189,15 @@ class Setup:
         local_norm = self.config.model.norm == "batch-local"
         needs = self.method.needs()
         return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
+
+
+def backbone_of(config: RunConfig, dataset: Dataset) -> Backbone:
+    """Return the maker of encoders for a data set's images, with the weights to start from.
+
+    Raises:
+        FedbenchError: if images, settings or weights do not fit.
+    """
+    channels, *size = dataset.image_shape
+    made = make_backbone(config.model, channels, (size[0], size[1]))
+    check_output(made, config.model.backbone)
+    return with_start(made, config.model)

@@ -105,7 +105,7 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     )
     if not (rounds and epochs):
         name = "client.local_epochs" if rounds else "federation.num_rounds"
-        return (f"{name}=0: nothing is trained, and every metric is of the encoder at random init",)
+        return (f"{name}=0: nothing is trained, and every metric is of the encoder at its start",)
     lines = [method.without_effect(config)]
     largest = int(_images(config, method, partition_of(dataset, config)).max())
     if batch > largest and config.client.keep_last_batch:

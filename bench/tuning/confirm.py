@@ -34,7 +34,7 @@ class Confirmed:
     metric: str  # the linear probe's accuracy where that is measured, else k-NN's
     values: Mapping[int, float]  # accuracy by seed, in [0, 1]
     interval: tuple[float, float]  # 95 % t-interval of its mean
-    gain: float | None  # mean difference to random init; None if that was not measured
+    gain: float | None  # mean difference to the start; None if that was not measured
     behind: tuple[float, float] | None  # the best trial, Welch's 95 % interval; None for itself
 
 

@@ -1,8 +1,8 @@
-"""Score by which a study ranks its trials, and its comparison with encoders at random init.
+"""Score by which a study ranks its trials, and its comparison with encoders before training.
 
-A collapsed encoder scores 0 and one at random init little more, so that a search whose settings do
+A collapsed encoder scores 0 and one before training little more, so that a search whose settings do
 not learn prefers the trial that moved least. The outcome of a search is therefore compared with
-encoders at random init of other seeds: did any trial leave their noise?
+encoders before training of other seeds: did any trial leave their noise?
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SHRUNK, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and
 participation ratio, the least spread of projections, and the least participation ratio."""
 
-NUM_SEEDS = 5  # encoders at random init that are measured, of consecutive seeds
+NUM_SEEDS = 5  # encoders before training that are measured, of consecutive seeds
 
 SPREAD = (*FIGURES, "rho", "delta_views", "sep")
 """Figures that trials record besides the objective."""
 
-_LEAST = 3  # fewest encoders at random init whose spread means anything
+_LEAST = 3  # fewest encoders before training whose spread means anything
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Scoring:
 
     @property
     def trained(self) -> bool:
-        """Return True if encoders at random init have no score, since there is no loss."""
+        """Return True if encoders before training have no score, since there is no loss."""
         return isinstance(self._found, ClientObjective) and self._found.trained
 
     @property
@@ -150,7 +150,7 @@ def _below(value: float | None, before: float | None, share: float, least: float
 
 
 def noise_limit(objectives: Sequence[float]) -> float | None:
-    """Return the largest objective that one more encoder at random init reaches in 39 of 40 draws.
+    """Return the largest objective that one more encoder before training reaches in 39 of 40 draws.
 
     The upper end of Student's 95 % prediction interval for a further draw of a normal quantity;
     None below three values.
@@ -165,7 +165,7 @@ def noise_limit(objectives: Sequence[float]) -> float | None:
 
 
 def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
-    """Describe how a trial's encoder has shrunk since random init; empty if it has not."""
+    """Describe how a trial's encoder has shrunk since its start; empty if it has not."""
     before = {
         name: mean([figures[name] for figures in untrained if name in figures]) for name in SPREAD
     }
@@ -175,19 +175,19 @@ def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, floa
 def cautions(
     best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]], scoring: Scoring
 ) -> tuple[str, ...]:
-    """List the reasons not to trust the best trial of a study beside encoders at random init."""
+    """List the reasons not to trust the best trial of a study beside encoders before training."""
     objectives = scoring.scores(untrained)
     limit, texts = noise_limit(objectives), list[str]()
     if limit is None and not scoring.trained:
         texts.append(
-            f"only {len(objectives)} of {NUM_SEEDS} encoders at random init were measured, too few"
+            f"only {len(objectives)} of {NUM_SEEDS} encoders before training were measured, too few"
             " to tell whether a trial has learnt anything; the same `fedbench tune` command"
             " measures the others"
         )
     elif limit is not None and best["objective"] <= limit:
         texts.append(
-            f"no trial left the noise of random init: the best objective is"
-            f" {best['objective']:.4f}, {len(objectives)} encoders at random init have"
+            f"no trial left the noise of the start: the best objective is"
+            f" {best['objective']:.4f}, {len(objectives)} encoders before training have"
             f" {mean(objectives):.4f} on average and a further one up to {limit:.4f}"
         )
     # Below 0 an objective rises by shrinking alone; SEP does not depend on scale.
@@ -195,8 +195,8 @@ def cautions(
     sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
     if sep is not None and most is not None and sep <= most:
         texts.append(
-            f"the best trial tells images apart from views of one image no better than random"
-            f" init: SEP {sep:.3f}, {len(seps)} encoders at random init have {mean(seps):.3f} on"
+            f"the best trial tells images apart from views of one image no better than the"
+            f" start: SEP {sep:.3f}, {len(seps)} encoders before training have {mean(seps):.3f} on"
             f" average and a further one up to {most:.3f}"
         )
     if text := shrinkage_of(best, untrained):

@@ -95,7 +95,7 @@ class StudyResult(Shown):
 
     @property
     def learnt(self) -> bool:
-        """False if the best trial lies within the noise of random init."""
+        """False if the best trial lies within the noise of the start."""
         limit = noise_limit(Scoring(self.objective).scores(self.untrained))
         return self.best is not None and (limit is None or self.best["objective"] > limit)
 
@@ -312,7 +312,7 @@ def _run(
             try:
                 run_jobs(kind(study, kept), cluster, share, store, on_progress, tracking)
             finally:
-                study.forget(map(study.random_init_name, study.untrained_seeds))
+                study.forget(map(study.start_name, study.untrained_seeds))
         stored = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)

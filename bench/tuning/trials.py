@@ -92,32 +92,31 @@ class StudyPlan:
 
     @property
     def untrained_seeds(self) -> range:
-        """Seeds of the encoders at random init with which the trials are compared."""
+        """Seeds of the encoders before training with which the trials are compared."""
         first = self.base.config.seed
         return range(first, first + NUM_SEEDS)
 
     @property
     def untrained(self) -> list[Mapping[str, float]]:
-        """Seed and figures of each encoder at random init that the stored study has."""
+        """Seed and figures of each encoder before training that the stored study has."""
         return [*(self.store.study(self.study_id) or {}).get("untrained", ())]
 
     def unmeasured(self) -> list[int]:
-        """Return the seeds of encoders at random init that the stored study does not have."""
+        """Return the seeds of encoders before training that the stored study does not have."""
         known = {figures["seed"] for figures in self.untrained}
         return [seed for seed in self.untrained_seeds if seed not in known]
 
     def _identity(self) -> dict[str, Any]:
         dimensions, values = self.space.dimensions, flat_config(self.base.config)
         objective = self.scoring.name
+        # Revision and hash say which images and weights, and the objective which scores.
+        named = {*dimensions, "data.name", "evaluation.objectives", "model.weights"}
+        if self.base.config.model.weights is None:
+            named.add("model.weights_sha256")  # which studies of before had not
         return {
             "benchmark": BENCHMARK_VERSION,
             "data": self.dataset.revision,
-            "base": {
-                key: value
-                for key, value in values.items()
-                # The revision says which images, and the objective which scores.
-                if key not in {*dimensions, "data.name", "evaluation.objectives"}
-            },
+            "base": {key: value for key, value in values.items() if key not in named},
             "spec": self.base.config.spec,
             "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
             "points": self.points,
@@ -198,8 +197,8 @@ class StudyPlan:
         """Return the name of a run's folder; no other study, and no sweep, works in it."""
         return f"{self.study_id}.{number:04d}.{seed}"
 
-    def random_init_name(self, seed: int) -> str:
-        """Return the name of the folder in which an encoder at random init is measured."""
+    def start_name(self, seed: int) -> str:
+        """Return the name of the folder in which an encoder before training is measured."""
         return f"{self.study_id}.untrained.{seed}"
 
     def forget_runs(self, numbers: Iterable[int]) -> None:
@@ -227,7 +226,7 @@ class Open:
 class Trials:
     """The runs of a study, as jobs; writes a record for every trial that is complete.
 
-    Trials with `records` need no further run. Encoders at random init that the stored study does
+    Trials with `records` need no further run. Encoders before training that the stored study does
     not have are measured first.
     """
 
@@ -244,7 +243,7 @@ class Trials:
         self._suggested: deque[int] = deque()
         self._next = 0
         self._untrained = plan.untrained
-        self._before = {plan.random_init_name(seed): seed for seed in plan.unmeasured()}
+        self._before = {plan.start_name(seed): seed for seed in plan.unmeasured()}
         self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
@@ -272,13 +271,13 @@ class Trials:
     def next(self) -> Job | None:
         """Return a run of the first open trial that has one left, else of a new suggestion.
 
-        Encoders at random init come first. None = the next run depends on missing outcomes.
+        Encoders before training come first. None = the next run depends on missing outcomes.
         """
         if self._to_measure:
             name = self._to_measure.popleft()
             seed = self._before[name]
             config = self._plan.configure({}, seed).config
-            job = self._job(name, config, f"random init seed={seed}")
+            job = self._job(name, config, f"start seed={seed}")
             return replace(job, untrained=True)
         if self._plan.scoring.gated and self._before:  # no trial is judged before they are known
             return None
@@ -388,7 +387,7 @@ class Trials:
             self._close(number, trial)
 
     def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
-        """Return the job of a trial's run, or without `number` of an encoder at random init."""
+        """Return the job of a trial's run, or without `number` of an encoder before training."""
         plan = self._plan
         origin = Origin(plan.base.preset, plan.study_id, None, command_line())
         known = {"name": name, "label": label, "origin": origin, "shared": False}

@@ -30,7 +30,7 @@ class ClientObjective:
 
     @property
     def trained(self) -> bool:
-        """True if an encoder at random init has none, since it takes the loss of training."""
+        """True if an encoder before training has none, since it takes the loss of training."""
         return "final_loss" in self.metrics
 
     def terms(self, figures: Mapping[str, float | None]) -> list[float] | None:

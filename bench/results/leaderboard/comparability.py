@@ -28,6 +28,8 @@ from fedbench.bench.system.identity import canonical_json, content_id
 if TYPE_CHECKING:
     import pandas as pd
 
+START = "model.weights_sha256"
+"""In the class, and its title, where encoders start from given weights."""
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "dataset_revision": lambda value: f"revision {value[:8]}",
@@ -40,6 +42,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "norm": lambda value: f"{value} norm",
     "benchmark_version": lambda value: f"benchmark version {value}",
     "client.precision": str,
+    START: lambda value: f"start {value[:8]}",
     "data.test_subset": lambda value: f"{value:,} test images",
 }
 
@@ -198,7 +201,7 @@ def titles(
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
         alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
-        named = {*settings, *changed} - _ALWAYS
+        named = {*settings, *changed, START} - _ALWAYS
         parts = [
             *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",

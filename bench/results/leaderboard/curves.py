@@ -31,7 +31,7 @@ class Evaluated(NamedTuple):
 
 
 Curve = tuple[Evaluated, ...]
-"""Evaluations of a run with any accuracy, from the random init (round 0) to the end."""
+"""Evaluations of a run with any accuracy, from the start (round 0) to the end."""
 
 
 def _by_round(curve: Curve) -> dict[int, Evaluated]:

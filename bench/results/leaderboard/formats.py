@@ -220,7 +220,7 @@ def _notes(entry: Any) -> list[str]:
             _marks(entry.num_at_chance, entry.n_seeds, entry.minimises_objective, terms), True
         ),
         "no weight moved": entry.unmoved,
-        "not above random init": not gained,
+        "not above its start": not gained,
         tuned: entry.tuned,
         "tuned with labels, not ranked": entry.selection == "oracle",
         f"ε {entry.epsilon or 0:.3g} for {entry.epsilon_of}": entry.epsilon is not None,

@@ -107,6 +107,8 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     dataset = DATASETS.get(known_name(row) or "")
     cells = _cells_of().get((dataset, row.method), ())
     config = json.loads(row.config_json) if cells else {}
+    if cells:  # rows from before there was a choice start at random
+        config["model"] = {"weights": None, "weights_sha256": None, **config.get("model", {})}
     for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(

@@ -214,7 +214,7 @@ def test_a_search_in_which_nothing_learnt_says_so(
     in_one_process(fake=scored(by_lr))  # objectives up to 0, untrained ones about 0.1
     result = small(tmp_path / "bad", trials=3)
     (text,) = result.cautions
-    assert "random init" in text
+    assert "noise of the start" in text
     assert not result.learnt  # so that `tune` proposes no sweep with its values
     assert [figures["seed"] for figures in result.untrained] == [0, 1, 2, 3, 4]
     assert result.config_file is not None

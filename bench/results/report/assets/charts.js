@@ -13,7 +13,7 @@ const INTERVALS = "Intervals are 95 % t-intervals over seeds, from 3 seeds on.";
 const leftOf = (names) => Math.min(190, 26 + 6.6 * Math.max(4, ...names.map((name) => name.length)));
 
 function heatmap() {
-  const shade = choice("shade", "Shaded by", () => [["value", "the value"], ["gain", "gain over untrained"], ["place", "place within the cell"]]);
+  const shade = choice("shade", "Shaded by", () => [["value", "the value"], ["gain", "gain over the start"], ["place", "place within the cell"]]);
   return figure({
     id: "heatmap", title: "Methods and cells", controls: [shade],
     draw(width) {
@@ -65,7 +65,7 @@ function ranking() {
           marks: [
             Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
             before == null ? null : Plot.ruleX([before], { strokeDasharray: "3 3", strokeOpacity: 0.7 }),
-            before == null ? null : Plot.text([before], { x: (v) => v, text: () => "untrained", frameAnchor: "top", dy: -16, fill: "var(--faint)" }),
+            before == null ? null : Plot.text([before], { x: (v) => v, text: () => "start", frameAnchor: "top", dy: -16, fill: "var(--faint)" }),
             Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
             Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
             dots(points, "mean", "name", { r: 6 }),
@@ -208,7 +208,7 @@ function curves() {
             tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${percent(p.mean)}${p.low == null ? "" : ` [${percent(p.low)}, ${percent(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
           ],
         },
-        caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the untrained encoder.${rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
+        caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, percent), exact(p.low, percent), exact(p.high, percent), [`${p.n}`, p.n]]),
       };
@@ -293,14 +293,14 @@ function tuning() {
           height: Math.max(260, Math.min(340, width * 0.55)), x: { label: "trial", nice: true, tickFormat: "d", ticks: d3.ticks(0, trials.at(-1).number, 8).filter(Number.isInteger) }, y: { label: "objective", grid: true, nice: true },
           marks: [
             before == null ? null : Plot.ruleY([before], { strokeDasharray: "3 3" }),
-            before == null ? null : Plot.text([before], { y: (v) => v, text: () => "untrained", frameAnchor: "right", textAnchor: "end", dy: -7, fill: "var(--faint)" }),
+            before == null ? null : Plot.text([before], { y: (v) => v, text: () => "start", frameAnchor: "right", textAnchor: "end", dy: -7, fill: "var(--faint)" }),
             Plot.lineY(known(trials, "best"), { x: "number", y: "best", curve: "step-after", stroke: "currentColor", strokeWidth: 1.5 }),
             Plot.dot(done, { x: "number", y: "objective", fill: ink(name()), symbol: shape(name()), r: 4.5, fillOpacity: 0.85 }),
             Plot.dot(trials.filter((t) => t.objective == null), { x: "number", y: () => floor, symbol: "times", stroke: "currentColor" }),
             tips(done, "number", "objective", (t) => `trial ${t.number}: ${plain(t.objective, 4)}\n${values(t)}`),
           ],
         },
-        caption: "One symbol a trial, the line is the best so far, the dashed line the mean of untrained encoders. × marks a trial without an objective.",
+        caption: "One symbol a trial, the line is the best so far, the dashed line the mean of encoders before training. × marks a trial without an objective.",
         header: ["trial", "objective", "best so far", "status"],
         rows: trials.map((t) => [[`${t.number}`, t.number], score(t.objective), score(t.best), t.status]),
       };

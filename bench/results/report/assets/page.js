@@ -96,7 +96,7 @@
     row_id: ["run", "code"], measured_from: ["measured from", "code"], status: ["status"], method: ["method"], preset: ["preset"], dataset: ["data"], partition: ["partition"],
     alpha: ["alpha", String], num_clients: ["clients", String], participation: ["participation", String], num_rounds: ["rounds", String],
     local_epochs: ["epochs", String], seed: ["seed", String], linear_acc: ["linear %", percent], knn_acc: ["k-NN %", percent],
-    objective: ["objective", plain], untrained_linear_acc: ["untrained linear %", percent], untrained_knn_acc: ["untrained k-NN %", percent],
+    objective: ["objective", plain], untrained_linear_acc: ["start linear %", percent], untrained_knn_acc: ["start k-NN %", percent],
     collapsed: ["collapsed"], at_chance: ["at chance"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega],
     revealing_messages: ["show single images", String], epsilon: ["ε", (v) => v.toPrecision(3)], epsilon_of: ["ε of"], wall_seconds: ["seconds", (v) => v.toFixed(1)],
     peak_memory_bytes: ["peak MB", mega], device: ["device"], hardware: ["hardware"], package_version: ["fedbench"], grid: ["grid"], study_id: ["study"], started_at: ["started"], error: ["error"],

@@ -56,7 +56,7 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert cells["simclr"]["minutes"] == "0.8"
     assert cells["simclr"]["objective"] == "0.812"
     assert cells["simclr"]["notes"] == ""
-    assert cells["byol"]["notes"] == "not above random init, descriptive"
+    assert cells["byol"]["notes"] == "not above its start, descriptive"
 
 
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])

@@ -1,0 +1,202 @@
+"""Weights that an encoder starts from: a safetensors file, known by the hash of its bytes.
+
+It is what `fedbench export` writes, or a state dict of timm or torchvision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.system.checksums import has_checksum
+from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError, nearest
+
+SUFFIX = ".safetensors"
+_SHIPPED = re.compile(r"[\w+-]+@[\w-]+")
+_COUNTER = "num_batches_tracked"  # of batch norm, which nets here do not keep
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Content of a file.
+
+    Attributes:
+        sha256: of its bytes.
+        tensors: by name; those of floating point as float32.
+        model: of the run, if the file is an exported encoder.
+    """
+
+    sha256: str
+    tensors: Mapping[str, Tensor]
+    model: ModelConfig | None
+
+
+@dataclass(frozen=True)
+class Start:
+    """First weights of an encoder.
+
+    Attributes:
+        tensors: values by the names of the encoder's `state_dict`.
+        left_out: names of the classifier's tensors in the file, which the encoder has not.
+    """
+
+    tensors: Mapping[str, Tensor]
+    left_out: tuple[str, ...]
+
+
+def shipped_encoders() -> dict[str, Path]:
+    """Return the encoders that come with fedbench: METHOD@PRESET -> file; README.md lists them."""
+    folder = Path(str(resources.files("fedbench.leaderboards"))) / "encoders"
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+
+
+def encoder_file(name: Path | str) -> Path:
+    """Return the file of an encoder: a path, or the name of one that comes with fedbench.
+
+    Raises:
+        UnknownNameError: if no encoder of this name comes with fedbench.
+    """
+    path = Path(name).expanduser()
+    if path.exists() or not _SHIPPED.fullmatch(str(name)):
+        return path
+    if str(name) not in (shipped := shipped_encoders()):
+        raise UnknownNameError("encoder", str(name), shipped)
+    return shipped[str(name)]
+
+
+def read_weights(config: ModelConfig) -> Weights:
+    """Read the file that a model starts from; the last two are remembered.
+
+    Raises:
+        DataError: if it cannot be read, is no safetensors file, has a number that is not finite, or
+            is not the file of `weights_sha256`.
+        UnknownNameError: if no encoder of this name comes with fedbench.
+    """
+    path, wanted = encoder_file(config.weights or ""), config.weights_sha256
+    try:
+        state = path.stat()
+        weights = _read(path, state.st_mtime_ns, state.st_size)
+    except OSError as err:
+        known = "" if wanted is None else f", SHA-256 {wanted},"
+        raise DataError(
+            f"model.weights: {str(path)!r}{known} cannot be read ({err.strerror}); put that file"
+            " there"
+        ) from err
+    if wanted not in (None, weights.sha256):
+        raise DataError(
+            f"model.weights: {str(path)!r} has SHA-256 {weights.sha256}, and this run starts from"
+            f" {wanted}; put that file there, or set model.weights_sha256=null for a run from"
+            " this one"
+        )
+    return weights
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int, size: int) -> Weights:
+    data = path.read_bytes()
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        entry = header.get("__metadata__", {}).get("fedbench")
+        model = None
+        if entry is not None and has_checksum(data):
+            card = json.loads(entry)["values"]["card"]
+            model = ModelConfig.model_validate(card["model"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as err:
+        reason = " ".join(str(err).split()) if not isinstance(err, KeyError) else f"no {err}"
+        raise DataError(
+            f"model.weights: {str(path)!r} is neither an exported encoder nor a state dict as"
+            f" safetensors.torch.save_file writes it ({reason})"
+        ) from err
+    values = {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
+    for name, value in sorted(values.items()):
+        if not bool(torch.isfinite(value).all()):
+            raise DataError(f"model.weights: {name!r} in {str(path)!r} has NaN or infinity in it")
+    return Weights(hashlib.sha256(data).hexdigest(), values, model)
+
+
+def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str]) -> Start:
+    """Return the first weights of an encoder, from the file that its model names.
+
+    Args:
+        config: the model.
+        encoder: an encoder of it, which may have no memory.
+        classifier: names of parts that a state dict may have and the encoder has not.
+
+    Raises:
+        ConfigError: if names or shapes differ, or an exported encoder had other settings.
+        DataError: see `read_weights`.
+    """
+    weights, file = read_weights(config), Path(config.weights or "").name
+    given = dict(weights.tensors)
+    if weights.model is not None:
+        _check_settings(weights.model, config, encoder, file)
+        if {name[:2] for name in given} == {"0.", "1."}:  # with a linear layer on top, for latents
+            classifier, given = ("1",), {_unwrapped(name): v for name, v in given.items()}
+    wanted = {k: v for k, v in encoder.state_dict().items() if not k.endswith(_COUNTER)}
+    constant = {name for name, _ in encoder.named_buffers()} - wanted.keys()
+    heads = tuple(f"{name}." for name in classifier)
+    left_out = sorted(name for name in given.keys() - wanted.keys() if name.startswith(heads))
+    ignored = {*left_out, *constant, *(name for name in given if name.endswith(_COUNTER))}
+    tensors = {name: value for name, value in given.items() if name not in ignored}
+    problems = [
+        _unknown("it has no", wanted.keys() - tensors.keys(), tensors),
+        _unknown("the encoder has no", tensors.keys() - wanted.keys(), wanted),
+        *(
+            f"{name!r} is {_size(tensors[name])} there and {_size(value)} here"
+            for name, value in wanted.items()
+            if name in tensors and tensors[name].shape != value.shape
+        ),
+    ]
+    if found := [problem for problem in problems if problem]:
+        raise ConfigError(f"model.weights: {file} does not fit {config.backbone}: {found[0]}")
+    return Start(tensors, tuple(left_out))
+
+
+def _check_settings(theirs: ModelConfig, ours: ModelConfig, encoder: nn.Module, file: str) -> None:
+    """Refuse an exported encoder whose tensors would fit, or not, under other settings."""
+    norms = nn.GroupNorm | nn.modules.batchnorm._BatchNorm
+    normed = any(isinstance(module, norms) for module in encoder.modules())
+
+    def settings(model: ModelConfig) -> dict[str, object]:
+        values: dict[str, object] = {"backbone": model.backbone, "stem_stride": model.stem_stride}
+        if theirs.width is not None and ours.width is not None:
+            values["width"] = model.width
+        if normed:
+            values["norm"] = model.norm.partition("-")[0]
+            values["norm_groups"] = model.norm_groups if model.norm == "group" else None
+        return values
+
+    mine = settings(ours)
+    if other := {k: v for k, v in settings(theirs).items() if v not in (None, mine[k])}:
+        words = " ".join(f"model.{name}={value}" for name, value in other.items())
+        raise ConfigError(f"model.weights: {file} was exported with {words}; set that")
+
+
+def _unwrapped(name: str) -> str:
+    return name.removeprefix("0.")
+
+
+def _unknown(what: str, names: set[str], known: Mapping[str, object]) -> str:
+    """Say which tensor one side lacks, and the nearest one that it has; empty if none."""
+    if not names:
+        return ""
+    first, close = min(names), nearest(min(names), known)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{what} {first!r}{more}" + (f" (nearest: {close!r})" if close else "")
+
+
+def _size(value: Tensor) -> str:
+    return "x".join(map(str, value.shape))
