@@ -98,7 +98,7 @@ def test_a_study_shows_the_best_trial_so_far(monkeypatch: pytest.MonkeyPatch) ->
     ):  # fmt: skip
         name = label.format(number, rate)
         progress(events.CellDone(str(number), name, status, score, 1.0, number + 1, 9, 5.0))
-    progress(events.CellDone("u", "random init seed=1", "ok", 0.7, 1.0, 5, 9, 5.0))
+    progress(events.CellDone("u", "start seed=1", "ok", 0.7, 1.0, 5, 9, 5.0))
     assert [texts[1] for texts in drawn] == [
         "  best so far 0.3000 · trial 0 · client.lr=0.1",
         *["  best so far 0.5000 · trial 1 · client.lr=0.2"] * 4,

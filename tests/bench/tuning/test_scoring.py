@@ -202,7 +202,7 @@ def test_a_rank_that_is_gone_is_shrinkage_too() -> None:
     assert not shrinkage_of({"spread": {**figures, "effective_rank": 10.1}}, UNTRAINED)
 
 
-def test_too_few_encoders_at_random_init_are_a_caution() -> None:
+def test_too_few_encoders_before_training_are_a_caution() -> None:
     lacking: tuple[list[dict[str, float]], ...] = ([], UNTRAINED[:2], [{}])
     for figures in lacking:
         (text,) = cautions({"objective": 1.0, "spread": {}}, figures, Scoring())
