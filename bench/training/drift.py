@@ -78,9 +78,8 @@ def _spans(layout: Layout) -> Iterator[tuple[str, list[slice]]]:
     """Yield the places of each group, adjacent tensors in one slice."""
     for group in (ENCODER, HEADS):
         spans: list[slice] = []
-        for slot in layout.server:
-            inside = slot.name.startswith("encoder.") == (group == ENCODER)
-            if not inside or slot.stop > layout.num_trained:
+        for slot in layout.averaged:
+            if not slot.trainable or (slot.part == ENCODER) != (group == ENCODER):
                 continue
             if spans and spans[-1].stop == slot.start:
                 spans[-1] = slice(spans[-1].start, slot.stop)

@@ -39,11 +39,6 @@ def test_opposite_points_have_a_finite_potential_and_gradient(t: float, least: f
     assert bool(opposite.grad.isfinite().all())
 
 
-def test_points_spread_over_the_sphere() -> None:
-    points = F.normalize(torch.randn(2000, 128, generator=torch.Generator().manual_seed(0)), dim=1)
-    assert float(log_potential(points, 2.0)) == pytest.approx(-3.94, abs=0.01)
-
-
 def test_distillation_is_the_divergence_from_features_to_projections() -> None:
     z, h = torch.tensor([[0.5 * math.log(3), 0.0]]), torch.zeros(1, 2)
     # At temperature 0.5 softmax(z) = (3/4, 1/4) and softmax(h) = (1/2, 1/2).

@@ -151,8 +151,3 @@ def test_an_addon_takes_its_terms_out_of_the_total() -> None:
 def test_labels_change_what_is_contrasted() -> None:
     config = tiny_config("simclr", data__label_fraction=0.5)
     assert isinstance(registry.create("simclr", config.method).chance(config)["loss"], str)
-
-
-def test_who_minimises_the_objective() -> None:
-    minimise = {n for n, e in registry.entries().items() if e.cls.minimises_objective}
-    assert minimise == {"aligned", "ssd"}

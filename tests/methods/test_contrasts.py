@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.method import Batch, Client
 from fedbench.bench.nn.losses import clipped_spectral_contrast, info_nce, nt_xent, spectral_contrast
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
@@ -20,7 +20,6 @@ from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, trai
 from fedbench.methods.featarc import FeatARC
 from fedbench.methods.fedsc import correlation_contrast
 from fedbench.methods.fedx import relation_gap
-from fedbench.methods.simclr import SimCLR
 
 CLIENT = Client(0, 0, generator(0, "client"))
 
@@ -38,18 +37,6 @@ def test_the_loss_compares_projections_of_two_views(
     expected = contrast(net["projector"](h[0]), net["projector"](h[1]), 0.3)
     torch.testing.assert_close(out.total, expected)
     torch.testing.assert_close(out.features[1], h[1])
-
-
-def test_the_two_papers_projectors() -> None:
-    spec = DataSpec((1, 8, 8), 10, 4)
-    backbone = tiny_setup(tiny_config("simclr", model__norm="batch")).backbone
-    o = SimCLR(hidden_dim=8, projection_dim=6).build(backbone, spec)["projector"]
-    shapes = {name: list(p.shape) for name, p in o.named_parameters()}
-    assert shapes == {
-        "0.weight": [8, 16], "1.weight": [8], "1.bias": [8], "3.weight": [6, 8], "3.bias": [6]
-    }  # fmt: skip
-    m = SimCLR(hidden_dim=8, projection_dim=6, projector_norm=False).build(backbone, spec)
-    assert sum(p.numel() for p in m["projector"].parameters()) == 16 * 8 + 8 + 8 * 6 + 6
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:

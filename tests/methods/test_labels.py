@@ -25,7 +25,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
@@ -238,20 +238,6 @@ def test_shares_come_down_and_counts_go_up() -> None:
         torch.tensor([], dtype=torch.long)), client(0)))  # fmt: skip
     assert ledger.bytes_down == 4 * weights + 4 * 10
     assert ledger.bytes_up == 4 * weights + 4 * 10
-
-
-def test_it_learns_and_labels_more_and_more(tmp_path: Path) -> None:
-    setup = cbafed(
-        client__lr=0.2,
-        client__local_epochs=3,
-        federation__num_rounds=10,
-        method__augmentation="base",
-        method__base_threshold=0.2,
-        seed=2,
-    )
-    history = train(setup, tmp_path).history
-    assert history[0].parts["trained-images"] == 20  # labelled: a quarter of 80
-    assert history[-1].parts["trained-images"] > 20
 
 
 CLIENT_1 = Client(1, 0, generator(0, "client"))

@@ -16,7 +16,7 @@ from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract
-from fedbench.methods.mim import MaskedImages, PatchDecoder, patch_error, visible_patches
+from fedbench.methods.mim import MaskedImages, PatchDecoder, patch_error
 
 DATA = DataSpec((3, 32, 32), 10, 4)
 
@@ -46,13 +46,6 @@ def test_predicting_zero_costs_the_share_of_a_normalised_variance() -> None:
     constant = torch.full((1, 2, 48), 3.0)
     assert float(patch_error(torch.zeros_like(constant), constant, normalised=True)) == 0
     assert float(patch_error(torch.zeros_like(constant), constant, normalised=False)) == 9
-
-
-@pytest.mark.parametrize(
-    ("number", "ratio", "visible"), [(64, 0.75, 16), (64, 0.5, 32), (16, 0.99, 1), (36, 0.7, 11)]
-)
-def test_number_of_visible_patches(number: int, ratio: float, visible: int) -> None:
-    assert visible_patches(number, ratio) == visible
 
 
 @pytest.mark.parametrize(

@@ -180,33 +180,6 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     assert "going back one round" in caplog.text
 
 
-@pytest.mark.parametrize(("share", "bound"), [(0.5, 8), (1.0, 12)])
-def test_disk_holds_two_files_of_clients_of_the_last_round_and_one_of_the_others(
-    tmp_path: Path, share: float, bound: int
-) -> None:
-    """Of four clients, files never exceed 4 + a cohort, in a round 4 + two cohorts."""
-    config = tiny_config("pfedae", federation__num_rounds=8, federation__participation=share)
-    setup = tiny_setup(config)
-    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    executor = InProcess(ClientRunner(setup, CPU, tmp_path / "clients"))
-    most = 0
-
-    class Watched:
-        def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-            nonlocal most
-            for result in executor.train(tasks, server):
-                most = max(most, len(names(tmp_path / "clients")))
-                yield result
-
-    with single_thread():
-        for record in trainer.rounds(Watched()):
-            stored = PersonalStore(tmp_path / "clients").rounds()
-            cohort = trainer.cohort(record.round_index)
-            assert {k: rounds[-1] for k, rounds in stored.items()} == trainer.personal_rounds
-            assert all(len(rounds) <= 1 + (k in cohort) for k, rounds in stored.items())
-    assert most <= bound
-
-
 RUN = """
 import sys
 from fedbench.bench.config.schema import RunConfig
