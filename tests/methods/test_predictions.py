@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import (
     Batch,
     Client,
@@ -26,12 +27,13 @@ from fedbench.bench.method import (
     Server,
 )
 from fedbench.bench.nn import Backbone
+from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
-from fedbench.methods.divergence import ONLINE, DivergenceAware, mean_distance, mix
+from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mean_distance, mix
 
 CLIENT = Client(0, 0, generator(0, "client"))
 
@@ -295,6 +297,13 @@ def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
     mix(received, trained, 1.0)
     assert all(torch.equal(value, new[name]) for name, value in state(received).items())
     torch.testing.assert_close(state(trained), new)
+
+
+def test_shortcuts_do_not_count() -> None:
+    """ResNet-8 has a stem, three blocks of two 3x3 convolutions, and two 1x1 shortcuts."""
+    encoder = make_backbone(ModelConfig(backbone="resnet8", width=4), 3).make()
+    assert [tuple(w.shape[2:]) for w in convolutions(encoder)] == [(3, 3)] * 7
+    assert sum(isinstance(module, nn.Conv2d) for module in encoder.modules()) == 9
 
 
 def play(method: Toy, net: Net, index: int, moved: float, server: Net) -> tuple[bool, Net]:
