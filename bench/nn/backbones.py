@@ -95,34 +95,23 @@ def _redraw(module: nn.Module, init: str) -> None:
 
 @dataclass(frozen=True)
 class Backbone:
-    """Maker of encoders, and of norms that match them; `Method.build` gets one.
+    """Maker of encoders, and of norms that match them; `Method.build` gets one."""
 
-    Attributes:
-        shape: the ResNet, transformer, or encoder of another package or library.
-        width: channels of the first stage, or of a token.
-        stem_stride: stride of the first convolution.
-        in_channels: channels of the images.
-        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, a net of
-            another library its own, and one of these in the heads on top of it.
-        norm_groups: groups of a group norm.
-        image_size: (H, W); a transformer takes images of this size only.
-        head_norm_name: of the heads, where it is another one; the same three.
-        init: `torch`, `he-fan-out` or, for a compact transformer, `cct`.
-        seed: the run's: encoders draw their weights from it alone, so that all methods start from
-            the same one; None = from the global generator, like the rest of a net.
-        start: weights that encoders have in place of those drawn; None = random init.
-    """
-
-    shape: Shape
-    width: int
-    stem_stride: int
+    shape: Shape  # the ResNet, transformer, or encoder of another package or library
+    width: int  # channels of the first stage, or of a token
+    stem_stride: int  # of the first convolution
     in_channels: int
+    # `batch`, `batch-local` or `group`; a transformer has layer norm inside, a net of another
+    # library its own, and one of these in the heads on top of it.
     norm_name: str
     norm_groups: int
-    image_size: tuple[int, int]
-    head_norm_name: str | None = None
-    init: str = "torch"
+    image_size: tuple[int, int]  # (H, W); a transformer takes images of this size only
+    head_norm_name: str | None = None  # of the heads, where it is another one; the same three
+    init: str = "torch"  # `torch`, `he-fan-out` or, for a compact transformer, `cct`
+    # The run's: encoders draw their weights from it alone, so that all methods start from the
+    # same one; None = from the global generator, like the rest of a net.
     seed: int | None = None
+    # Weights that encoders have in place of those drawn; None = random init.
     start: Start | None = field(default=None, compare=False, repr=False)
 
     @property

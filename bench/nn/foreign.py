@@ -29,21 +29,13 @@ _OWN = ("width", "stem_stride", "init")
 
 @dataclass(frozen=True)
 class ForeignShape:
-    """An encoder of another library for images of one shape.
+    """An encoder of another library for images of one shape."""
 
-    Attributes:
-        name: `timm:NAME` or `torchvision:NAME`.
-        image_shape: (C, H, W).
-        width: length D of a feature vector.
-        has_batch_norm: whether a pass mixes the examples of a batch.
-        classifier: names of its parts that were left out.
-    """
-
-    name: str
-    image_shape: ImageShape
-    width: int
-    has_batch_norm: bool
-    classifier: tuple[str, ...]
+    name: str  # `timm:NAME` or `torchvision:NAME`
+    image_shape: ImageShape  # (C, H, W)
+    width: int  # length D of a feature vector
+    has_batch_norm: bool  # whether a pass mixes the examples of a batch
+    classifier: tuple[str, ...]  # names of its parts that were left out
 
     def make(self) -> nn.Module:
         """Make one, (B, C, H, W) -> (B, D), with the first weights of its library."""
