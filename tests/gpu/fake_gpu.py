@@ -297,7 +297,12 @@ class FakeGPU(TorchDispatchMode):
             out = self.graph.record(func, inner_args, inner_kwargs)
         if any(shadow._inner.shape != shape for shadow, shape in before):
             raise NotImplementedError(f"{func} resized a tensor in place")
-        self._count(func, name, args, kwargs, bool(shadows), asked, (inner_args, inner_kwargs))
+        line, values = _line(), tree_flatten((inner_args, inner_kwargs))[0]
+        scalars = [x for x in values if not isinstance(x, Tensor)]
+        shapes = [tuple(x.shape) for x in values if isinstance(x, Tensor)]
+        self.signature.append((f"{name} @ {line}", str(scalars), str(shapes)))
+        if kind := _wait(func, name, args, kwargs, bool(shadows), asked):
+            self.waits[f"{kind} @ {line}"] += 1
         if name in ("copy_", "_copy_from") and not isinstance(args[0], Shadow):
             return out
         to_cpu = asked is not None and asked.type == "cpu"
@@ -328,24 +333,6 @@ class FakeGPU(TorchDispatchMode):
             return  # zeros for an unused output, which C++ makes where it takes shadows to be
         if any(x.dim() > 0 for x in plain):
             raise DeviceMismatchError(f"{func}: tensors on two devices @ {_line()}")
-
-    def _count(
-        self,
-        func: Any,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        shadows: bool,
-        asked: torch.device | None,
-        inner: Any,
-    ) -> None:
-        line = _line()
-        values = tree_flatten(inner)[0]
-        scalars = [x for x in values if not isinstance(x, Tensor)]
-        shapes = [tuple(x.shape) for x in values if isinstance(x, Tensor)]
-        self.signature.append((f"{name} @ {line}", str(scalars), str(shapes)))
-        if kind := _wait(func, name, args, kwargs, shadows, asked):
-            self.waits[f"{kind} @ {line}"] += 1
 
 
 def _wait(
