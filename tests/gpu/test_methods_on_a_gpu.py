@@ -1,4 +1,4 @@
-"""Every method on a fake GPU: no tensor on the wrong device, no wait within a recorded step."""
+"""Methods and parts on a fake GPU: one device, and no wait within a recorded step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import make_view
@@ -18,6 +18,8 @@ from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
+from fedbench.bench.nn import optimizers
+from fedbench.bench.nn.norms import BatchNorm1d
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -31,15 +33,25 @@ from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onedn
 from tests.specs import SPECS, extended
 
 WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, "simclr+fedu2": 3}
+
+
 CPU = torch.device("cpu")
+
+
 SOME = {"data__label_fraction": 0.5}
+
+
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
+
+
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"},
     {"model__norm": "group"},
     {"model__norm": "batch-local"},
     {"client__optimizer": "adam"},
 )
+
+
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((spec, values) for spec in THOROUGH for values in EVERYWHERE),
     *((spec, SOME) for spec in ("simclr", "spectral", "simsiam", "simclr+uv")),
@@ -203,3 +215,32 @@ def test_planted_faults_are_found(fault: Callable[..., Tensor], tmp_path: Path) 
         pytest.raises((DeviceMismatchError, TypeError)),
     ):
         trained(setup_of("simclr"), CUDA, tmp_path)
+
+
+def test_only_a_gpu_and_norms_that_can_take_views_at_once() -> None:
+    with FakeGPU():
+        here = torch.ones(3, 4), torch.zeros(3, 4)
+        there = tuple(view.to(CUDA) for view in here)
+        assert net_module._in_one_pass([BatchNorm1d(4)], there)
+        assert not net_module._in_one_pass([BatchNorm1d(4)], here)
+        assert not net_module._in_one_pass([BatchNorm1d(4)], (there[0], there[1][:2]))
+        assert not net_module._in_one_pass([BatchNorm1d(4), nn.BatchNorm1d(4)], there)
+        assert net_module._in_one_pass([], here)
+
+
+def test_sgd_is_fused_on_a_gpu() -> None:
+    def steps(device: torch.device) -> list[torch.Tensor]:
+        rng = torch.Generator().manual_seed(0)
+        tensors = [torch.randn(n, generator=rng).to(device).requires_grad_() for n in (5, 3)]
+        optimizer = optimizers.SGD(tensors, lr=0.1, momentum=0.9, weight_decay=0.01)
+        for last in (1, 2, 2, 2):  # the second has no momentum yet when the first has some
+            for tensor in tensors[:last]:
+                tensor.grad = tensor.detach() ** 2
+            optimizer.step()
+        return [tensor.detach().cpu() for tensor in tensors]
+
+    with FakeGPU() as gpu:
+        there = steps(CUDA)
+        names = [name.partition(" ")[0] for name, _, _ in gpu.signature]
+        assert names.count("_fused_sgd_") == 3
+    torch.testing.assert_close(there, steps(torch.device("cpu")))

@@ -1,11 +1,13 @@
-"""Worker processes: same bits as in this process, and errors that name their origin."""
+"""Worker processes: same bits as in this process, errors that name their origin, forks."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -25,11 +27,14 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.fork_server import CAN_FORK
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
 CPU = torch.device("cpu")
+
+
 CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6)
 
 
@@ -126,3 +131,39 @@ def test_errors_come_back_by_name_and_a_plugins_as_the_nearest_known_one() -> No
     error = TheirError("view", "bas", ["base"])
     again = rebuild(*described(error))
     assert (type(again), str(again), again.exit_code) == (UnknownNameError, str(error), 3)
+
+
+SCRIPT = """
+import os, socket, time
+from fedbench.bench.training.fork_server import ForkServer
+print("main", flush=True)
+server = ForkServer()
+_, theirs = socket.socketpair()
+worker = server.fork(theirs.fileno(), os.memfd_create("memory"))
+print(worker.pid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="workers are not forked here")
+def test_a_script_without_a_guard_runs_once_and_its_workers_end_with_it() -> None:
+    """From standard input, which no worker could import; a stopped worker is as a busy one."""
+    with subprocess.Popen(
+        [sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(SCRIPT)
+        process.stdin.close()
+        assert process.stdout.readline() == "main\n"
+        worker = int(process.stdout.readline())
+        try:
+            os.kill(worker, signal.SIGSTOP)
+            process.kill()
+            # The end of the file: neither the server nor the worker holds it open any longer.
+            assert process.stdout.read() == ""
+            assert not psutil.pid_exists(worker)
+        finally:
+            process.kill()
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
