@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fedbench.bench.method.base import AddOn, Method
-from fedbench.bench.system.errors import (
-    ConfigError,
-    PluginError,
-    UnknownNameError,
-    did_you_mean,
-)
+from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 from fedbench.bench.system.source import keep_source
 

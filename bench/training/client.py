@@ -96,11 +96,7 @@ class ClientRunner:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        device: torch.device,
-        personal_dir: Path,
-        images: Tensor | None = None,
+        self, setup: Setup, device: torch.device, personal_dir: Path, images: Tensor | None = None
     ) -> None:
         self.setup, self.device, self._images = setup, device, images
         precision = setup.config.client.precision

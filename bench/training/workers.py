@@ -100,11 +100,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        spec: WorkerSpec,
-        devices: Sequence[str],
-        sizes: tuple[int, int],
-        cohort_size: int,
+        self, spec: WorkerSpec, devices: Sequence[str], sizes: tuple[int, int], cohort_size: int
     ) -> None:
         server_size, upload_size = sizes
         self._spec, self._devices, self._sizes = spec, devices, sizes

@@ -50,7 +50,7 @@ SETTINGS: Mapping[str, Any] = {
 }
 FURTHER: Mapping[str, Mapping[str, Any]] = {
     # One client sends 16 centroids, of about eight memories each, for the server's 8 clusters.
-    "orchestra": {"method.num_local_clusters": 16, "method.num_global_clusters": 8},
+    "orchestra": {"method.num_local_clusters": 16, "method.num_global_clusters": 8}
 }
 METHODS = ("simclr", "simsiam", "byol", "orchestra")
 FAULTS: Sequence[tuple[str, Mapping[str, Any]]] = (

@@ -112,11 +112,7 @@ class Pooled:
 
     def receive(self, others: Sums) -> Client:
         """Run the server's side of the statistics and the client's start."""
-        given = {
-            "cosines": others[0],
-            "sines": others[1],
-            "count": torch.tensor(float(others[2])),
-        }
+        given = {"cosines": others[0], "sines": others[1], "count": torch.tensor(float(others[2]))}
         sums = {
             name: value.double() + given[name].reshape(value.shape)
             for name, value in self.answers.items()

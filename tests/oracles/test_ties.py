@@ -16,12 +16,7 @@ from scipy import stats
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.statistics import (
-    friedman_p,
-    mean,
-    paired_p,
-    spearman,
-)
+from fedbench.bench.results.leaderboard.statistics import friedman_p, mean, paired_p, spearman
 from fedbench.bench.results.store.row import Row
 from tests.bench.results.conftest import build_row, rank
 

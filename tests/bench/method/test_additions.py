@@ -29,13 +29,7 @@ from fedbench.bench.method.registry import _ENTRIES
 from fedbench.bench.nn import Backbone
 from fedbench.bench.runs.guarantees import check_client_privacy, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.testing import (
-    all_tensors,
-    assert_same_run,
-    tiny_config,
-    tiny_setup,
-    train,
-)
+from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
 
 
 class Halved(AddOn):

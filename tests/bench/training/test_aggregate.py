@@ -43,10 +43,7 @@ def aggregated(
     return theta.tolist()
 
 
-UPLOADS = {
-    0: (1.0, [2.0, 4.0, 6.0, 11.0, 22.0]),
-    2: (3.0, [6.0, 0.0, 2.0, 5.0, 6.0]),
-}
+UPLOADS = {0: (1.0, [2.0, 4.0, 6.0, 11.0, 22.0]), 2: (3.0, [6.0, 0.0, 2.0, 5.0, 6.0])}
 
 
 def test_own_rows_replace_and_the_rest_is_averaged() -> None:

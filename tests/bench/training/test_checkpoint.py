@@ -206,8 +206,7 @@ def stored(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "values"),
-    [("simclr", {}), ("pfedae", {}), ("byol", {"method__target": "personal"})],
+    ("spec", "values"), [("simclr", {}), ("pfedae", {}), ("byol", {"method__target": "personal"})]
 )
 @pytest.mark.parametrize(("stop", "saved"), [(2, []), (4, [3]), (6, [3, 5])])
 def test_a_run_broken_off_between_checkpoints_ends_with_the_same_bits(

@@ -60,13 +60,7 @@ TRAFFIC: list[tuple[str, dict[str, Any], str, int, int]] = [
         for update in ("average", "fedu", "fedema", "frozen-predictor")
     ),
     ("orchestra", {}, "batch", 2 * (BATCH + BIASLESS_HEAD) + ROTATION, 32 * 512),
-    (
-        "orchestra",
-        {"target": False, "degeneracy": False},
-        "batch",
-        BATCH + BIASLESS_HEAD,
-        32 * 512,
-    ),
+    ("orchestra", {"target": False, "degeneracy": False}, "batch", BATCH + BIASLESS_HEAD, 32 * 512),
     ("fedavg-ae", {}, "batch", BATCH + DECODER + 2 * DECODER_NORMS, 0),
     ("pfedae", {}, "batch", 0, 0),
     ("pfedae", {"gradient": "ship"}, "batch", 0, ENCODER + DECODER + DECODER_NORMS),
