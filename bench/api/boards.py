@@ -12,7 +12,7 @@ from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
 
 if TYPE_CHECKING:
     from fedbench.bench.board.reproductions import Reproduced
@@ -23,6 +23,7 @@ def leaderboard(
     *,
     grid: str | None = None,
     dataset: str | None = None,
+    preset: str | None = None,
     metric: str = "linear_acc",
     published: bool = True,
     reach: float | None = None,
@@ -34,6 +35,7 @@ def leaderboard(
         store: see `open_store`.
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
+        preset: only runs that started from this preset.
         metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
@@ -42,7 +44,7 @@ def leaderboard(
 
     Raises:
         ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
-        UnknownNameError: for an unknown grid, metric or data set.
+        UnknownNameError: for an unknown grid, metric or data set, or a preset of no run.
         StoreError: for a store that is not there or cannot be read.
     """
     from fedbench.bench.results.chance import marks
@@ -57,6 +59,10 @@ def leaderboard(
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
     store = open_store(store).require()
     frame = store.frame()
+    if preset is not None and not frame.empty:
+        if preset not in (held := sorted(frame.preset.unique())):
+            raise UnknownNameError("preset", preset, held, "; known = in the store")
+        frame = frame[frame.preset == preset]
     row_ids = None if grid is None else _cells_of(store.rows(), grid)
     curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
     reproductions = _reproductions(store)

@@ -123,6 +123,7 @@ Again = Annotated[
 ]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
 DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
+PresetFilter = Annotated[str | None, Option("Only runs that started from this preset.")]
 DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]
 ReproducedBy = Annotated[str | None, Option("Your name: record who repeated the run.", "--by")]
 Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
@@ -215,7 +216,7 @@ class Filters:
 
     method: Annotated[str | None, Option("Only runs of this method.", metavar="SPEC")] = None
     dataset: DatasetFilter = None
-    preset: Annotated[str | None, Option("Only runs that started from this preset.")] = None
+    preset: PresetFilter = None
     status: Annotated[
         Literal["ok", "error", "diverged"] | None, Option("Only runs that ended so.")
     ] = None
@@ -245,6 +246,7 @@ class Board:
 
     grid: GridFilter = None
     dataset: DatasetFilter = None
+    preset: PresetFilter = None
     metric: Annotated[
         str,
         Option("Metric to rank by: linear, knn, objective, or another that runs have measured."),

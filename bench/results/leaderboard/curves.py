@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
+DRIFT = tuple(
+    f"{part}.{what}" for part in ("encoder", "heads") for what in ("norm", "cosine", "diversity")
+)
 
 
 class Evaluated(NamedTuple):
-    """An evaluation of a run: rounds done until then, bytes sent in both directions, accuracies."""
+    """A round of a run: rounds done until then, bytes sent in both directions, what it measured."""
 
     rounds: int
     num_bytes: int
     knn_acc: float | None
     linear_acc: float | None
+    drift: Mapping[str, float] = {}
 
 
 Curve = tuple[Evaluated, ...]
-"""Evaluations of a run with any accuracy, from the start (round 0) to the end."""
+"""Rounds of a run with any accuracy or drift, from the start (round 0) to the end."""
 
 
 def _by_round(curve: Curve) -> dict[int, Evaluated]:
@@ -59,12 +63,13 @@ def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     sent = 0
     for point in points:
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
-        accuracies = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
-        found.append(Evaluated(point["round_index"] + 1, sent, *accuracies))
+        knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
+        drift = {name: v for name in DRIFT if (v := point.get(f"drift.{name}")) is not None}
+        found.append(Evaluated(point["round_index"] + 1, sent, knn, linear, drift))
     if row.bytes_up is not None and row.bytes_down is not None:
         sent = int(row.bytes_up + row.bytes_down)
         found.append(Evaluated(int(row.rounds_done or 0), sent, row.knn_acc, row.linear_acc))
-    return tuple(e for e in found if e.knn_acc is not None or e.linear_acc is not None)
+    return tuple(e for e in found if e.drift or e.knn_acc is not None or e.linear_acc is not None)
 
 
 def load_curves(store: Store, frame: pd.DataFrame) -> tuple[dict[str, Curve], list[str]]:

@@ -22,7 +22,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     measured_metrics,
     metric_values,
 )
-from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, load_curves
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, DRIFT, Curve, load_curves
 from fedbench.bench.results.leaderboard.entries import Beside, Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
@@ -401,11 +401,12 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
     for entry in group.entries:
         evaluations = [e for row_id in entry.curve_ids for e in curves[row_id]]
-        for metric in CURVE_METRICS:
-            there = [e for e in evaluations if getattr(e, metric) is not None]
-            for done in sorted({e.rounds for e in there}):
-                at = [e for e in there if e.rounds == done]
-                n, centre, _, low, high = summarize([getattr(e, metric) for e in at])
+        for metric in (*CURVE_METRICS, *DRIFT):
+            values = [(e, e.drift.get(metric, getattr(e, metric, None))) for e in evaluations]
+            there = [(e, value) for e, value in values if value is not None]
+            for done in sorted({e.rounds for e, _ in there}):
+                at = [e for e, _ in there if e.rounds == done]
+                n, centre, _, low, high = summarize([v for e, v in there if e.rounds == done])
                 of = {"name": entry.label, "metric": metric, "round": done}
                 gb = sum(e.num_bytes for e in at) / n / 1e9
                 points.append(of | {"gb": gb, "mean": centre, "low": low, "high": high, "n": n})

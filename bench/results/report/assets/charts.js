@@ -182,12 +182,19 @@ function difference() {
 
 function curves() {
   const all = Object.fromEntries(Object.entries(data.curves).map(([id, columns]) => [id, records(columns)]));
-  const what = choice("curve", "Accuracy", () => [["knn_acc", "k-NN %"], ["linear_acc", "linear %"]]);
+  const titles = {
+    knn_acc: "k-NN %", linear_acc: "linear %",
+    "encoder.norm": "norm of updates, encoder", "encoder.cosine": "cosine of updates, encoder", "encoder.diversity": "diversity of updates, encoder",
+    "heads.norm": "norm of updates, heads", "heads.cosine": "cosine of updates, heads", "heads.diversity": "diversity of updates, heads",
+  };
+  const measured = new Set(Object.values(all).flat().map((p) => p.metric));
+  const what = choice("curve", "Measure", () => Object.entries(titles).filter(([name]) => measured.has(name)));
   const over = choice("over", "Over", () => [["round", "rounds"], ["gb", "GB sent and received"]]);
   return figure({
     id: "curves", title: "Over rounds and bytes", controls: [what, over],
     draw(width) {
-      const points = shown(all[cell.value] || []).filter((p) => p.metric === what.value), x = over.value, title = { knn_acc: "k-NN %", linear_acc: "linear %" }[what.value];
+      const points = shown(all[cell.value] || []).filter((p) => p.metric === what.value), x = over.value, title = titles[what.value];
+      const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       if (!points.some((p) => p.round > 0)) return null;
       const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / (width < 750 ? 165 : 210))));
       const place = (name) => ({ fx: names.indexOf(name) % columns, fy: Math.floor(names.indexOf(name) / columns) });
@@ -197,7 +204,7 @@ function curves() {
         options: {
           height: (width < 750 ? 125 : 150) * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14,
           fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.16 },
-          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: true, nice: true, label: title, labelAnchor: "center", ticks: 5 },
+          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: share, nice: true, label: title, labelAnchor: "center", ticks: 5 },
           marks: [
             Plot.frame({ stroke: "var(--line)" }),
             Plot.lineY(points, { x, y: "mean", z: "name", stroke: "currentColor", strokeOpacity: 0.16 }),
@@ -205,12 +212,12 @@ function curves() {
             Plot.lineY(placed, { x, y: "mean", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
             dots(placed, x, "mean", { ...fxy, r: 3.5 }),
             Plot.text(heads, { ...fxy, frameAnchor: "top-left", text: "name", dy: -14, fontWeight: 600 }),
-            tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${percent(p.mean)}${p.low == null ? "" : ` [${percent(p.low)}, ${percent(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
+            tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${number(p.mean)}${p.low == null ? "" : ` [${number(p.low)}, ${number(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
           ],
         },
         caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, percent), exact(p.low, percent), exact(p.high, percent), [`${p.n}`, p.n]]),
+        rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, number), exact(p.low, number), exact(p.high, number), [`${p.n}`, p.n]]),
       };
     },
   });

@@ -160,6 +160,7 @@ POINTS = [
         "bytes_up": 100,
         "bytes_down": 100,
         "metrics.knn_acc": 0.5 if i == 1 else None,
+        "drift.encoder.cosine": 0.6 if i == 2 else None,
     }
     for i in range(4)
 ]
@@ -167,7 +168,13 @@ POINTS = [
 
 def test_curves(make_row: MakeRow) -> None:
     curve = curve_of(run_row(make_row), POINTS)
-    assert curve == ((0, 0, 0.3, None), (2, 400, 0.5, None), (4, 800, 0.7, 0.9))
+    drift = {"encoder.cosine": 0.6}
+    assert [tuple(e) for e in curve] == [
+        (0, 0, 0.3, None, {}),
+        (2, 400, 0.5, None, {}),
+        (3, 600, None, None, drift),
+        (4, 800, 0.7, 0.9, {}),
+    ]
     assert area(curve) == pytest.approx(0.5)
     assert reached(curve, 0.5) == reached(curve, 0.31) == curve[1]
     assert reached(curve, 0.71) is None
