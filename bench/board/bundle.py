@@ -181,7 +181,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 @contextmanager
 def open_bundle(path: Path | str) -> Iterator[Bundle]:
-    """Read a bundle, whose .zip is unpacked to a temporary folder; `StoreError` if it is none."""
+    """Read a bundle (a .zip is unpacked to a temporary folder); `StoreError` if it is none."""
     path = Path(path).expanduser()
     try:
         is_folder, is_file = path.is_dir(), path.is_file()

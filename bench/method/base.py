@@ -407,7 +407,7 @@ class AddOn(Method):
     base: SerializeAsAny[Method]
 
     def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
-        """Return the base's values with the add-on's terms taken out of the total, and theirs."""
+        """Return the base's values without the add-on's terms in its total, and the terms' own."""
         net_of = "".join(f" - {name}" for name in terms)
         known = self.base.chance(config).items()
         return {name + net_of * name.startswith("loss"): value for name, value in known} | terms

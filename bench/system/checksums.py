@@ -29,7 +29,7 @@ def add_checksum(data: bytes) -> bytes:
 
 
 def has_checksum(data: bytes | mmap.mmap) -> bool:
-    """Return whether the bytes of a file have a checksum, which then fits."""
+    """Return whether the bytes of a file have a checksum, and it matches."""
     place = _place(data)
     if place is not None and data[place : place + 64] != _checksum(data, place):
         raise ValueError("its checksum does not fit its content")
@@ -68,7 +68,7 @@ def json_with_checksum(
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:
-    """Return a JSON object without its checksum; `ValueError` if it is none, torn or altered."""
+    """Return a JSON object without its checksum; `ValueError` if it is torn or altered."""
     data = (text.encode() if isinstance(text, str) else text).rstrip(b"\n")
     try:
         value = json.loads(data)

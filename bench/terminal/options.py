@@ -147,7 +147,7 @@ class Folders:
 
 @dataclass(frozen=True)
 class Tracked:
-    """Viewers of runs."""
+    """Experiment trackers."""
 
     track: Annotated[
         Sequence[str] | None,

@@ -137,7 +137,7 @@ def _texts(column: pd.Series[str], of: Callable[[dict[str, Any]], Any]) -> pd.Se
 
 
 def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a class that a grid's rules scaled, with their values without that.
+    """Return the keys of a class that the grid scaled with another setting, as they were before.
 
     Where its rows disagree, the most count.
     """
@@ -159,7 +159,7 @@ def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:
 
 
 def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
-    """Return the keys of a class whose values its runs' presets do not give.
+    """Return the keys of a class whose values differ from those of its runs' presets.
 
     Of a preset that is not installed, or that this version does not take, nothing is known.
     """
@@ -217,7 +217,7 @@ def titles(
 
 
 def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Collection[Mapping[str, Any]]:
-    """Return the keys of the classes in which a difference of one key is worth naming.
+    """Return the keys of the classes that a title may tell apart by one key.
 
     Revisions differ between data sets and between parts of one anyway; a title names them only if
     data of the same name and sizes have several.

@@ -57,7 +57,7 @@ def is_release(place: str) -> bool:
 
 
 def pack(runs: Sequence[tuple[Row, Points]], version: str) -> bytes:
-    """Return the bytes of a release: rows, each with its rounds, replicas after the leading row."""
+    """Return the bytes of a release: rows with curves; a run's replicas follow it."""
     table = pa.Table.from_pylist([dict(row) for row, _ in runs], schema=ROW_SCHEMA)
     curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
     meaning = {"doc": CURVE_MEANING, "unit": "json"}
@@ -106,7 +106,7 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
 
 
 def read_checked(place: str) -> bytes:
-    """Return the bytes at a path or an address; a StoreError if their sum is another."""
+    """Return the bytes at a path or an address; a StoreError if their checksum does not match."""
     if address := _ADDRESS.match(place):
         place = _ADDRESS.sub(r"\1://", place)  # a `Path` makes one slash of two
         data, sums = _download(place), _download(urljoin(place, SUMS))

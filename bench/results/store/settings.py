@@ -1,4 +1,4 @@
-"""What a run's configuration says of its row: what it was, how it was measured, what was chosen.
+"""Settings of a stored run, by use: its comparability class, its evaluation, hyperparameters.
 
 A row of an older version may lack fields.
 """
@@ -64,7 +64,7 @@ def training_of(config_json: str) -> dict[str, Any]:
 
 
 def task_of(row: Row) -> dict[str, Any]:
-    """Return the keys of a row's class by name, but for its evaluation and the data's name."""
+    """Return a row's settings that its comparability class has, except those of the evaluation."""
     training = training_of(row.config_json)
     further = {
         key: training[key]
@@ -97,7 +97,7 @@ def evaluation_of(row: Row) -> dict[str, Any]:
 
 
 def measured_by(evaluation: Mapping[str, Any], metric: str | None = None) -> dict[str, Any]:
-    """Return the settings of an evaluation that give a metric its meaning; None = any metric.
+    """Return the settings of an evaluation that change what a metric measures; None = any.
 
     Fields of older versions that are not known any more count for every metric.
     """
@@ -111,7 +111,7 @@ def measured_by(evaluation: Mapping[str, Any], metric: str | None = None) -> dic
 
 
 def hyperparameters(row: Row) -> dict[str, Any]:
-    """Return the settings that are in no class; what a grid's rule scaled is as it was before."""
+    """Return the settings in which runs of a class may differ, before a grid scaled any."""
     training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
     return {
         key: value
