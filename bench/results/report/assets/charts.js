@@ -202,9 +202,9 @@ function curves() {
       const rounds = Math.max(...names.map((name) => new Set(points.filter((p) => p.name === name).map((p) => p.round)).size));
       return {
         options: {
-          height: (width < 750 ? 125 : 150) * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14,
+          height: (width < 750 ? 125 : 150) * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14, marginLeft: share ? 40 : 72,
           fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.16 },
-          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: share, nice: true, label: title, labelAnchor: "center", ticks: 5 },
+          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: share, nice: true, label: title.replace(/ of updates.*/, ""), labelAnchor: "center", ticks: 5 },
           marks: [
             Plot.frame({ stroke: "var(--line)" }),
             Plot.lineY(points, { x, y: "mean", z: "name", stroke: "currentColor", strokeOpacity: 0.16 }),
@@ -215,7 +215,7 @@ function curves() {
             tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${number(p.mean)}${p.low == null ? "" : ` [${number(p.low)}, ${number(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
           ],
         },
-        caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
+        caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${share && rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, number), exact(p.low, number), exact(p.high, number), [`${p.n}`, p.n]]),
       };
