@@ -50,14 +50,14 @@ class FedX(Method):
 
     temperature: float = Field(0.1, gt=0, description="softmax divisor of the contrasts")
     relation_temperature: float = Field(0.1, gt=0, description="divisor of the similarities")
-    target_temperature: float = Field(0.1, gt=0, description="divisor of them in the mean")
+    target_temperature: float = Field(0.1, gt=0, description="divisor of similarities in the mean")
     relational: float = Field(1.0, ge=0, description="factor of both relational terms")
-    anchors: Literal["batch", "halves"] = Field("batch", description="the other images")
+    anchors: Literal["batch", "halves"] = Field("batch", description="images that views relate to")
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how all views are made; the release has no colours on CIFAR-10"
     )
     hidden_dim: Size = Field(256, description="width of the heads' hidden layers")
-    projection_dim: Size = Field(256, description="width of their outputs")
+    projection_dim: Size = Field(256, description="width of the heads' outputs")
 
     def needs(self) -> Needs:
         """Ask for two views, and one view of a second batch as anchors."""

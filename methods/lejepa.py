@@ -52,7 +52,7 @@ class LeJEPA(Method):
     """
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")
-    statistics: Literal["local", "global"] = Field("local", description="whose embeddings")
+    statistics: Literal["local", "global"] = Field("local", description="whose embeddings it tests")
     slices: Size = Field(256, description="random directions; 1,024 in the source")
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how both views are made"

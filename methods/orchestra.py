@@ -82,11 +82,11 @@ class Orchestra(Method):
         description="every centroid stands for n // L >= 2 images, each with its newest row",
     )
     sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
-    local_iterations: int = Field(5, ge=1, description="of local clustering")
-    global_steps: int = Field(500, ge=1, description="of global clustering, per round")
-    global_lr: float = Field(0.01, gt=0, description="its learning rate")
-    global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
-    global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
+    local_iterations: int = Field(5, ge=1, description="iterations of local clustering")
+    global_steps: int = Field(500, ge=1, description="steps of global clustering, per round")
+    global_lr: float = Field(0.01, gt=0, description="learning rate of global clustering")
+    global_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of global clustering")
+    global_weight_decay: float = Field(1e-4, ge=0, description="weight decay of global clustering")
     num_global_clusters: int = Field(
         32, ge=2, le=16_384, description="G; the paper: 32, CIFAR-100 256"
     )
@@ -95,7 +95,9 @@ class Orchestra(Method):
     )
     temperature: float = Field(0.1, gt=0, description="softmax divisor; the paper's text has none")
     ema_decay: float = Field(0.996, ge=0, le=1, description="share of the old target kept")
-    augmentation: Literal["orchestra-o", "simclr-m"] = Field("orchestra-o", description="of views")
+    augmentation: Literal["orchestra-o", "simclr-m"] = Field(
+        "orchestra-o", description="how views are made"
+    )
     target_view: Literal["view-1", "plain"] = Field(
         "view-1", description="the target's input; plain: the image itself, as in the paper's text"
     )
@@ -103,7 +105,7 @@ class Orchestra(Method):
     degeneracy: bool = Field(True, description="predict quarter turns of a third view as well")
     online_x1_pass: bool = Field(True, description="online batch norms see view 1 too")
     hidden_dim: Size = Field(512, description="width of the projector's hidden layer")
-    projection_dim: Size = Field(512, description="width of its output and of a centroid")
+    projection_dim: Size = Field(512, description="width of projections and centroids")
 
     def needs(self) -> Needs:
         """Ask for the target's view, the other one, a third to be turned, and a round 0.

@@ -39,7 +39,7 @@ class SSD(Aligned):
     separation: float = Field(1.0, ge=0, description="factor of the separation")
     stretch: float = Field(10.0, gt=0, description="scale along the client's directions")
     distillation: float = Field(0.1, ge=0, description="factor of the distillation")
-    distillation_temperature: float = Field(0.5, gt=0, description="softmax divisor there")
+    distillation_temperature: float = Field(0.5, gt=0, description="distillation: softmax divisor")
     target: Literal["scaled", "unit"] = Field(
         "scaled", description="unit: brought to length 1, as released"
     )

@@ -102,19 +102,21 @@ class DataConfig(Strict):
     train_subset: int | None = Field(
         None, ge=1, description="use this many training images, class-balanced; null = all"
     )
-    test_subset: int | None = Field(None, ge=1, description="the same for the test images")
-    label_column: str | None = Field(None, min_length=1, description="of a table; null = by name")
+    test_subset: int | None = Field(None, ge=1, description="use so many test images; null = all")
+    label_column: str | None = Field(
+        None, min_length=1, description="column of a table with the labels; null = by name"
+    )
     image_size: int | None = Field(
-        None, ge=1, le=4096, description="side of squares to resize images to; null = one size"
+        None, ge=1, le=4096, description="side to resize images to; null = as they are, of one size"
     )
     num_clients: int = Field(8, ge=1, le=1_000_000, description="holders of training images")
-    partition: PartitionerName = Field("dirichlet-balanced", description="see docs/data.md")
+    partition: PartitionerName = Field("dirichlet-balanced", description="how images go to clients")
     natural_column: str | None = Field(None, min_length=1, description="natural: column of clients")
     partition_file: str | None = Field(
         None, min_length=1, description="file: JSON, CSV or Parquet with the client of each image"
     )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
-    classes_per_client: int = Field(2, ge=1, description="pathological only")
+    classes_per_client: int = Field(2, ge=1, description="pathological: classes of a client")
     rotation_bins: int = Field(10, ge=1, le=360, description="rotation, joint: bins of a circle")
     rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
     multiply_prior: bool = Field(
@@ -167,7 +169,7 @@ class ModelConfig(Strict):
     width: int | None = Field(
         None, ge=1, le=2048, description="channels of the first stage, or of a token; null = usual"
     )
-    stem_stride: int = Field(1, ge=1, le=2, description="of the first convolution; 2 is cheaper")
+    stem_stride: int = Field(1, ge=1, le=2, description="first layer's stride; 2 is cheaper")
     norm: Literal["batch", "batch-local", "group"] = Field(
         "group", description="batch norm averaged, batch norm kept by each client, or group norm"
     )
@@ -189,7 +191,7 @@ class ModelConfig(Strict):
     weights_sha256: str | None = Field(
         None,
         pattern="^[0-9a-f]{64}$",
-        description="hash of that file, by which a run knows it; null = as it is now",
+        description="hash of the file that model.weights names; null = as it is now",
     )
 
     @field_validator("head_norm")
@@ -229,8 +231,8 @@ class ClientConfig(Strict):
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
-        description="of local training: bf16 is faster where the processor has it, tf32 is for"
-        " GPUs; weights, losses, evaluation fp32",
+        description="precision of local training: bf16 is faster where the processor has it,"
+        " tf32 is for GPUs; weights, losses and evaluation are fp32",
     )
 
 
@@ -248,11 +250,13 @@ class ServerConfig(Strict):
         "average", description="rule from the cohort's mean change to the next global weights"
     )
     lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum only")
-    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum: share of the old step kept")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi: decay of the mean")
     beta2: float | None = Field(None, ge=0, lt=1, description="null = adam 0.999, others 0.99")
-    epsilon: float | None = Field(None, gt=0, description="adam 1e-8, the others 1e-3 unless given")
-    weighting: Literal["uniform", "examples"] = Field("uniform", description="weights of clients")
+    epsilon: float | None = Field(None, gt=0, description="null = adam 1e-8, others 1e-3")
+    weighting: Literal["uniform", "examples"] = Field(
+        "uniform", description="weights of clients in the average: equal, or numbers of examples"
+    )
 
 
 class PrivacyConfig(Strict):
@@ -260,7 +264,7 @@ class PrivacyConfig(Strict):
 
     clip: float | None = Field(None, gt=0, description="norm of a client's change; null = any")
     noise_multiplier: float = Field(1.0, ge=0, description="deviation of noise on the sum / clip")
-    delta: float = Field(1e-5, gt=0, lt=1, description="at which epsilon is stated")
+    delta: float = Field(1e-5, gt=0, lt=1, description="delta for which epsilon is stated")
 
 
 class EvaluationConfig(Strict):
@@ -281,12 +285,12 @@ class EvaluationConfig(Strict):
     probe_fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         (1.0,), min_length=1, description="linear, mlp: shares of the labels, one by one"
     )
-    objective_temperature: float = Field(0.2, gt=0, description="of the uniformity")
-    objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
+    objective_temperature: float = Field(0.2, gt=0, description="temperature of the uniformity")
+    objective_weight: float = Field(0.2, ge=0, description="weight of uniformity beside alignment")
     objective_on: Literal["projector", "encoder"] = Field(
         "projector", description="outputs that the objective is computed on"
     )
-    objective_view: str = Field("simclr-o", description="that alignment compares with the image")
+    objective_view: str = Field("simclr-o", description="view that alignment compares to images")
     objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
     objective_clients: int | None = Field(
         None, ge=1, description="clients that a shared encoder is scored on, at most; null = all"
