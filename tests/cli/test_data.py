@@ -88,17 +88,3 @@ def test_the_same_images_under_two_names_are_one_data_set(
     for asked in ("cifar100", f"folder:{two}"):
         lines = call(*board, "--dataset", asked, "--json").json["rows"]
         assert [line["dataset"] for line in lines] == ["cifar100", "cifar100"]
-
-
-def test_presets_go_by_content(
-    run: Callable[..., Answer], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, data = image_folder(tmp_path / "cifar100"), ("--data-dir", tmp_path / "data")
-    config = ("config", "simclr", "--preset", "mi", "--set", f"data.name=folder:{folder}", *data)
-    prepare = ("data", "prepare", f"folder:{folder}", *data, "--json")
-    assert call(*config, "--json").json["data"]["num_clients"] == 100
-    prepared = call(*prepare).json
-    assert prepared["name"] == "folder:cifar100"
-    monkeypatch.setattr(datasets, "REVISIONS", {**REVISIONS, prepared["sha256"]: "cifar100"})
-    assert call(*config, "--json").json["data"]["num_clients"] == 500
-    assert call(*prepare).json["name"] == "cifar100"

@@ -13,7 +13,6 @@ import pytest
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
 
 Call = Callable[..., Any]
-RESULTS = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
 
 def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> None:
@@ -159,13 +158,6 @@ def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:
     answer = call("partition", "--preset", "cross-device")
     assert (answer.code, answer.out) == (5, "")
     assert "fedbench data prepare cifar10" in answer.err
-
-
-def test_prepare(call: Call) -> None:
-    document = call("data", "prepare", "digits", "--json").json
-    assert (document["num_train"], document["num_test"]) == (1201, 596)
-    assert len(document["sha256"]) == 64
-    assert Path(document["path"]).is_dir()
 
 
 def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import PluginError
 
@@ -62,19 +59,6 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
         "; not loaded: plugin 'half' of package 'broken-pack', plugin 'torn' of package"
         " 'broken-pack'"
     )
-
-
-def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import EntryPoint
-
-    class Torn(EntryPoint):
-        def load(self) -> None:
-            raise ImportError("torn")
-
-    point = Torn("fedbench", "fedbench.methods", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with pytest.raises(PluginError, match=r"'fedbench' of package.*ImportError: torn"):
-        registry._load_plugins.__wrapped__()
 
 
 def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None:

@@ -55,31 +55,6 @@ def test_what_reads_the_store_does_not_load_torch() -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_unknown_names_are_refused_before_torch_is_loaded(tmp_path: Path) -> None:
-    store = str(Path(__file__).resolve().parents[2] / "leaderboards" / "results")
-    commands = {
-        "tpee": ["tune", "simclr", "--sampler", "tpee"],
-        "lida+gate": ["tune", "simclr", "--objective", "lida+gate"],
-        "halvin": ["tune", "simclr", "--fidelity", "halvin"],
-        "dmo": ["run", "simclr", "--preset", "dmo"],
-        "tensorbord": ["run", "simclr", "--track", "wandb,tensorbord"],
-        "none": ["sweep", "--grid", "none"],
-        "none.yaml": ["sweep", "--grid", str(tmp_path / "none.yaml")],
-        "nothing": ["leaderboard", "--store", store, "--grid", "nothing"],
-    }
-    code = (
-        "import sys, fedbench.cli as c\n"
-        f"for words in {[*commands.values()]!r}:\n"
-        "    try: c.main(words)\n"
-        "    except SystemExit as end: assert end.code == 2, (words, end.code)\n"
-        "print(sorted({'torch', 'ray'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    lines = done.stderr.splitlines()
-    assert all(name in line for name, line in zip(commands, lines, strict=True))
-
-
 def test_every_command_has_an_example(call: Call) -> None:
     overview = call("--help").out
     names = [line.split()[0] for line in overview.split("Commands:")[1].splitlines()[1:-2] if line]

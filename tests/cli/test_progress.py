@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from rich.console import Console
 
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.terminal.progress import (
     RunProgress,
-    StudyProgress,
     SweepProgress,
 )
-from fedbench.bench.training.history import ClientDone, RoundRecord
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 
 
@@ -58,49 +52,3 @@ def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFi
 
 def _ended(index: int, metrics: dict[str, float] | None = None) -> RoundRecord:
     return RoundRecord(index, 1.5, {}, 2, 0, 8, 1, 1, 1.0, 9.0, 1.0, False, metrics or {}, 2.0)
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_bars_of_rounds_and_clients(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is cut off at 80 columns."""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = RunProgress("run simclr")
-    drawn: list[str] = []
-
-    class Drawn:
-        def update(self, shown: Any) -> None:
-            console = Console(width=columns, file=io.StringIO(), force_terminal=False)
-            console.print(shown)
-            assert isinstance(console.file, io.StringIO)
-            drawn.append(console.file.getvalue())
-
-    progress._drawn = Drawn()  # type: ignore[assignment]
-    config = resolve("simclr", set={"federation.num_rounds": 3}, environ={}).config
-    progress.start(config, ["cpu"])
-    progress(_ended(0), 3)
-    progress.client(ClientDone(1, 1, 2))
-    progress._drawn = None
-    head, rounds, clients = drawn[-1].splitlines()
-    assert head.startswith("run simclr · digits · 4 clients, 2 in each round")
-    assert "1/3 loss 1.5000 · spread 1.00" in rounds
-    assert "4 s left + evaluation" in rounds
-    assert "1/2" in clients
-
-
-def test_a_study_shows_the_best_trial_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
-    progress = StudyProgress("tune x", quiet=True)
-    label = "trial {} · client.lr={}"
-    for number, rate, score, status in (
-        (0, 0.1, 0.3, "ok"), (1, 0.2, 0.5, "ok"), (2, 0.3, 0.9, "stopped"), (3, 0.4, 0.4, "ok"),
-    ):  # fmt: skip
-        name = label.format(number, rate)
-        progress(events.CellDone(str(number), name, status, score, 1.0, number + 1, 9, 5.0))
-    progress(events.CellDone("u", "start seed=1", "ok", 0.7, 1.0, 5, 9, 5.0))
-    assert [texts[1] for texts in drawn] == [
-        "  best so far 0.3000 · trial 0 · client.lr=0.1",
-        *["  best so far 0.5000 · trial 1 · client.lr=0.2"] * 4,
-    ]
-    assert drawn[-1][0] == "tune x · 5/9 done · 5 s left"

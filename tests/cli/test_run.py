@@ -58,6 +58,8 @@ def test_dry_run_executes_nothing(call: Call, tmp_path: Path) -> None:
     assert document["status"] == "planned"
     # 200 images on 4 clients: 50 each, in batches of 10 -> 5 steps, in 2 epochs, for each of 2
     assert document["estimate"]["num_steps"] == 20
+    steps = {"least": 10, "median": 10.0, "most": 10, "num_clients": 4, "idle_clients": 0}
+    assert document["local_steps"] == steps
     assert not store.exists()
 
 

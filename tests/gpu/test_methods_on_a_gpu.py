@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import make_view
@@ -19,7 +19,6 @@ from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn import optimizers
-from fedbench.bench.nn.norms import BatchNorm1d
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -33,25 +32,15 @@ from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onedn
 from tests.specs import SPECS, extended
 
 WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, "simclr+fedu2": 3}
-
-
 CPU = torch.device("cpu")
-
-
 SOME = {"data__label_fraction": 0.5}
-
-
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
-
-
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"},
     {"model__norm": "group"},
     {"model__norm": "batch-local"},
     {"client__optimizer": "adam"},
 )
-
-
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((spec, values) for spec in THOROUGH for values in EVERYWHERE),
     *((spec, SOME) for spec in ("simclr", "spectral", "simsiam", "simclr+uv")),
@@ -184,48 +173,20 @@ def test_views_do_not_wait_for_the_gpu(name: str) -> None:
         assert gpu.signature
 
 
-def on_cpu(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    return F.cross_entropy(F.normalize(z1) @ F.normalize(z2).T, torch.arange(len(z1)))
+FAULTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "two devices": lambda z1, z2, _: F.cross_entropy(z1 @ z2.T, torch.arange(len(z1))),
+    "generator": lambda z1, z2, _: (
+        z1 * torch.randn(z1.shape, generator=torch.Generator(), device=z1.device)
+    ).sum(),
+    "numpy": lambda z1, z2, _: torch.tensor(z1.detach().numpy().sum()) * z1.sum(),
+}
 
 
-def by_mask(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    return (z1 @ z2.T).masked_fill(torch.eye(len(z1), dtype=torch.bool), 0).sum()
-
-
-def by_generator(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    noise = torch.randn(z1.shape, generator=torch.Generator(), device=z1.device)
-    return (z1 * noise).sum()
-
-
-def by_numpy(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    return torch.tensor(z1.detach().numpy().sum()) * z1.sum()
-
-
-def by_factor(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    return (z1 * torch.ones(z1.shape[1])).sum()
-
-
-@pytest.mark.parametrize("fault", [on_cpu, by_mask, by_generator, by_numpy, by_factor])
-def test_planted_faults_are_found(fault: Callable[..., Tensor], tmp_path: Path) -> None:
-    import fedbench.methods.simclr as module
-
-    with (
-        mock.patch.object(module, "nt_xent", fault),
-        FakeGPU(),
-        pytest.raises((DeviceMismatchError, TypeError)),
-    ):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(fault: str, tmp_path: Path) -> None:
+    planted = mock.patch("fedbench.methods.simclr.nt_xent", FAULTS[fault])
+    with planted, FakeGPU(), pytest.raises((DeviceMismatchError, TypeError)):
         trained(setup_of("simclr"), CUDA, tmp_path)
-
-
-def test_only_a_gpu_and_norms_that_can_take_views_at_once() -> None:
-    with FakeGPU():
-        here = torch.ones(3, 4), torch.zeros(3, 4)
-        there = tuple(view.to(CUDA) for view in here)
-        assert net_module._in_one_pass([BatchNorm1d(4)], there)
-        assert not net_module._in_one_pass([BatchNorm1d(4)], here)
-        assert not net_module._in_one_pass([BatchNorm1d(4)], (there[0], there[1][:2]))
-        assert not net_module._in_one_pass([BatchNorm1d(4), nn.BatchNorm1d(4)], there)
-        assert net_module._in_one_pass([], here)
 
 
 def test_sgd_is_fused_on_a_gpu() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 import fedbench
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.errors import ResourceError, UnknownNameError
 
 CHEAP = {"federation.num_rounds": 2, "data.train_subset": 160, "model.width": 4}
@@ -114,35 +113,10 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> list[dict[str, 
     return calls
 
 
-def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, run_id = tracked
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    run = FakeRun()
-    calls = fake_wandb(monkeypatch, run)
-    Tracking(["wandb"], store)(run_id)
-    row, points = store.row(run_id), store.curve(run_id)
-    assert row is not None
-    (call,) = calls
-    assert (call["project"], call["id"], call["dir"]) == ("fedbench", run_id, str(store.root))
-    assert call["config"]["federation.num_rounds"] == 2
-    assert [(step, values["loss"]) for step, values in run.logged] == [
-        (1, points[0]["loss"]),
-        (2, points[1]["loss"]),
-    ]
-    assert run.summary["knn_acc"] == row.knn_acc
-    assert (run.summary["status"], run.exit_code) == ("ok", 0)
-    run.step = 3  # as W&B resumes a run of two steps
-    Tracking(["wandb"], store)(run_id)
-    assert len(run.logged) == 2
-    assert calls[1]["resume"] == "allow"
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    Tracking(["wandb"], store)(run_id)
-    assert calls[2]["project"] == "mine"
-
-
 def test_a_run_is_shown_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = FakeRun()
     calls = fake_wandb(monkeypatch, run)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
     seen: list[tuple[int, set[int]]] = []
 
     def on_round(record: Any, total: int) -> None:
@@ -156,6 +130,8 @@ def test_a_run_is_shown_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert seen == [(1, {1}), (2, {1, 2})]
     (call,) = calls  # the same run takes the row
     assert (call["id"], call["group"]) == (result.run_id, result.row.config_id)
+    assert (call["project"], call["dir"]) == ("mine", str(tmp_path))
+    assert run.summary["objective"] == result.row.objective
     assert call["tags"] == ["simclr", "digits", "demo"]
     assert [step for step, _ in run.logged] == [1, 2]
     assert (run.summary["status"], run.exit_code) == ("ok", 0)

@@ -10,7 +10,6 @@ import pytest
 from fedbench.bench.runs import estimate
 from fedbench.bench.runs.estimate import Estimator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
-from fedbench.bench.training.setup import Setup
 
 
 @pytest.mark.parametrize(
@@ -98,24 +97,6 @@ def test_checkpoints_of_long_runs_count_by_their_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(server=0.25, checkpoint=1.0))
     assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
     assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
-
-
-def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config("supervised")
-    seen: list[int] = []
-
-    def evaluated(setup: Setup, *rest: object) -> dict[str, float]:
-        seen.append(len(setup.images) + len(setup.dataset.test_images))
-        return {}
-
-    monkeypatch.setattr(estimate, "evaluate", evaluated)
-    monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
-    Estimator(device="cpu")(config)
-    assert seen == [5, 30]  # an eighth first, which is enough if it takes long
-    seen.clear()
-    monkeypatch.setattr(estimate, "_LONG", -1.0)
-    Estimator(device="cpu")(config)
-    assert seen == [5]
 
 
 def parts(**seconds: float) -> estimate._Parts:

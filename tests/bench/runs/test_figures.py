@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,7 +15,7 @@ from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import load_run
-from fedbench.bench.runs.figures import draw_angles, draw_maps, figures, measure, project
+from fedbench.bench.runs.figures import figures, measure, project
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -110,28 +108,6 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     before = [file.read_bytes() for file in again.files]
     figures([ids["central-ae"]], tmp_path / "one", store=store)
     assert before == [file.read_bytes() for file in again.files]
-
-
-def numbers(seed: int, count: int = 2, median: float | None = 15.0) -> dict[str, Any]:
-    angles = {"median": median, "mean": median, "edges": [0, 90, 180], "counts": [2, 0]}
-    return {
-        "title": "pfedae, client 2",
-        "setting": f"demo, iid, 8 clients, seed {seed}",
-        "clients": [2, 3],
-        "angles": {"plain": angles, "centred": angles},
-        "map": {
-            "points": np.arange(2.0 * count).reshape(count, 2).tolist(),
-            "labels": list(range(count)),
-            "class_names": [f"class {k}" for k in range(count)],
-        },
-    }
-
-
-@pytest.mark.parametrize("count", [1, 4, 25])
-def test_pictures_of_many_runs_and_classes(count: int) -> None:
-    runs = [*(numbers(seed, count) for seed in range(min(count, 3))), numbers(9, count, None)]
-    for picture in (draw_angles, draw_maps):
-        assert Image.open(io.BytesIO(picture(runs)["png"])).size[0] > 500
 
 
 def test_errors(store: Store, tmp_path: Path) -> None:

@@ -210,24 +210,3 @@ def test_rules_apply_in_order_and_see_earlier_rules() -> None:
     assert preset.values_for("simclr+uv", {})["server.lr"].value == 3.0
     assert set(preset.values_for("simclr+uv", {"client.lr": 9.0})) == {"client.lr"}
     assert preset.values_for("supervised", {})["client.lr"].value == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("values: {method.temperature: {value: 1.0, from: ours}}", "outside a rule with 'method'"),
-        (
-            "values: {}\nrules: [{when: {method: simclr},"
-            " values: {method.uv.weight: {value: 1.0, from: ours}}}]",
-            "without the condition 'addon'",
-        ),
-        ("values: {client.lrr: {value: 1.0, from: ours}}", "'client.lrr' is not a field"),
-        ("values: {client.lr: {value: 1.0, from: us}}", "from: input should be 'paper'"),
-        ("values: {}\nrules: [{when: {method: byoll}, values: {}}]", "unknown method 'byoll'"),
-        ("values: {}\nrules: [{when: {data.nam: x}, values: {}}]", "'data.nam' is not a field"),
-    ],
-)
-def test_bad_files_are_refused_at_load(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        parse_preset(HEAD + text, "x.yaml")
-    assert str(caught.value).startswith("x.yaml")

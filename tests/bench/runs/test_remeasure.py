@@ -138,15 +138,6 @@ def test_another_platform_trains_itself(tmp_path: Path) -> None:
     assert (further.measured_from, trained) == (None, 2)
 
 
-def test_a_diverged_run_is_trained_again(tmp_path: Path) -> None:
-    config = tiny_config("supervised", client__lr=1e6, client__momentum=0.0)
-    store = Store(tmp_path / "store")
-    first, _ = execute(config, store)
-    assert first.status == "diverged"
-    further, _ = execute(measured(config, **FURTHER), store)
-    assert (further.status, further.measured_from) == ("diverged", None)
-
-
 def test_weights_that_were_taken_are_no_training(tmp_path: Path) -> None:
     """A call was killed after it had taken weights; then the run that they are from goes away."""
     config, store = tiny_config("pfedae"), Store(tmp_path / "store")

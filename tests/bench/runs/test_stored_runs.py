@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, facts
 from fedbench.bench.runs.result import RunResult
-from fedbench.bench.runs.run import run, store_run
+from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 
 CONFIG = tiny_config("supervised", federation__num_rounds=1, evaluation__protocols=())
-STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def again(store: Store, data_dir: Path) -> RunResult:
@@ -56,26 +50,3 @@ def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert not anew.stored_before
     assert store.row(row.row_id) == anew.row
     assert "torn or altered" in caplog.text
-
-
-def row_of(config: RunConfig, status: str, **fields: Any) -> Row:
-    known = facts(config, "r", "", Origin(), dataset="digits", started_at=STARTED, device="cpu")
-    return Row(**{**known, "status": status, "finished_at": STARTED, **fields})
-
-
-def test_a_failed_run_never_takes_the_place_of_a_finished_one(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    good = row_of(CONFIG, "ok", objective=0.5)
-    for row in (row_of(CONFIG, "error", error="boom"), good, row_of(CONFIG, "error", error="late")):
-        store_run(store, row)
-    assert store.rows() == [good]
-
-
-def test_rows_know_their_task_however_the_run_ended(tmp_path: Path) -> None:
-    ended = again(Store(tmp_path / "store"), tmp_path).row
-    origin = Origin("custom", argv=ended.argv)
-    known = facts(
-        CONFIG, ended.dataset_revision, ended.partition_hash, origin,
-        dataset="digits", started_at=ended.started_at, device="cpu",
-    )  # fmt: skip
-    assert known.items() <= ended.model_dump().items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.study import tune
 
-from .conftest import SMALL, InOneProcess, execute_here
+from .conftest import SMALL, InOneProcess
 
 
 def test_configurations_run_on_seeds_that_the_search_has_not_used(
@@ -58,24 +55,3 @@ def test_what_cannot_be_compared_is_refused_before_the_search(
     with pytest.raises(ConfigError, match="--confirm"):
         tune("simclr", store=tmp_path, confirm=seeds, set=values)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_configuration_that_diverges_is_not_compared(
-    tmp_path: Path, in_one_process: Callable[..., InOneProcess], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worst trial ended well under the search's seed, and not under the others."""
-
-    def make(job: Job) -> Outcome:
-        outcome = execute_here(job)
-        if outcome.row is None or job.config.seed == 0 or job.config.client.lr != 0.03:
-            return outcome
-        left_out = {name: None for name in FINAL_METRICS}
-        row = outcome.row.model_copy(update={**left_out, "status": "diverged"})
-        return replace(outcome, status="diverged", row=row)
-
-    in_one_process(fake=make, untrained=(0.1,) * 5)
-    found = tune("simclr", store=tmp_path, set=SMALL, trials=2, confirm=3)
-    assert found.best is not None
-    best = found.best["params"]["client.lr"]  # without it nothing is compared
-    assert [each.params["client.lr"] for each in found.confirmed] == [best] * (best != 0.03)
-    assert "diverged" in caplog.text

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,41 +139,6 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
         assert ours["objective"] == theirs["objective"]
     assert fell(lost) == fell(expected)
     assert not [*(tmp_path / "whole" / "cells").glob("*/*.safetensors")]
-
-
-PROCESS = """
-import sys
-from pathlib import Path
-from fedbench.bench.tuning import study
-from tests.bench.tuning.conftest import InOneProcess
-from tests.bench.tuning.test_halving import by_curve, near, search
-def fake(job):
-    if len(executor.ran) == 6:
-        print("here", flush=True)
-        sys.stdin.read()
-    return by_curve(near)(job)
-study.run_jobs = executor = InOneProcess(width=1, fake=fake)
-search(Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_no_trace(tmp_path: Path, in_one_process: Use) -> None:
-    again = in_one_process(fake=by_curve(near), width=4)
-    search(tmp_path / "whole")
-    root = str(Path(__file__).resolve().parents[3])
-    command = [sys.executable, "-c", PROCESS, str(tmp_path / "killed")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    environment = os.environ | {"PYTHONPATH": root}
-    with subprocess.Popen(command, env=environment, **pipes) as process:  # type: ignore[call-overload]
-        assert process.stdout.readline() == b"here\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-    assert len(files(tmp_path / "killed")) == 5
-    again.ran.clear()
-    search(tmp_path / "killed")
-    assert len(again.ran) == 1
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
 def crossing(lr: float, rounds: int) -> float:

@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.evaluation.objectives.names import OF_CLIENTS, SHIPPED
-from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.tuning.scoring import (
     Scoring,
     cautions,
-    metrics,
     names,
     noise_limit,
-    objective_records,
     shrinkage_of,
 )
 
@@ -84,39 +79,6 @@ def test_ranks_are_shares_of_the_other_trials() -> None:
     found = [trial["objective"] for trial in with_ranks(trials, "loss+sep+gate")]
     assert found == [pytest.approx(x) for x in (5 / 6, 4.5 / 6, 2 / 6, 0.5 / 6)] + [None]
     assert with_ranks(trials, "loss") == with_ranks(trials, None) == trials
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(UnknownNameError, match="'lidar'"):
-        Scoring("lida")
-    with pytest.raises(UnknownNameError):
-        Scoring("lidar+gates")
-
-
-def test_listings_agree() -> None:
-    assert [*OF_CLIENTS, *SHIPPED] == [*OF_CLIENTS, *objectives()] == names()
-    assert all(name == objective.name for name, objective in objectives().items())
-    assert [record["name"] for record in objective_records()] == names()
-    named = [record["metric"].split(" + ") for record in objective_records()]
-    assert list(dict.fromkeys(name for each in named for name in each)) == metrics()
-
-
-def test_a_study_by_another_objective(tmp_path: Path, in_one_process: Use) -> None:
-    in_one_process()
-    result = small(tmp_path, trials=2, sampler="random", objective="self-clustering")
-    assert result.objective == "self-clustering"
-    assert result.best is not None
-    for trial in result.trials:
-        assert trial["objective"] == -trial["scores"]["self_clustering"]
-        assert {"objective", "sep", "participation_ratio", "self_clustering"} <= set(
-            trial["scores"]
-        )
-        assert "rankme" not in trial["scores"]
-    assert result.best["objective"] == max(trial["objective"] for trial in result.trials)
-    view = studies(Store(tmp_path))[0]
-    assert (view.objective, view.study_id) == ("self-clustering", result.study_id)
-    plain = small(tmp_path, trials=2, sampler="random", dry_run=True)
-    assert plain.study_id != result.study_id
 
 
 @pytest.mark.parametrize("search", [{"sampler": "tpe", "batch_size": 2}, {"fidelity": "halving"}])

@@ -171,11 +171,3 @@ def test_points_are_for_their_method_and_multiply_the_axes() -> None:
     ]
     with pytest.raises(ConfigError, match=r"method.target"):
         plan(grid, set={"method.target": True}, environ={})
-
-
-def test_fewer_rounds_for_more_local_epochs() -> None:
-    planned = cells("local-epochs-budget", preset="cross-device", methods=["simclr"], seeds=[0])
-    # 100 rounds of 10 epochs: 100 x 10 / E.
-    rounds = {c.config.client.local_epochs: c.config.federation.num_rounds for c in planned}
-    assert rounds == {1: 1000, 5: 200, 10: 100, 20: 50}
-    assert planned[0].scaled[0].text == "federation.num_rounds 100 -> 1000: x local_epochs 10 / 1"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import IntDistribution
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.method import registry
@@ -65,13 +65,6 @@ def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
     assert all(set(point) == set(space.dimensions) for point in points)
     for point in points:
         resolve(spec, preset=preset, set=point, environ={})
-
-
-def test_distributions() -> None:
-    distributions = load_space("fed-simclr").distributions()
-    assert distributions["client.lr"] == FloatDistribution(1e-3, 0.3, log=True)
-    assert distributions["method.uv.temperature"] == CategoricalDistribution((0.1, 0.2, 1.0))
-    assert [*distributions][:2] == ["client.lr", "method.temperature"]
 
 
 TEXT = """

@@ -293,18 +293,6 @@ def test_an_error_is_tried_again_until_later_trials_build_on_it(
     assert len(retry.ran) == 1
 
 
-def test_errors_of_trials_that_nobody_looks_at_are_always_tried_again(
-    tmp_path: Path, in_one_process: Use
-) -> None:
-    settings = {"batch_size": 2, "sampler": "random", "trials": 7}
-    in_one_process(fake=failing({1, 3}))
-    assert small(tmp_path / "a", **settings).kept_errors == ()
-    retry = in_one_process(fake=failing(set()))
-    again = small(tmp_path / "a", **settings)
-    assert sorted(cell.split(".")[-2] for cell in retry.ran) == ["0001", "0003"]
-    assert table(again) == table(small(tmp_path / "b", **settings))
-
-
 @pytest.mark.usefixtures("unpriced")
 def test_the_study_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     ids = [

@@ -19,7 +19,7 @@ from fedbench.bench.runs.execute import Origin, facts
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
-from fedbench.bench.terminal.show_tuning import local_steps, plan_record
+from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
@@ -31,7 +31,6 @@ from . import conftest
 from .conftest import InOneProcess, KilledError, last, make_job
 
 Use = Callable[..., InOneProcess]
-SHARE = "federation.participation"
 SMALL = {**conftest.SMALL, "evaluation.protocols": ["knn"]}
 GRID = Grid(
     grid="small",
@@ -315,13 +314,6 @@ def test_a_grid_has_its_cells_however_they_were_measured() -> None:
     assert cells_of(rows, "heterogeneity") == {row.row_id for row in rows[:2]}
 
 
-def test_the_labels_that_a_grid_varies_set_its_cells_apart() -> None:
-    (cell,) = plan(load_grid("label-fraction"), methods=["simclr"], seeds=[0])[:1]
-    clients = cell.config.evaluation.model_copy(update={"labels_from": "clients"})
-    rows = [row_of(cell.config), row_of(cell.config.model_copy(update={"evaluation": clients}))]
-    assert cells_of(rows, "label-fraction") == {rows[0].row_id}
-
-
 def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there() -> None:
     """Some of its cells have fewer rounds than the preset evaluates."""
     preset, grid = "cross-device-cpu", "local-epochs-budget"
@@ -344,15 +336,6 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert finish[1] > cost.device_hours > 0
     assert not (tmp_path / "s").exists()
     assert json.dumps(result.as_dict())
-
-
-@pytest.mark.usefixtures("unpriced")
-def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
-    axes, scaling = {SHARE: (0.5, 1.0)}, Scale(by="sqrt", of=SHARE)
-    grid = GRID.model_copy(update={"axes": axes, "scaling": {"client.lr": scaling}})
-    result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
-    value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
-    assert plan_record(result)["scaled"] == [value]
 
 
 def steps(store: Path, batch_size: int, **settings: Any) -> SweepResult:
@@ -382,15 +365,3 @@ def test_cells_in_which_nobody_trains_are_refused(tmp_path: Path, in_one_process
     assert process.ran == []
     result = steps(tmp_path, 16, set={"client.local_epochs": 0})  # not meant to train
     assert (result.planned, result.done) == (2, 2)
-
-
-def test_clients_that_never_train_are_named_once(
-    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
-) -> None:
-    in_one_process()
-    uneven = {"data.partition": "dirichlet", "data.alpha": 0.1}
-    result = steps(tmp_path, 8, set=uneven)
-    idle = [cell["local_steps"]["idle_clients"] for cell in result.cells]
-    assert 0 < idle[1] < 6
-    (warning,) = [r.getMessage() for r in caplog.records if "never train" in r.getMessage()]
-    assert f"{idle[1]} of 6 clients" in warning

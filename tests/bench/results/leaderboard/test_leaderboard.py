@@ -15,7 +15,6 @@ from fedbench.bench.config import (
 from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
-from fedbench.bench.results.report.content import sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
 from tests.bench.results.conftest import rank
@@ -146,23 +145,6 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     assert "resnet" not in titles
 
 
-def test_titles_are_words(make_row: MakeRow) -> None:
-    """Titles name data and preset, then other differing fields; revisions only as a last resort."""
-    part = DataConfig(name="hub:some/folder/cifar10", train_subset=10_000)
-    iid = DataConfig(partition="iid")
-    made = [
-        make_row(RunConfig(data=part), preset="other", dataset_revision="a" * 16),
-        make_row(RunConfig(data=iid), alpha=None, dataset_revision="b" * 16),
-    ]
-    assert [group.title for group in rank(made).groups] == [
-        "digits · all images · preset mine · iid partition",
-        "cifar10 (hub) · 10,000 images · preset other · alpha 0.1 · dirichlet-balanced partition",
-    ]
-    assert [group.title for group in rank(made[:1]).groups] == [
-        "cifar10 (hub) · 10,000 images · preset other · alpha 0.1"
-    ]
-
-
 def test_a_title_names_what_differs_from_the_preset(make_row: MakeRow) -> None:
     """Of a single class, too; the method's preset counts, with its rules and what it extends."""
     demo = RunConfig.model_validate(unflatten(read_preset("demo").settings("simclr", {})))
@@ -215,36 +197,6 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
     footer = "simclr has lr=0.1, weight_decay=0 unless stated otherwise"
     assert [table.footer for table in tables(board)] == [footer]
     assert group.entries[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
-
-
-def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None:
-    """Most lines of the first class have lr 0.1, most of the second 0.01; of all, half each."""
-    pairs = {0.1: [(0.1, 0.0), (0.1, 0.5), (0.1, 0.9), (0.01, 0.9)]}
-    pairs[1.0] = [(0.01, 0.0), (0.01, 0.5), (0.01, 0.9), (0.1, 0.9)]
-    rows = [
-        make_row(
-            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr, momentum=momentum)),
-            linear_acc=0.5,
-        )
-        for alpha, of_class in pairs.items()
-        for lr, momentum in of_class
-    ]
-    board = rank(rows)
-    named = {
-        (entry.hyperparameters["client.lr"], entry.hyperparameters["client.momentum"], entry.label)
-        for entry in board.entries
-    }
-    assert named == {
-        (lr, momentum, f"simclr (lr={lr:g}, momentum={momentum:g})")
-        for lr in (0.1, 0.01)
-        for momentum in (0.0, 0.5, 0.9)
-    }
-    (chart,) = sweeps(board)
-    names = [point["name"] for point in chart["points"]]
-    assert sorted(name for name in names if names.count(name) > 1) == [
-        *["simclr (lr=0.01, momentum=0.9)"] * 2,
-        *["simclr (lr=0.1, momentum=0.9)"] * 2,
-    ]
 
 
 def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:

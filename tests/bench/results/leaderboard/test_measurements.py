@@ -17,8 +17,6 @@ from fedbench.bench.results.leaderboard.formats import (
     plain_cells,
     to_csv,
 )
-from fedbench.bench.results.report.content import scatter
-from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of
 from tests.bench.results.conftest import rank
@@ -174,44 +172,6 @@ def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
     split = rank(unrecorded)
     assert len({entry.label for entry in split.entries}) == 4
     assert split.across() == ()  # no entry is in two cells
-
-
-def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
-    """At one budget of steps: 12 rounds of 1 epoch, 6 of 2, 4 of 3."""
-    rows = [
-        make_row(
-            configured(federation={"num_rounds": 12 // epochs}, client={"local_epochs": epochs}),
-            linear_acc=0.5 - epochs / 10,
-            scaled_json=None if epochs == 1 else '{"federation.num_rounds":12}',
-        )
-        for epochs in (1, 2, 3)
-    ]
-    (comparison,) = rank(rows).across()
-    assert (comparison.axis, comparison.values) == ("local_epochs", (1, 2, 3))
-    (entry,) = comparison.entries
-    assert entry.means == pytest.approx((0.4, 0.3, 0.2))
-    # A cell of 2 epochs that no rule scaled is no second value 2 of that axis.
-    chance = configured(spec="byol", federation={"num_rounds": 12}, client={"local_epochs": 2})
-    board = rank([*rows, make_row(chance, linear_acc=0.5)])
-    along = [c for c in board.across() if c.axis is not None]
-    assert [c.values for c in along] == [(1, 2, 3)]
-    assert [e.method for e in along[0].entries] == ["simclr"]
-
-
-def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
-    """Three measurements, one of them of another objective, are one point."""
-    common = {"objective": 0.8, "linear_acc": 0.5}
-    rows = [
-        make_row(configured(), **common),
-        make_row(configured(evaluation={"protocols": ["linear"]}), **common),
-        make_row(configured(spec="byol"), **common),
-        make_row(configured(evaluation={"objective_weight": 0.9}), objective=2.0, linear_acc=0.5),
-    ]
-    (methods,) = scatter(frame_of(rows), rank(rows)).values()
-    assert {each["name"]: each["points"] for each in methods} == {
-        "byol": [(0.8, 0.5)],
-        "simclr": [(0.8, 0.5)],
-    }
 
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:

@@ -14,12 +14,11 @@ import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.content import cell_ids, partitions, short_titles, styles
+from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
-from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -182,29 +181,6 @@ def test_wrong_use(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends in \.html"):
         fedbench.report(tmp_path / "page.pdf", store)
     assert fedbench.report(tmp_path / "empty.html", store).num_rows == 0
-
-
-def test_every_name_has_its_colour_and_symbol() -> None:
-    names = {f"m{i:02}": f"m{i:02}" for i in range(27)}
-    names |= {"m00 (client.lr=0.1)": "m00", "m00 (client.lr=0.3)": "m00"}
-    chosen = styles(names)
-    assert len({*chosen.values()}) == len(names)
-    assert len({chosen[name][0] for name, method in names.items() if method == "m00"}) == 1
-    assert [*styles(dict(reversed(names.items()))).items()] == [*chosen.items()]
-    assert len(styles({f"m{i:02}": f"m{i:02}" for i in range(99)})) == 99
-
-
-def test_cells_have_one_identity_and_short_titles(make_row: MakeRow) -> None:
-    rows = [
-        make_row(RunConfig(data=DataConfig(alpha=alpha)), linear_acc=0.5, knn_acc=0.4)
-        for alpha in (0.1, 1.0)
-    ]
-    linear, knn = (rank(rows, metric=metric).groups for metric in ("linear_acc", "knn_acc"))
-    assert cell_ids(linear) == cell_ids(knn)
-    assert len({*cell_ids(linear)}) == 2
-    assert cell_ids([linear[0], linear[0]]) == [cell_ids(linear)[0], f"{cell_ids(linear)[0]}-2"]
-    assert short_titles(linear) == ["alpha 0.1", "alpha 1"]
-    assert short_titles(linear[:1]) == [linear[0].title.split(" · ")[0]]
 
 
 def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Path) -> None:

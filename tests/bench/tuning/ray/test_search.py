@@ -17,7 +17,6 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.events import CellDone, CellProgress, Event
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
@@ -128,22 +127,6 @@ def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -
     assert [name(searcher.suggest(trial)) for trial in "abc"] == ["cell-0", "cell-1", False]
     searcher.begin_tuner()
     assert name(searcher.suggest("c")) == "cell-2"
-
-
-def test_events_tell_the_story() -> None:
-    seen: list[Event] = []
-    searcher = make(Fixed(jobs(1)), on_progress=seen.append)
-    searcher.suggest("a")
-    searcher.started("a")
-    running = {"status": "running", "round": 1, "total": 2, "loss": None, "collapsed": True}
-    searcher.reported("a", running)
-    searcher.reported("a", ERROR)
-    searcher.reported("a", running)  # the result is no longer needed
-    assert seen == [
-        CellProgress("cell-0", "cell-0", 0, 10),
-        CellProgress("cell-0", "cell-0", 1, 2, None, True),
-        CellDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
-    ]
 
 
 def test_dead_and_forgotten_processes_are_failed_cells() -> None:
