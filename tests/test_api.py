@@ -6,7 +6,6 @@ import importlib
 import inspect
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -175,23 +174,6 @@ def test_the_home_folder_may_be_written_as_a_tilde(
     assert as_path("~/data") == tmp_path / "data"
 
 
-def test_partition() -> None:
-    made = fedbench.partition(
-        preset="cross-silo", set={"data.partition": "iid"}, labels="balanced:100:10"
-    )
-    assert made.record["sizes"] == made.partition.sizes.tolist() == [10] * 10
-    assert made.as_dict()["hash"] == made.partition.hash
-
-
-def test_export_and_load(result: fedbench.RunResult, store: Path, tmp_path: Path) -> None:
-    import torch
-
-    fedbench.export_encoder(result.run_id, tmp_path / "encoder.safetensors", store=store)
-    encoder = fedbench.load_encoder(tmp_path / "encoder.safetensors")
-    features = encoder(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
-    assert features.shape == (2, encoder.card["feature_dim"])
-
-
 def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
     with pytest.raises(fedbench.UnknownNameError, match="'simcrl'"):
         fedbench.run("simcrl", store=tmp_path)
@@ -199,23 +181,3 @@ def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
         fedbench.sweep("none", store=tmp_path, dry_run=True)
     with pytest.raises(fedbench.ConfigError, match="--trials"):
         fedbench.tune("simclr", trials=0, store=tmp_path)
-
-
-def test_progress_of_rounds_in_a_pipe_is_thinned_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedbench.bench.terminal.progress import RunProgress
-    from fedbench.bench.training.history import RoundRecord
-
-    clock = iter(range(1000))  # a second per look
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    with RunProgress("run x") as progress:
-        for index in range(2, 30):  # resumed after two rounds
-            progress(RoundRecord(index, 0.5, {}, 4, 0, 8, 10**6, 10**6, 0.9, 5.0, 0.8, False), 30)
-    lines = capsys.readouterr().err.splitlines()
-    # one line per 5 s, the first and the last round; 2 MB a round
-    assert [line.split(" · ")[0] for line in lines] == [
-        f"round {index}/30" for index in (3, 8, 13, 18, 23, 28, 30)
-    ]
-    assert " · 2.0 MB · " in lines[0]
-    assert lines[-1].endswith("2.0 MB · evaluating")

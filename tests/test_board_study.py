@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
@@ -92,6 +94,36 @@ def test_all_pairs_are_tested_with_one_variance(study: Any) -> None:
     reference = compare.compare(groups, "a")
     assert [*reference.index] == ["b", "c"]
     assert reference["difference"].tolist() == [-3.0, -3.5]
+
+
+def test_pooled_and_welch_tests_are_those_of_scipy(study: Any) -> None:
+    rng = np.random.default_rng(1)
+    compare = study("compare").compare
+    a, b = rng.normal(0, 1, 5), rng.normal(1, 1, 5)
+    row = compare({"a": a, "b": b}, "a").loc["b"]
+    expected = stats.ttest_ind(a, b)
+    assert row["test"] == "pooled"
+    assert row["p"] == pytest.approx(expected.pvalue)
+    assert (row["low"], row["high"]) == pytest.approx(expected.confidence_interval())
+    a, b = rng.normal(0, 1, 15), rng.normal(0, 9, 15)
+    row = compare({"a": a, "b": b}, "a").loc["b"]
+    assert row["test"] == "Welch"
+    assert row["p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def test_the_detectable_difference_is_found_with_probability_four_fifths(study: Any) -> None:
+    error = math.sqrt(2 / 5)  # five values each of standard deviation 1
+    difference = study("compare").detectable(error, 8.0)
+    rng = np.random.default_rng(2)
+    drawn = rng.normal(size=(2, 20_000, 5))
+    drawn[0] += difference
+    found = stats.ttest_ind(drawn[0], drawn[1], axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.01)  # standard error 0.003
+
+
+def test_holm_multiplies_the_smallest_by_their_number(study: Any) -> None:
+    adjusted = study("compare").holm(pd.Series([0.04, 0.01, 0.03]))
+    assert adjusted.tolist() == pytest.approx([0.06, 0.03, 0.06])
 
 
 def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> None:

@@ -91,30 +91,6 @@ def test_the_job_for_kubernetes_fits_its_schema() -> None:
     assert errors_of(job()) == []
 
 
-POD = "spec.rayClusterSpec.workerGroupSpecs.0.template.spec"
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("spec.ttlSecondsAfterFinish", 600),  # misspelt
-        ("spec.backoffLimit", "3"),  # text for a number
-        ("spec.rayClusterSpec.headGroupSpec.rayStartParams.num-cpus", 0),  # a number for text
-        ("spec.rayClusterSpec.authOptions.mode", "tokens"),
-        (f"{POD}.containers.0.resources.limits.memory", "32GiB"),
-        (f"{POD}.volumes.0.emptyDir.sizeLimit", "4 Gi"),
-    ],
-)
-def test_mistakes_in_the_job_are_found(path: str, value: Any) -> None:
-    wrong = job()
-    *parents, last = path.split(".")
-    place = wrong
-    for name in parents:
-        place = place[int(name) if name.isdigit() else name]
-    place[last] = value
-    assert len(errors_of(wrong)) == 1
-
-
 def test_the_page_names_every_file() -> None:
     text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     for path in FOLDER.iterdir():

@@ -18,7 +18,7 @@ LEAST, MOST = 20, 300
 @pytest.mark.filterwarnings("default")  # as in the command
 def test_generated_inputs_end_in_order(tmp_path: Path) -> None:
     seen: dict[str, set[int | None]] = {kind: set() for kind in KINDS}
-    with contextlib.closing(inputs.torture(tmp_path / "f", MOST, 0, processes=False)) as outcomes:
+    with contextlib.closing(inputs.torture(tmp_path / "f", MOST, 0)) as outcomes:
         for number, outcome in enumerate(outcomes, start=1):
             assert not outcome.wrong, inputs.failure(outcome)
             seen[outcome.kind].add(outcome.code)

@@ -39,14 +39,6 @@ def test_the_loss_compares_projections_of_two_views(
     torch.testing.assert_close(out.features[1], h[1])
 
 
-def test_the_loss_falls(tmp_path: Path) -> None:
-    """Between the first and the last six rounds, since clients of few images differ in theirs."""
-    config = tiny_config("simclr", federation__num_rounds=24, model__norm="batch")
-    losses = [record.loss or 0.0 for record in train(tiny_setup(config), tmp_path).history]
-    assert all(losses)
-    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 0.5  # by 1.4 to 1.9, seeds 0 to 3
-
-
 @pytest.mark.parametrize("norm", ["cos", "clip", "none"])
 @pytest.mark.parametrize("outputs", [None, 7])
 def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
@@ -97,17 +89,6 @@ def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
     out.total.backward()
     for name, parameter in net.named_parameters():
         assert (parameter.grad is None) == name.startswith("target_"), name
-
-
-def test_anchors_come_from_the_round_at_hand(tmp_path: Path) -> None:
-    trainer = train(tiny_setup(tiny_config("featarc")), tmp_path)
-    assert not trainer.layout.personal  # nothing is kept between rounds
-    setup = tiny_setup(tiny_config("featarc"))
-    net = setup.make_net()
-    with torch.no_grad():
-        net.tensor("encoder.stem.weight").fill_(0.5)
-    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
-    assert torch.equal(net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight"))
 
 
 def test_the_releases_anchor_needs_equal_widths() -> None:
@@ -161,15 +142,6 @@ def test_the_received_model_is_frozen(anchors: str) -> None:
         assert (parameter.grad is None) == name.startswith("target_"), name
     for name, value in net["target_encoder"].named_buffers():
         assert torch.equal(value, before[name])
-
-
-def test_two_images_in_halves_have_one_anchor_each() -> None:
-    setup = tiny_setup(tiny_config("fedx", method__anchors="halves"))
-    net = setup.make_net()
-    setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
-    views = torch.rand(2, 2, *setup.spec.image_shape).unbind()
-    out = setup.method.loss(net, Batch(views, torch.tensor([-1, -1]), torch.arange(2)), CLIENT)
-    assert float(out.parts["relations"]) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(("own", "expected"), [(1.0, -1.5), (0.5, -1.25), (0.2, -1.1)])

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import (
     Client,
-    ConfigError,
-    DataSpec,
     Loss,
     Net,
     RoundPlan,
@@ -190,13 +188,6 @@ def test_pseudo_labels_follow_the_thresholds(
     assert torch.equal(counts.long(), torch.bincount(selected.labels, minlength=10))
 
 
-def test_one_class_is_refused() -> None:
-    setup = cbafed()
-    spec = DataSpec((1, 8, 8), 1, 4, labelled=True)
-    with pytest.raises(ConfigError, match="2 classes"):
-        setup.method.build(setup.backbone, spec)
-
-
 def test_the_server_adds_up_the_newest_counts_of_every_client() -> None:
     setup = cbafed()
     net = setup.make_net()
@@ -316,44 +307,6 @@ def test_the_loss_is_summed_over_the_classes_and_the_unlabelled_part(
         truth = -sum(float(view[i, c]) for view in guesses for i, c in named) / len(named)
     assert out.parts["labels"].item() == pytest.approx(truth, rel=1e-4)
     assert out.total.item() == pytest.approx(contrast + truth, rel=1e-4)
-
-
-@pytest.mark.parametrize(("spec", "fields", "loop", "groups"), METHODS)
-def test_a_batch_without_labels_is_one_group(
-    spec: str, fields: dict[str, Any], loop: Loop, groups: set[int]
-) -> None:
-    setup, net, batch = made(spec, fields)
-    out = setup.method.loss(net, Batch(batch.views, torch.full((9,), -1)), CLIENT_1)
-    with torch.no_grad():
-        h = [net["encoder"](view) for view in batch.views]
-        assert out.total.item() == pytest.approx(loop(net, h, list(range(9))), rel=1e-4)
-    out.total.backward()
-    gradient = net.tensor("classifier.weight").grad
-    assert gradient is not None
-    assert not gradient.any()
-
-
-@pytest.mark.parametrize("spec", ["simclr", "spectral"])
-def test_groups_that_are_all_too_small_leave_the_classifier(spec: str) -> None:
-    setup, net, batch = made(spec, {})
-    rows = [0, 1, 2]  # classes 4, hidden, 0
-    views = tuple(view[rows] for view in batch.views)
-    out = setup.method.loss(net, Batch(views, MIXED[rows]), CLIENT_1)
-    torch.testing.assert_close(out.total.detach(), out.parts["labels"])
-    hidden = setup.method.loss(net, Batch(views, torch.tensor([4, 7, 0])), CLIENT_1)
-    assert torch.isfinite(hidden.total)
-
-
-@pytest.mark.parametrize("spec", ["simclr", "spectral", "simsiam"])
-def test_the_classifier_is_there_when_there_are_labels(spec: str) -> None:
-    """Labels add a classifier of 16 x 10 weights and 10 biases."""
-    sizes = []
-    for fraction in (0.0, 0.1):
-        setup = tiny_setup(tiny_config(spec, data__label_fraction=fraction))
-        net = setup.make_net()
-        sizes.append(sum(p.numel() for p in net.parameters()))
-        assert isinstance(net["classifier"], nn.Linear) if fraction else "classifier" not in net
-    assert sizes[1] - sizes[0] == 16 * 10 + 10
 
 
 @pytest.mark.parametrize(("uv_on", "rows"), [("all", list(range(9))), ("unlabelled", [1, 4, 7])])

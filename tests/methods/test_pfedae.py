@@ -155,20 +155,6 @@ def test_a_single_server_step_is_adam_on_the_mean_error() -> None:
         torch.testing.assert_close(value, other.get_parameter(name), rtol=0, atol=1e-3)
 
 
-def test_the_server_learns_to_return_latents() -> None:
-    setup = setup_of()
-    method, net, server = PFedAE(server_batch_size=8), setup.make_net(), server_of()
-    z = torch.randn(32, 16, generator=generator(0, "z")).relu()
-    errors = []
-    for _ in range(20):
-        method.server_step(net, [Upload(0, 32, 1, {"activations": z})], server)
-        errors.append(server.log["server_loss"])
-    assert errors[-1] < 0.3 * errors[0]
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    method.server_step(net, [Upload(0, 0, 0, {})], server)  # no client had an image
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-
-
 def test_the_latent_width_and_its_errors() -> None:
     setup = setup_of(method__latent_dim=5)
     assert setup.make_net()["encoder"](X).shape == (6, 5)

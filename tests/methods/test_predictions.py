@@ -24,7 +24,6 @@ from fedbench.bench.method import (
     Needs,
     Net,
     RoundPlan,
-    Server,
 )
 from fedbench.bench.nn import Backbone
 from fedbench.bench.nn.backbones import make_backbone
@@ -194,28 +193,6 @@ def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
         assert same == (slot.name.startswith(("predictor", "initial_predictor")))
 
 
-def test_updates_differ_only_once_a_client_has_a_past(tmp_path: Path) -> None:
-    rules: tuple[dict[str, Any], ...] = (
-        {"method__update": "average"},
-        {"method__update": "fedu", "method__predictor_threshold": 1e9},
-        {"method__update": "fedu", "method__predictor_threshold": 0.0},
-        {"method__update": "fedema"},
-    )
-    after = []
-    for number, rule in enumerate(rules):
-        trainer = train(simsiam(**rule), tmp_path / str(number), rounds=1)
-        after.append([trainer.vector.clone()])
-        trainer = train(simsiam(**rule), tmp_path / str(number))
-        after[-1].append(trainer.vector.clone())
-    for first, _ in after:
-        assert torch.equal(first, after[0][0])
-    average, never, always, fedema = (second for _, second in after)
-    assert torch.equal(never, average)  # no divergence reaches the threshold
-    assert not torch.equal(always, average)
-    assert not torch.equal(fedema, average)
-    assert not torch.equal(fedema, always)
-
-
 class TestFedEMA(MethodContract):
     """Contract for the rule with the largest memory."""
 
@@ -256,10 +233,6 @@ def make(method: Toy) -> Net:
 
 def at(round_index: int) -> Client:
     return Client(0, round_index, generator(0, "client", round_index))
-
-
-def restore(method: Toy, net: Net) -> None:
-    method.server_step(net, [], Server(0, generator(0, "server"), {}))
 
 
 def shift(module: nn.Module, by: float) -> None:
@@ -383,15 +356,3 @@ def test_a_client_that_never_moved_has_no_scale_yet() -> None:
     assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
     assert net.tensor("own_record.scale").item() > 0
     assert bool(net.tensor("own_record.scale").isfinite())
-
-
-def test_the_frozen_predictor_comes_back() -> None:
-    method = Toy(update="frozen-predictor")
-    net = make(method)
-    before = state(net)
-    for part in ONLINE:
-        shift(net[part], 1.0)
-    restore(method, net)
-    for name, value in state(net).items():
-        same = torch.equal(value, before[name])
-        assert same == (not name.startswith(("encoder", "projector")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import shutil
@@ -10,9 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +18,6 @@ from PIL import Image
 
 from fedbench.bench.data.cache import (
     CacheWriter,
-    content_sha256,
     ensure,
     open_cache,
 )
@@ -111,38 +107,6 @@ def test_damage_is_found_and_repaired(
     np.testing.assert_array_equal(after.arrays["test_images"], np.full((4, 1, 2, 2), 7))
     assert ensure(path, "set", "1", never).revision == before.revision
     assert names(tmp_path) == [".set.lock", "set"]  # no temporary folder stays
-
-
-@pytest.mark.filterwarnings("ignore")  # of NumPy, about the types that it reads there
-def test_no_bit_of_a_header_is_beyond_repair(tmp_path: Path) -> None:
-    """NumPy reads the header of a file with a tokenizer, which raises an exception of its own."""
-    path = tmp_path / "set"
-    expected = ensure(path, "set", "1", write).revision
-    file = path / "train_labels.npy"
-    data = file.read_bytes()
-    for place, bit in itertools.product(range(8, 128), (0, 3)):
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << bit
-        file.write_bytes(damaged)
-        with suppress(DataError):
-            assert open_cache(path, verify="content").revision == expected  # a space, say
-
-
-def test_a_copied_cache_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ensure(tmp_path / "set", "set", "1", write)
-    shutil.copytree(tmp_path / "set", tmp_path / "copy")  # keeps sizes, not times
-    hashed: list[object] = []
-
-    def counted(array: npt.NDArray[Any]) -> str:
-        hashed.append(array)
-        return content_sha256(array)
-
-    monkeypatch.setattr("fedbench.bench.data.cache.content_sha256", counted)
-    for expected in (4, 4):
-        ensure(tmp_path / "copy", "set", "1", never)
-        assert len(hashed) == expected
-    ensure(tmp_path / "copy", "set", "1", never, verify="content")
-    assert len(hashed) == 8
 
 
 def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from fedbench.bench.data import datasets
 from fedbench.bench.data.datasets import (
     content_names,
-    dataset_records,
     load_dataset,
     prepare,
     reopen,
@@ -259,16 +258,6 @@ def test_a_cache_is_reopened_by_its_path(hub: Path, tmp_path: Path) -> None:
     assert (again.name, again.revision) == (dataset.name, dataset.revision)
     with pytest.raises(DataError, match=str(dataset.path)):
         reopen(dataset.path, "another")
-
-
-def test_records(tmp_path: Path) -> None:
-    load_dataset("digits", tmp_path)
-    records = {record["name"]: record for record in dataset_records(tmp_path)}
-    assert json.loads(json.dumps(records)) == records
-    assert records["digits"]["cached"] is True
-    assert records["cifar10"]["cached"] is False
-    assert records["cifar10"]["get"].startswith("fedbench data prepare cifar10 --data-dir")
-    assert records["hub:PATH"]["num_train"] is None
 
 
 @pytest.mark.parametrize(

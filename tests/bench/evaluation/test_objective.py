@@ -77,31 +77,6 @@ def test_orthogonal_features_have_a_closed_form() -> None:
         assert client == pytest.approx((1.0, expected, 0.0, 1 - 1 / size), abs=1e-9)
 
 
-# Z[i, j] = ((7i + 3j + ij) mod 11) - 5 and views 1/4 (((5i + 2j) mod 3) - 1) away, in three
-# clients; the values are from float64 arithmetic outside this project.
-GRID = torch.tensor([[(7 * i + 3 * j + i * j) % 11 - 5.0 for j in range(4)] for i in range(12)])
-NEAR = GRID + torch.tensor([[((5 * i + 2 * j) % 3 - 1) / 4 for j in range(4)] for i in range(12)])
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        (slice(0, 5), (0.998147, -3.462097, -0.953359, 0.838301)),
-        (slice(5, 9), (0.996741, -3.785504, -1.389359, 0.735652)),
-        (slice(9, 12), (0.998424, -4.004779, -1.183954, 0.706943)),
-        (slice(0, 12), (0.997748, -2.854172, -1.507478, 0.994174)),
-    ],
-)
-def test_known_values(rows: slice, expected: tuple[float, ...]) -> None:
-    client = client_align_unif(GRID[rows], NEAR[rows])
-    assert client == pytest.approx(expected, abs=1e-6)
-    score = objective([client])
-    # Jensen, for weight = temperature
-    assert score["objective"] <= score["rho"] - score["delta_views"]
-    if rows.stop - rows.start == 12:
-        assert score["sep"] == pytest.approx(0.997734, abs=1e-6)
-
-
 @pytest.mark.parametrize("noise", [0.5, 1.2])
 def test_contraction_takes_the_objective_to_zero_and_leaves_sep(noise: float) -> None:
     # z -> m + c (z - m): rho and delta shrink with c^2, their ratio stays.

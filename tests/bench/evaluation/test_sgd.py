@@ -171,10 +171,6 @@ def test_the_encoder_is_trained_as_well() -> None:
     assert not torch.equal(net.tensor("encoder.2.running_mean"), mean)  # in training mode
 
 
-def test_few_images_are_one_batch() -> None:
-    assert tuned(blind_net(), size=9, batch_size=64, epochs=30) > 0.5
-
-
 def test_a_training_that_diverges_is_not_a_number() -> None:
     plain = Net({"encoder": nn.Sequential(nn.Flatten(), nn.Linear(192, 4))})
     assert math.isnan(tuned(plain, lr=1e30))

@@ -10,7 +10,7 @@ from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.backbones import CustomShape, check_output, make_backbone
 from fedbench.bench.nn.foreign import ForeignShape
-from fedbench.bench.system.errors import ConfigError, FedbenchError, PluginError, ResourceError
+from fedbench.bench.system.errors import ConfigError, PluginError, ResourceError
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.layout import Layout
 
@@ -96,20 +96,6 @@ def test_what_a_foreign_net_cannot_do_is_refused(
         make_backbone(ModelConfig.model_validate(fields), shape[0], shape[1:])
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_output_of_no_fixed_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision import models
-
-    class Maps(torch.nn.Conv2d):
-        def __init__(self, **_: object) -> None:
-            super().__init__(3, 4, 3)
-            self.fc = torch.nn.Linear(1, 1)
-
-    monkeypatch.setitem(models._api.BUILTIN_MODELS, "maps", models.resnet18)
-    monkeypatch.setattr(models, "get_model", lambda name, **given: Maps(**given))
-    with pytest.raises(FedbenchError, match=r"\[2, 4, 30, 30\]"):
-        make_backbone(ModelConfig(backbone="torchvision:maps"), 3)
 
 
 def test_a_library_that_is_missing_is_named_with_the_remedy(

@@ -70,18 +70,6 @@ def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
             torch.testing.assert_close(after[name], expected.float(), rtol=within, atol=within)
 
 
-def test_it_works_inside_the_flat_vector_of_a_run() -> None:
-    net = make()
-    binding = Layout.of(net, {"*": Sharing.AVERAGED}).bind(net)
-    trained = binding.layout.num_trained
-    assert trained == sum(p.numel() for p in net.parameters() if p.requires_grad)
-    binding.server.data[:trained] += 1.0
-    ema_update(net, 0.75)
-    gap = net.tensor("projector.weight").detach() - net.tensor("target_projector.weight").detach()
-    torch.testing.assert_close(gap, torch.full_like(gap, 0.75))
-    assert net.tensor("target_projector.weight").data_ptr() >= binding.server.data.data_ptr()
-
-
 def test_copying_takes_buffers_along() -> None:
     net = moved(make())
     copy_to_targets(net)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedbench.bench.system.errors import DataError, ResourceError, StoreError, exhausted
 from fedbench.bench.system.files import (
@@ -167,25 +166,6 @@ def test_limits_are_named(cause: Exception, limit: str) -> None:
     error = exhausted(cause)
     assert isinstance(error, ResourceError)
     assert limit in str(error)
-
-
-@pytest.mark.parametrize(
-    "cause",
-    [
-        OSError(errno.ENOENT, "absent"),
-        RuntimeError("other"),
-        ValueError("can't start new thread"),
-        StoreError("can't allocate memory"),
-    ],
-)
-def test_other_causes_are_not_limits(cause: Exception) -> None:
-    assert exhausted(cause) is None
-
-
-def test_memory_that_torch_does_not_get() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**50, dtype=torch.uint8)
-    assert isinstance(exhausted(caught.value), ResourceError)
 
 
 def test_a_write_without_descriptors_is_no_problem_of_the_store() -> None:

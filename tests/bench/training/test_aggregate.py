@@ -95,21 +95,5 @@ def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: 
     assert torch.equal(theta, client)
 
 
-def test_equal_clients_move_adam_as_one_does() -> None:
-    net = Net({"encoder": nn.Linear(5, 5)})
-    layout = Layout.of(net, {"*": Sharing.AVERAGED})
-    results = []
-    for count in (1, 4):
-        theta = _draw(layout.server_size, "theta")
-        optimizer = ServerOptimizer(ServerConfig(optimizer="adam"), layout.num_trained, "cpu")
-        for index in range(5):
-            aggregate = Aggregate(layout, "cpu")
-            for k in range(count):
-                aggregate.fold(k, 1.0, _draw(layout.server_size, f"client{index}"))
-            aggregate.apply(theta, optimizer)
-        results.append(theta)
-    assert torch.equal(*results)
-
-
 def _draw(size: int, purpose: str) -> Tensor:
     return torch.randn(size, generator=generator(0, purpose)) * 0.05

@@ -14,7 +14,6 @@ import torch
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import Client, Loss, Net
-from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
@@ -129,19 +128,3 @@ def test_a_step_that_reads_the_client_is_refused(
     with pytest.raises(PluginError, match=r"reads client\.id in it") as caught:
         train_in_lanes(setup_of("simclr"), tmp_path, 2)
     assert "client 0, round 0" in "".join(caught.value.__notes__)
-
-
-def test_momentum_that_starts_at_zero_is_momentum_that_is_absent() -> None:
-    weights = [torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2)]
-    new, again = (SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01) for w in weights)
-    weights[1].grad = torch.ones(7)
-    again.step()
-    with torch.no_grad():
-        weights[1].copy_(weights[0])
-    again.restart()
-    for step in range(3):
-        for weight in weights:
-            weight.grad = torch.linspace(step, -step, 7) / 3
-        new.step()
-        again.step()
-        assert torch.equal(weights[0], weights[1])

@@ -262,13 +262,6 @@ def test_what_is_held_out_is_nobodys_and_the_rest_has_clients(name: str) -> None
     assert not np.isin(chosen, legacy.indices).any()
 
 
-def test_a_million_clients() -> None:
-    partition = make_partition(CIFAR10, 10, config("iid", num_clients=1_000_000), seed=0)
-    assert partition.num_clients == 1_000_000
-    assert (partition.sizes == 1).sum() == 50_000
-    assert partition.indices.dtype == np.int32
-
-
 def test_test_shares_follow_the_clients_own_classes() -> None:
     train, test = skewed_labels(997, 6), skewed_labels(500, 6)
     partition = make_partition(train, 6, config("hsu", num_clients=9, multiply_prior=False), seed=0)

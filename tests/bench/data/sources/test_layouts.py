@@ -613,13 +613,6 @@ def test_what_is_no_file_of_images(content: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_without_its_kind(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").touch()
-    for path, kind in ((tmp_path, "folder:"), (tmp_path / "x.csv", "file:")):
-        with pytest.raises(ConfigError, match=kind):
-            load_dataset(str(path), tmp_path / "data")
-
-
 def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     name = one_csv(tmp_path / "set")
     split = split_data(name, data_dir=tmp_path / "data")

@@ -22,7 +22,7 @@ from PIL import Image
 
 from fedbench.bench.data import datasets
 from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
 
@@ -246,34 +246,3 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
     revision = load_dataset(f"file:{images}", tmp_path / "data").revision
     monkeypatch.setattr(datasets, "REVISIONS", {revision: "fashion-mnist"})
     assert load_dataset("fashion-mnist", tmp_path / "data").class_names[9] == "Ankle boot"
-
-
-def test_a_download_that_fails_says_why_and_where_files_belong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torchvision's error has the file in its first line, and the reason only below it."""
-    from torchvision.datasets import FashionMNIST
-
-    def fail(self: object, *_: object, **__: object) -> None:
-        raise RuntimeError("Error downloading a.gz:\nTried https://x.test, got:\nbad checksum\n")
-
-    monkeypatch.setattr(FashionMNIST, "__init__", fail)
-    monkeypatch.setattr(torchvision_sets, "DEBIAN", {})  # this machine may have the package
-    with pytest.raises(DataError) as caught:
-        prepare("fashion-mnist", tmp_path)
-    assert "bad checksum" in str(caught.value)
-    assert str(Path("raw", "FashionMNIST", "raw")) in str(caught.value)
-
-
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    odd = os.fsdecode(b"caf\xe9")
-    folder = image_folder(tmp_path / "set")
-    (folder / "train/a" / f"{odd}.png").write_bytes(GOOD)
-    # The name of an image is nowhere recorded.
-    assert len(load_dataset(f"folder:{folder}", tmp_path / "data").train_labels) == 3
-    (folder / "train/a" / f"{odd}.png").unlink()
-    for split in ("train", "test"):
-        (folder / split / "a").rename(folder / split / odd)
-    assert r"caf\xe9" in refused(f"folder:{folder}", tmp_path / "data")
-    (tmp_path / odd).mkdir()
-    assert r"caf\xe9" in refused(f"folder:{tmp_path / odd}", tmp_path / "data")
