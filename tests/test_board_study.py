@@ -177,16 +177,6 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
     assert lost["difference"].to_dict() == pytest.approx({"simclr": 0.0, "byol": 5.0}, abs=1e-9)
 
 
-class Curves:
-    """Curves whose loss after each round is that of the row."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        self._loss = {row.row_id: row.final_loss for row in rows}
-
-    def curve(self, row_id: str) -> list[dict[str, Any]]:
-        return [{"loss": self._loss[row_id]} for _ in range(12)]
-
-
 def test_a_rule_is_confirmed_by_its_order_and_its_regret(
     study: Any, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,9 +206,6 @@ def test_a_rule_is_confirmed_by_its_order_and_its_regret(
     assert tests.loc["loss > objective", "verdict"] == "confirmed"
     assert tests.loc["loss+sep > loss", "verdict"] == "refuted"
     assert tests.loc["objective+sep > objective", "verdict"] == "not confirmed"
-    halving = module.halving(Curves(rows), rows)
-    assert halving["halving"].tolist() == pytest.approx([0.0] * 5)
-    assert (halving["4 random"] > 0).all()
     assert module.outcome([])[0].empty
 
 

@@ -22,7 +22,7 @@ from fedbench.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "cluster"
-SCRIPTS = sorted(FOLDER.glob("*.sh"))
+SCRIPTS = sorted([*FOLDER.glob("*.sh"), ROOT / ".github" / "check-results.sh"])
 BIN = Path(sys.executable).parent
 
 
@@ -89,9 +89,3 @@ def errors_of(job: Any) -> list[str]:
 
 def test_the_job_for_kubernetes_fits_its_schema() -> None:
     assert errors_of(job()) == []
-
-
-def test_the_page_names_every_file() -> None:
-    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    for path in FOLDER.iterdir():
-        assert f"(cluster/{path.name})" in text

@@ -102,11 +102,6 @@ def execute(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_there_are_commands() -> None:
-    assert len(commands()) >= 12
-    assert len(blocks("python")) == 3
-
-
 def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 700
 

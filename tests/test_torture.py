@@ -45,18 +45,3 @@ def test_no_damaged_byte_is_used_silently(tmp_path: Path) -> None:
     assert bad == []
     unnoticed = [name for name, number in noticed.items() if not number]
     assert unnoticed == ["leaderboard.parquet"]  # its rows come from their own files then
-
-
-def test_a_reader_that_uses_damage_is_reported(tmp_path: Path) -> None:
-    """The script can fail: plain reading is silent, and parsing without a check is a traceback."""
-    folder = tmp_path / "files"
-    folder.mkdir()
-    (folder / "a").write_bytes(b"7" * 600)
-    for use, outcome in (
-        (lambda f: (f / "a").read_bytes(), "silent"),
-        (lambda f: [int(text) for text in ((f / "a").read_text()[:600:60])][9], "traceback"),
-    ):
-        kind = flips.Kind(folder, "a", use)
-        outcomes, lines = flips.attack(kind, 30, random.Random(0), tmp_path)
-        assert outcomes[outcome] > 0
-        assert len(lines) == outcomes["silent"] + outcomes["traceback"]

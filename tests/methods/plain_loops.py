@@ -125,13 +125,8 @@ def byol(
     hidden_dim: int,
     projection_dim: int,
     ema_decay: float,
-    stop_gradient: bool = True,
 ) -> Curve:
-    """Train an encoder to predict what a slowly following copy says about the other view.
-
-    With the fault `stop_gradient=False` the encoder takes the place of its copy and is trained on
-    both sides of the prediction.
-    """
+    """Train an encoder to predict what a slowly following copy says about the other view."""
     heads = plan.generator(0)
     projector = nn.Sequential(
         *_hidden(_width(encoder, images), hidden_dim, heads),
@@ -143,8 +138,8 @@ def byol(
 
     def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
         first, second = (view(k, batch, draws) for k in (0, 1))
-        with torch.set_grad_enabled(not stop_gradient):
-            goals = [(target if stop_gradient else online)(seen) for seen in (first, second)]
+        with torch.no_grad():
+            goals = [target(seen) for seen in (first, second)]
         one = F.cosine_similarity(predictor(online(first)), goals[1], dim=1)
         two = F.cosine_similarity(predictor(online(second)), goals[0], dim=1)
         return {"prediction": -(one.mean() + two.mean()) / 2}
@@ -175,14 +170,11 @@ def orchestra(
     global_lr: float,
     global_momentum: float,
     global_weight_decay: float,
-    rotation_weight: float = 1.0,
 ) -> Curve:
     """Train the encoder of the only client to agree with its slow copy about global clusters.
 
     Before the first round the client fills its memory and clusters it, without any training. The
     views are two of the image and one that is turned by a multiple of 90 degrees.
-
-    With the fault `rotation_weight=0` nothing is learnt from turned images.
     """
     heads, chance = plan.generator(0), plan.generator(1)
     projector = nn.Sequential(
@@ -239,7 +231,7 @@ def orchestra(
         agreement = -(wanted * (scores / temperature).log_softmax(dim=1)).sum(dim=1).mean()
         turning = F.cross_entropy(rotation(online(turned)), turns)
         remember(goal)
-        return {"clusters": agreement, "rotation": rotation_weight * turning}
+        return {"clusters": agreement, "rotation": turning}
 
     def after_step() -> None:
         _follow(target, online, ema_decay)

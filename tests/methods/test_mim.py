@@ -13,7 +13,7 @@ from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import Batch, Client, DataSpec, Net
 from fedbench.bench.nn import Backbone, ViT, patch_side, patches, sine_positions
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.system.errors import ConfigError, DataError, PluginError
+from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.mim import MaskedImages, PatchDecoder, patch_error
@@ -141,7 +141,3 @@ def test_refusals() -> None:
         patch_side((7, 5))
     with pytest.raises(DataError, match="32x32"):
         vit().make()(torch.zeros(1, 3, 16, 16))
-    net = of_one_seed(MaskedImages(), vit())
-    net.remote = frozenset({"decoder"})
-    with pytest.raises(PluginError, match="'decoder'"):
-        net.call("decoder", "restore", torch.zeros(1))

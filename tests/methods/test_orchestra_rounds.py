@@ -49,18 +49,6 @@ def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
     assert trainer.total_rounds == setup.config.federation.num_rounds + 1
 
 
-def test_a_clients_memory_does_not_reach_the_next_client(tmp_path: Path) -> None:
-    setup = setup_of(shares=[list(range(60)), list(range(60, 65)), [65]])
-    alone, _ = run_client(ClientRunner(setup, CPU, tmp_path / "a"), setup, 1, 1, epochs=1)
-    runner = ClientRunner(setup, CPU, tmp_path / "b")
-    run_client(runner, setup, 0, 1, epochs=2)
-    after, _ = run_client(runner, setup, 1, 1, epochs=1)
-    assert torch.equal(alone.extras["centroids"], after.extras["centroids"])
-    assert len(alone.extras["centroids"]) == 2  # 5 rows
-    idle, _ = run_client(runner, setup, 2, 1, epochs=0)
-    assert idle.extras == {}
-
-
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_private_rows_depend_on_one_image_each_and_on_the_received_net(
     norm: str, tmp_path: Path

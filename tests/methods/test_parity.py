@@ -53,10 +53,6 @@ FURTHER: Mapping[str, Mapping[str, Any]] = {
     "orchestra": {"method.num_local_clusters": 16, "method.num_global_clusters": 8}
 }
 METHODS = ("simclr", "simsiam", "byol", "orchestra")
-FAULTS: Sequence[tuple[str, Mapping[str, Any]]] = (
-    ("byol", {"stop_gradient": False}),
-    ("orchestra", {"rotation_weight": 0.0}),
-)
 
 FALSE_ALARM = 0.01
 """Chance that any point of the four methods fails although harness and loop agree."""
@@ -86,15 +82,9 @@ class Verdict(NamedTuple):
 def compare(harness: np.ndarray, loop: np.ndarray, level: float) -> Verdict:
     """Compare two curves, each (seeds, rounds), at a level for each round.
 
-    If both sides have the same distribution, the difference of their means over n seeds has the
-    standard error s sqrt(2 / n). The variance s^2 of one run is pooled over sides and rounds,
-    since the few runs of one round may happen to be nearly equal.
-
-    Were the rounds independent, R of them would give 2 (n - 1) R degrees of freedom; but a run that
-    is ahead stays ahead. A mean of variances with the covariance matrix C between rounds has, by
-    Satterthwaite's rule of matching two moments, 2 (n - 1) tr(C)^2 / tr(C C) of them: 2 (n - 1) for
-    rounds that move together, R times as many for independent ones. The estimate of C has rank
-    2 (n - 1) at most, which makes the count too small rather than too large.
+    The difference of means over n seeds has the standard error s sqrt(2 / n), with the variance s^2
+    pooled over sides and rounds. Rounds with the covariance matrix C have, by Satterthwaite's rule,
+    2 (n - 1) tr(C)^2 / tr(C C) degrees of freedom: a run that is ahead stays ahead.
     """
     seeds = len(harness)
     residuals = np.concatenate([side - side.mean(axis=0) for side in (harness, loop)])
@@ -164,14 +154,12 @@ def _harness_run(spec: str, seed: int) -> Measured:
 
 
 @cache
-def plain_runs(spec: str, *faults: tuple[str, Any]) -> tuple[Mapping[str, dict[int, float]], ...]:
+def plain_runs(spec: str) -> tuple[Mapping[str, dict[int, float]], ...]:
     """Curves of the plain loop, one run per seed, with the settings of the harness."""
-    return tuple(_plain_run(spec, measured, dict(faults)) for measured in harness_runs(spec))
+    return tuple(_plain_run(spec, measured) for measured in harness_runs(spec))
 
 
-def _plain_run(
-    spec: str, measured: Measured, faults: Mapping[str, Any]
-) -> Mapping[str, dict[int, float]]:
+def _plain_run(spec: str, measured: Measured) -> Mapping[str, dict[int, float]]:
     config = measured.config
     dataset = open_dataset(config, None)
     setup = Setup.of(config, dataset, partition_of(dataset, config))
@@ -208,7 +196,7 @@ def _plain_run(
             view,
             plan,
             after_round,
-            **{**hyperparameters, **faults},
+            **hyperparameters,
         )
     by_round = partial(enumerate, start=1)
     parts = {name: dict(by_round(values)) for name, values in curve.parts.items()}
@@ -243,12 +231,3 @@ def test_the_harness_learns_as_a_plain_loop_does(spec: str) -> None:
     for runs in ([one.curves for one in measured], loops):
         first, last = (np.mean([one["loss"][r] for one in runs]) for r in (1, ROUNDS))
         assert first - last > found["loss"].allowed
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("spec", "fault"), FAULTS, ids=str)
-def test_a_planted_fault_is_noticed(spec: str, fault: Mapping[str, Any]) -> None:
-    verdict = verdicts(harness_runs(spec), plain_runs(spec, *fault.items()))["loss"]
-    assert (verdict.gaps > verdict.allowed).any(), verdict

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, DataSpec, Net
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.seeding import generator, scope
@@ -42,18 +42,3 @@ def test_loss_is_the_cross_entropy_of_the_drawn_turns() -> None:
         total -= logits[turn] - math.log(sum(math.exp(v) for v in logits))
     assert float(out.total.detach()) == pytest.approx(total / 6, rel=1e-5)
     assert out.features[0].shape == (6, 16)  # width 4, doubled twice
-
-
-def test_turns_are_drawn_anew_and_all_four_occur() -> None:
-    rng = generator(0, "client")
-    method = RotPred(hidden_dim=8, projection_dim=8)
-    net = make(method)
-    image = torch.randint(256, (1, 3, 8, 8), generator=generator(0, "x"), dtype=torch.uint8)
-    data = ClientData(image.repeat(64, 1, 1, 1), torch.full((64,), -1))
-    seen = []
-    net["encoder"].register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
-    for _ in range(2):
-        for x in data.ordered("rot", rng):
-            loss_of(method, net, batch_of(x), Client(0, 0, rng))
-    assert len(torch.unique(seen[0], dim=0)) == 4
-    assert not torch.equal(seen[0], seen[1])

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +64,17 @@ class Kind:
     use: Callable[[Path], Any]
 
 
-class Warned(logging.Handler):
-    """Notes that fedbench has warned of something."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.seen = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note a record."""
-        self.seen = True
-
-
 @contextmanager
-def warnings_seen() -> Iterator[Warned]:
+def warnings_seen() -> Iterator[list[logging.LogRecord]]:
     """Collect fedbench's warnings instead of printing them."""
-    logger, handler = logging.getLogger("fedbench"), Warned()
-    logger.addHandler(handler)
+    logger, queue = logging.getLogger("fedbench"), BufferingHandler(10**6)
+    queue.setLevel(logging.WARNING)
+    logger.addHandler(queue)
     propagate, logger.propagate = logger.propagate, False
     try:
-        yield handler
+        yield queue.buffer
     finally:
-        logger.removeHandler(handler)
+        logger.removeHandler(queue)
         logger.propagate = propagate
 
 
@@ -119,7 +109,7 @@ def attack(
     shutil.copytree(kind.folder, copy)
     with warnings_seen() as first:
         expected = kind.use(copy)
-    assert not first.seen
+    assert not first
     for _ in range(number):
         shutil.rmtree(copy)
         shutil.copytree(kind.folder, copy)
@@ -128,10 +118,7 @@ def attack(
         with warnings_seen() as warned:
             try:
                 value = kind.use(copy)
-                if value != expected:
-                    outcome = "silent"
-                else:
-                    outcome = "redone" if warned.seen else "unchanged"
+                outcome = "silent" if value != expected else "redone" if warned else "unchanged"
             except FedbenchError:
                 outcome = "refused"
             except Exception as err:

@@ -100,9 +100,3 @@ def test_a_workflow_pins_its_actions_and_has_few_rights(path: Path) -> None:
         assert "github.event" not in each  # nobody's text becomes a command
     if "workflow_run" in workflow[True]:  # it may write, so it takes no code
         assert not [each for each in uses if "checkout" in each]
-
-
-def test_shell_scripts_are_sound() -> None:
-    shellcheck = BIN / "shellcheck"  # of the extra dev
-    done = subprocess.run([shellcheck, SCRIPT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout

@@ -103,15 +103,6 @@ def test_croissant_describes_what_can_be_read(released: Path, board: Store) -> N
     assert {name.partition("/")[2] for name in records[0]} == {*Row.model_fields, "curve_json"}
 
 
-def test_the_card_names_licence_columns_and_contents(released: Path) -> None:
-    card = (released / "README.md").read_text()
-    assert "| method | simclr | 4 |" in card
-    assert "CC0-1.0" in card
-    for name in Row.model_fields:
-        assert f"| {name} |" in card
-    assert "license: CC0-1.0" in (released / "CITATION.cff").read_text()
-
-
 def test_names_of_strangers_are_text(board: Store, tmp_path: Path) -> None:
     """Neither a terminal nor a browser takes a name for a command."""
     store = Store(tmp_path / "store")

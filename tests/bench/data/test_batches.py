@@ -79,14 +79,6 @@ def test_order_and_augmentation_have_draws_of_their_own() -> None:
     assert all(torch.equal(a.labels, b.labels) for a, b in zip(one, three, strict=True))
 
 
-def test_more_images_than_one_chunk() -> None:
-    data = ClientData(torch.zeros(1300, 1, 4, 4, dtype=torch.uint8), torch.arange(1300))
-    made = batches(data, size=100)
-    assert [len(b.labels) for b in made] == [100] * 13
-    assert len(set(torch.cat([b.labels for b in made]).tolist())) == 1300
-    assert [len(b.labels) for b in batches(data, size=700)] == [700, 600]
-
-
 def test_choosing_and_relabelling() -> None:
     data = make_data(5)
     chosen = data.relabel(torch.tensor([9, -1, 7, -1, 5]), torch.tensor([1, 0, 1, 0, 1]).bool())

@@ -58,12 +58,6 @@ def test_effective_rank_by_the_full_decomposition(shape: tuple[int, int]) -> Non
     assert effective_rank(features) == pytest.approx(expected, rel=1e-5)
 
 
-def test_effective_rank_of_equal_directions_is_their_number() -> None:
-    # +-e_1 ... +-e_5: centred, five equal singular values.
-    corners = torch.cat([torch.eye(5), -torch.eye(5)])
-    assert effective_rank(corners) == pytest.approx(5.0)
-
-
 def test_non_finite_features_have_no_verdict() -> None:
     features = gaussian(10, 3)
     features[4, 1] = math.nan

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,15 +36,6 @@ def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(batch_si
 def test_extract_for_encoders_of_unit_images() -> None:
     features = extract(mean_and_first, IMAGES, device="cpu", view="unit")
     np.testing.assert_allclose(features[:, 1].numpy(), IMAGES[:, 0, 0, 0] / 255, atol=1e-6)
-
-
-def test_extract_reads_memory_maps_and_its_features_can_be_trained_on(tmp_path: Path) -> None:
-    np.save(tmp_path / "images.npy", IMAGES)
-    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    features = extract(mean_and_first, mapped, device="cpu", batch_size=4)
-    weight = torch.ones(2, 1, requires_grad=True)
-    (features @ weight).sum().backward()
-    torch.testing.assert_close(weight.grad, features.sum(0)[:, None])
 
 
 def test_a_method_whose_features_are_no_rows_is_refused() -> None:

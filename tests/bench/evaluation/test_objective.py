@@ -15,7 +15,6 @@ from fedbench.bench.evaluation.objective import (
     client_statistics,
     objective,
 )
-from fedbench.bench.evaluation.suite import _over_clients
 from fedbench.bench.system import seeding
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
@@ -159,10 +158,3 @@ def test_projections_that_are_not_finite_are_refused() -> None:
     ones = torch.ones(3, 2)
     with pytest.raises(NonFiniteFeaturesError):
         client_align_unif(ones, ones * math.nan)
-
-
-def test_over_clients_sep_is_the_ratio_of_the_means() -> None:
-    rows = [{"rho": 0.9, "delta_views": 0.1, "sep": 8 / 9}, {"rho": 0.3, "delta_views": 0.2}]
-    metrics = _over_clients(rows)
-    assert metrics["sep"] == pytest.approx(1 - 0.15 / 0.6)
-    assert "sep" not in _over_clients([{"rho": 0.0, "delta_views": 0.0, "sep": 1.0}])

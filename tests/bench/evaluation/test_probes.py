@@ -324,5 +324,4 @@ def test_classes_without_images_or_direction_are_left_out() -> None:
 def test_histogram() -> None:
     edges, counts = histogram(torch.tensor([0.0, 4.9, 5.0, 90.0, 180.0]))
     assert edges.tolist() == [5.0 * i for i in range(37)]
-    assert counts.sum() == 5
     assert (counts[0], counts[1], counts[18], counts[35]) == (2, 1, 1, 1)

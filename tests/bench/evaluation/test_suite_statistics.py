@@ -92,17 +92,3 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     }
     assert {name: figures[name] for name in reported} == reported
     assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
-
-
-def test_statistics_do_not_depend_on_the_number_of_threads() -> None:
-    setup = setup_of()
-    net = setup.make_net()
-    threads: list[int] = []
-    norms(net)[0].register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        fill_statistics(setup, net, CPU)
-        assert (set(threads), torch.get_num_threads()) == ({1}, 2)
-    finally:
-        torch.set_num_threads(before)

@@ -12,7 +12,6 @@ import torch
 import fedbench
 from fedbench.bench.config import row_id
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.evaluation.metrics import get
 from fedbench.bench.evaluation.probes import Splits
 from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
@@ -62,12 +61,6 @@ def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:
     assert len({of(), of(here), of("digits"), of(here, "digits")}) == 4
     assert of(here, "digits") == of("digits", here)
     assert of() == row_id(config, "0")
-
-
-def test_metrics_on_other_data_are_compared_by_its_content() -> None:
-    metric = get("transfer_fashion_mnist_linear_acc")
-    assert metric is not None
-    assert {"transfer", "linear_l2"} <= {*metric.reads}
 
 
 def test_gray_images_get_the_channels_of_the_encoder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.data.batches import ClientData, SecondBatches
+from fedbench.bench.data.batches import ClientData
 from fedbench.bench.method import (
     AddOn,
     Batch,
@@ -129,14 +129,6 @@ def test_a_second_batch_moves_no_other_draw(tmp_path: Path) -> None:
         for spec in ("simclr", "simclr+watching")
     )
     assert torch.equal(all_tensors(plain), all_tensors(watching))
-
-
-def test_second_batches_are_all_images_before_any_comes_again() -> None:
-    images = torch.arange(7, dtype=torch.uint8)[:, None, None, None].expand(7, 1, 8, 8)
-    source = SecondBatches(images.contiguous(), ("unit",), torch.Generator().manual_seed(0))
-    drawn = torch.cat([source.next(3)[0] for _ in range(7)])[:, 0, 0, 0]
-    counts = [(drawn[start : start + 7] * 255).round().int().tolist() for start in (0, 7, 14)]
-    assert [sorted(part) for part in counts] == [list(range(7))] * 3
 
 
 def test_pre_round_sum_up_and_are_counted(tmp_path: Path) -> None:

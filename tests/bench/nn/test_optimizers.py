@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -62,22 +60,3 @@ def test_bits_and_states_are_those_of_torch(case: str) -> None:
         )
         assert actual.keys() == expected.keys()
         assert all(torch.equal(actual[key], expected[key]) for key in actual)
-
-
-@pytest.mark.extended
-def test_training_does_not_start_the_compiler() -> None:
-    """The compiler would cost two to three seconds in every process."""
-    code = (
-        "import sys, torch\n"
-        "from fedbench.bench import api\n"
-        "from fedbench.bench.runs import execute\n"
-        "from fedbench.bench.training import client, workers\n"
-        "from fedbench.bench.nn.optimizers import SGD, Adam\n"
-        "for make in (SGD, Adam):\n"
-        "    p = torch.ones(2, requires_grad=True)\n"
-        "    p.sum().backward()\n"
-        "    make([p], lr=0.1).step()\n"
-        "print(sorted({'torch._dynamo', 'scipy', 'pandas', 'sklearn', 'ray'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.target import (
     add_targets,
-    copy_to_targets,
     ema_update,
-    has_batch_norm,
     keep_within_round,
     restored_buffers,
 )
@@ -70,13 +68,6 @@ def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
             torch.testing.assert_close(after[name], expected.float(), rtol=within, atol=within)
 
 
-def test_copying_takes_buffers_along() -> None:
-    net = moved(make())
-    copy_to_targets(net)
-    online = state(net["encoder"])
-    assert all(torch.equal(v, online[k]) for k, v in state(net["target_encoder"]).items())
-
-
 def test_a_training_pass_leaves_no_trace_in_restored_buffers() -> None:
     net = make()
     before = state(net)
@@ -88,11 +79,6 @@ def test_a_training_pass_leaves_no_trace_in_restored_buffers() -> None:
         assert not torch.equal(net.tensor(name), before[name])
     assert all(torch.equal(value, before[name]) for name, value in state(net).items())
     assert [buffer.data_ptr() for buffer in net.buffers()] == places
-
-
-def test_only_batch_norm_counts_as_batch_norm() -> None:
-    assert has_batch_norm(make())
-    assert not has_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)))
 
 
 def test_hidden_parts_are_neither_shared_nor_lost() -> None:

@@ -148,13 +148,3 @@ def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(save({"a": torch.arange(5)}, {"x": "1"}))
     with pytest.raises(ValueError, match="no checksum"):
         read(tmp_path / "a")
-
-
-@pytest.mark.parametrize("end", [0, 5, 30, -1])
-def test_a_torn_file_is_noticed(tmp_path: Path, end: int) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(encode({}, TENSORS)[:end])
-    with pytest.raises(ValueError, match=r"checksum|empty"):
-        read(path)
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "absent")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.system.errors import DataError, ResourceError, StoreError, exhausted
+from fedbench.bench.system.errors import ResourceError, StoreError, exhausted
 from fedbench.bench.system.files import (
     atomic_write_bytes,
     atomic_write_text,
@@ -32,12 +32,6 @@ def test_writes_create_folders_and_replace(tmp_path: Path) -> None:
     atomic_write_text(path, "zweite Größe\r\n")
     assert path.read_bytes() == "zweite Größe\r\n".encode()
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
-
-
-def test_the_caller_chooses_the_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="file, not a folder"):
-        atomic_write_bytes(tmp_path / "file" / "x", b"", error=DataError)
 
 
 def test_a_kill_at_any_moment_leaves_an_old_or_a_new_file(tmp_path: Path) -> None:

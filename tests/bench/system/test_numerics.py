@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -44,14 +44,6 @@ def test_the_record_is_stable() -> None:
         with torch.no_grad():
             assert measure() == here
     assert (torch.get_num_threads(), len(keep)) == (threads, 29)
-
-
-def test_the_text_tells_records_apart() -> None:
-    here = measure()
-    assert str(here).startswith(f"{platform.machine()} ")
-    assert f"torch {torch.__version__}, cpu, " in str(here)
-    for name in asdict(here):
-        assert str(replace(here, **{name: "other"})) != str(here)
 
 
 CAPS = {  # variable, read once when a process starts, and field

@@ -22,8 +22,6 @@ from fedbench.bench.system.regime import check_precision, products, reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import workers
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.tuning.job import Job
-from fedbench.bench.tuning.ray.trial import train
 
 CPU = torch.device("cpu")
 
@@ -105,21 +103,6 @@ def test_a_gpu_is_reproducible_inside_the_block_only(monkeypatch: pytest.MonkeyP
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial process of Ray with a quarter of a GPU."""
-
-    class Context:
-        def get_assigned_resources(self) -> dict[str, float]:
-            return {"CPU": 1.0, "GPU": 0.25}
-
-    monkeypatch.setattr("ray.get_runtime_context", Context)
-    monkeypatch.setattr("ray.get_gpu_ids", lambda: ["0"])
-    config = tiny_config("simclr")
-    setup = tiny_setup(config)
-    job = Job("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
-    train({"job": job})
-
-
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process, from its first message to its answer."""
     config = tiny_config("simclr")
@@ -159,7 +142,6 @@ def place(tmp_path: Path, **fields: Any) -> Place:
 PROCESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "run": lambda tmp_path, _: execute(tiny_config("simclr"), Origin(), place(tmp_path)),
     "worker": worker,
-    "trial": trial,
     "estimate": lambda tmp_path, _: Estimator(device="cuda")(tiny_config("simclr")),
     "untrained": lambda tmp_path, _: untrained_figures(
         tiny_config("simclr"), tiny_setup(tiny_config("simclr")).dataset, "cuda"

@@ -130,14 +130,6 @@ def test_tensors_that_cannot_travel_are_refused() -> None:
         Layout.of(flat, {"*.bias": Sharing.OWN_ROW, "*": Sharing.AVERAGED})
 
 
-def test_tensors_are_found_by_their_full_name() -> None:
-    net = make_net()
-    assert net.tensor("encoder.1.running_mean").shape == (2,)
-    for name in ("encoder.7.weight", "nothing", "encoder", "encoder.0.weigth", "a.b.c"):
-        with pytest.raises(PluginError, match=f"no tensor '{name}'"):
-            net.tensor(name)
-
-
 @pytest.mark.parametrize("learning", [True, False])
 def test_the_wire_meters_activations_and_gradients(learning: bool) -> None:
     """An example sends its code up and gets an answer; gradients go back: 16 L bytes in all."""

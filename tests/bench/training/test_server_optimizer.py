@@ -92,11 +92,6 @@ def test_adam_is_torchs_on_the_negated_change(lr: float) -> None:
     torch.testing.assert_close(run(ServerConfig(optimizer="adam", lr=lr)), theta.detach())
 
 
-def test_given_constants_replace_the_rules_own() -> None:
-    given = ServerOptimizer(ServerConfig(optimizer="yogi", beta2=0.5, epsilon=0.1), 1, "cpu")
-    assert (given.beta2, given.epsilon) == (0.5, 0.1)
-
-
 @pytest.mark.parametrize("name", ["momentum", "adam", "yogi", "adagrad"])
 def test_state_can_be_carried_over(name: Any) -> None:
     config = ServerConfig(optimizer=name, lr=0.1)

@@ -97,27 +97,6 @@ def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: st
         assert moved.any() == (source != "hsu")
 
 
-def test_rotated_images_are_turned_once_and_are_everyones() -> None:
-    values = {"data__partition": "rotation", "data__alpha": 0.1}
-    first = tiny_setup(tiny_config("simclr", **values))
-    (path,) = first.dataset.path.glob(f"rotated-{first.partition.hash}.safetensors")
-    written = path.stat().st_mtime_ns
-    other = tiny_setup(tiny_config("supervised", **values))
-    assert path.stat().st_mtime_ns == written
-    assert np.array_equal(first.images, other.images)
-    angles = first.partition.angles
-    assert angles is not None
-    turned = (first.images != first.dataset.train_images).any(axis=(1, 2, 3))
-    assert turned.mean() > 0.9
-    upright = tiny_setup(tiny_config("simclr"))
-    assert np.array_equal(first.dataset.test_images, upright.dataset.test_images)
-    for k in range(4):
-        chosen = first.partition.client(k)
-        assert torch.equal(
-            first.client_data(k, "cpu").images, torch.from_numpy(np.array(first.images[chosen]))
-        )
-
-
 @pytest.mark.parametrize("spec", SPECS)
 def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
     """This pairs gains over the untrained encoder, and differences of methods, by seed."""

@@ -98,21 +98,6 @@ def test_clients_count_equally_or_by_their_examples(tmp_path: Path, weighting: s
     torch.testing.assert_close(trainer.vector, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_only_rows_of_the_cohort_change(tmp_path: Path) -> None:
-    config = tiny_config("simclr+uv", federation__participation=0.5, federation__num_rounds=1)
-    trainer = train(tiny_setup(config), tmp_path)
-    (slot,) = trainer.layout.rows
-    before, after = (
-        v[slot.start : slot.stop].view(slot.shape) for v in (trainer.initial, trainer.vector)
-    )
-    cohort = trainer._cohort(0, RoundPlan(1))
-    assert len(cohort) == 2
-    for k in range(4):
-        same = torch.allclose(before[k], after[k], atol=1e-6)  # rows are normalised again
-        assert same == (k not in cohort)
-    torch.testing.assert_close(after.norm(dim=1), torch.ones(4))
-
-
 def test_cohorts_are_drawn_without_replacement_from_those_with_data(tmp_path: Path) -> None:
     shares: list[Sequence[int]] = [[], *([k] for k in range(10)), []]
     config = tiny_config("simclr", federation__participation=0.5, data__num_clients=12)

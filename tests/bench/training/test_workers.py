@@ -26,11 +26,11 @@ from fedbench.bench.system.errors import (
     rebuild,
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.fork_server import CAN_FORK
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
+from fedbench.bench.training.workers import WorkerPool, WorkerSpec
 
 CPU = torch.device("cpu")
 
@@ -99,17 +99,6 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     resumed = train(setup, folder)
     assert resumed.resumes == 1
     assert_same_run(whole, resumed)
-
-
-def test_this_process_says_which_client_failed(tmp_path: Path) -> None:
-    setup = tiny_setup(CONFIG)
-    runner = ClientRunner(setup, CPU, tmp_path)
-    executor = InProcess(runner)
-    server = runner.binding.server.data.clone()
-    with pytest.raises(IndexError) as caught:
-        list(executor.train([Task(99, 7, RoundPlan(1))], server))
-    assert caught.value.__notes__ == ["client 99, round 7"]
-    executor.close()
 
 
 def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
