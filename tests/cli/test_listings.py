@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,27 +79,6 @@ def test_unreadable_rows_are_warnings(call: Call, tmp_path: Path) -> None:
     assert answer.code == 0
     assert answer.err.startswith("warning: ")
     assert "0" * 20 in answer.err
-
-
-def test_forced_colour_draws_a_table(
-    call: Call, store: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "70")
-    drawn = call("leaderboard", "--store", store).out
-    assert "\x1b[" in drawn
-    assert "linear %" in drawn
-    table, _, below = drawn.partition("no room for ")
-    assert "minutes" not in table
-    assert "minutes" in below
-    assert max(map(len, _without_escapes(table).splitlines())) <= 70
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[" not in call("leaderboard", "--store", store).out
-
-
-def _without_escapes(text: str) -> str:
-
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @pytest.mark.parametrize("kind", ["methods", "presets", "grids", "spaces", "datasets"])

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedbench import describe, open_store, resolve
 from fedbench.bench.config.overrides import parse_override
 
@@ -53,22 +51,6 @@ def test_a_table_with_short_ids_that_other_commands_take(call: Call) -> None:
     assert answer.err.strip() == f"2 of {len(ROWS)} runs; --limit shows more"
     short = lines[0].split()[0]
     assert open_store(STORE).find(short).row_id.startswith(short)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--method", "spectrall"), "unknown method of a stored run 'spectrall'; did you mean"),
-        (("--where", "data.alpa=1"), "'data.alpa'; did you mean"),
-        (("--where", "nonsense"), "--where"),
-        (("--status", "broken"), "'broken'"),
-    ],
-)
-def test_slips_are_named(words: tuple[str, ...], message: str, call: Call) -> None:
-    answer = call("runs", "--store", str(STORE), *words)
-    assert answer.code == 2
-    assert message in answer.err.splitlines()[0]
-    assert len(answer.err.splitlines()) <= 2  # the parser's own errors name the help, too
 
 
 def test_a_run_in_full(call: Call) -> None:

@@ -18,7 +18,6 @@ from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
-from fedbench.bench.nn import optimizers
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -187,21 +186,3 @@ def test_planted_faults_are_found(fault: str, tmp_path: Path) -> None:
     planted = mock.patch("fedbench.methods.simclr.nt_xent", FAULTS[fault])
     with planted, FakeGPU(), pytest.raises((DeviceMismatchError, TypeError)):
         trained(setup_of("simclr"), CUDA, tmp_path)
-
-
-def test_sgd_is_fused_on_a_gpu() -> None:
-    def steps(device: torch.device) -> list[torch.Tensor]:
-        rng = torch.Generator().manual_seed(0)
-        tensors = [torch.randn(n, generator=rng).to(device).requires_grad_() for n in (5, 3)]
-        optimizer = optimizers.SGD(tensors, lr=0.1, momentum=0.9, weight_decay=0.01)
-        for last in (1, 2, 2, 2):  # the second has no momentum yet when the first has some
-            for tensor in tensors[:last]:
-                tensor.grad = tensor.detach() ** 2
-            optimizer.step()
-        return [tensor.detach().cpu() for tensor in tensors]
-
-    with FakeGPU() as gpu:
-        there = steps(CUDA)
-        names = [name.partition(" ")[0] for name, _, _ in gpu.signature]
-        assert names.count("_fused_sgd_") == 3
-    torch.testing.assert_close(there, steps(torch.device("cpu")))

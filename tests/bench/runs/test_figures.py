@@ -18,7 +18,6 @@ from fedbench.bench.runs.export import load_run
 from fedbench.bench.runs.figures import figures, measure, project
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.checksums import parse_json
-from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config
 
@@ -108,10 +107,3 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     before = [file.read_bytes() for file in again.files]
     figures([ids["central-ae"]], tmp_path / "one", store=store)
     assert before == [file.read_bytes() for file in again.files]
-
-
-def test_errors(store: Store, tmp_path: Path) -> None:
-    for error, run_ids in ((StoreError, ["f" * 20]), (ConfigError, [])):
-        with pytest.raises(error):
-            figures(run_ids, tmp_path / "none", store=store)
-        assert not (tmp_path / "none").exists()

@@ -164,14 +164,6 @@ def test_a_rank_that_is_gone_is_shrinkage_too() -> None:
     assert not shrinkage_of({"spread": {**figures, "effective_rank": 10.1}}, UNTRAINED)
 
 
-def test_too_few_encoders_before_training_are_a_caution() -> None:
-    lacking: tuple[list[dict[str, float]], ...] = ([], UNTRAINED[:2], [{}])
-    for figures in lacking:
-        (text,) = cautions({"objective": 1.0, "spread": {}}, figures, Scoring())
-        measured = sum("objective" in each for each in figures)
-        assert f"only {measured} of 5 " in text
-
-
 def test_an_objective_that_rises_by_shrinking_alone_is_a_caution() -> None:
     figures = [{"objective": -0.3, "sep": value} for value in (0.10, 0.11, 0.09, 0.10, 0.10)]
     best = {"objective": -0.05, "spread": {"sep": 0.1214}}  # the limit is 0.1215, as above

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from fedbench.bench.tuning.space import (
     SearchSpace,
     load_space,
     read_space,
-    space_records,
 )
 from tests.specs import ON_ANY, SPECS
 
@@ -40,16 +38,6 @@ def test_spaces_and_registry_match() -> None:
         if "fedbench" in entry.cls.__module__ and {*entry.cls.model_fields} - {"base"}
     }
     assert set(installed()) == shipped_methods
-
-
-def test_common_dimensions_have_equal_ranges() -> None:
-    ranges: dict[str, set[str]] = defaultdict(set)
-    for record in space_records():
-        for key, dimension in record["dimensions"].items():
-            if not key.startswith("method."):
-                ranges[key].add(repr(dimension))
-    assert ranges
-    assert {key: texts for key, texts in ranges.items() if len(texts) > 1} == {}
 
 
 @pytest.mark.parametrize("preset", preset_names())

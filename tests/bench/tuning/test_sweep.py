@@ -97,13 +97,6 @@ def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
     assert old[0] in kept
 
 
-def test_an_axis_that_the_partition_does_not_read_is_not_shown(tmp_path: Path) -> None:
-    planned = small(tmp_path, set={"data.partition": "iid"}, dry_run=True)
-    assert {tuple(cell["axes"]) for cell in planned.cells} == {()}
-    planned = small(tmp_path, set={"data.partition": "dirichlet"}, dry_run=True)
-    assert {tuple(cell["axes"]) for cell in planned.cells} == {("data.alpha",)}
-
-
 def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(width=1)
     first = small(tmp_path / "a")

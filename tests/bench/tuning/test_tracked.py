@@ -75,20 +75,3 @@ def test_a_trial_that_pauses_keeps_its_rounds(
     assert first.startswith("begin")
     assert calls.count(first) == 2
     assert calls[ended[0] - 3 : ended[0]] == ["round 1", "round 2", "round 3"]
-
-
-def test_the_driver_passes_a_row_that_a_trial_process_could_not(
-    tmp_path: Path, in_one_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It warns if it cannot either."""
-    in_one_process(width=1)
-    rows: list[int] = []
-    monkeypatch.setattr(TensorBoard, "round", lambda *_: 1 / 0)
-    monkeypatch.setattr(TensorBoard, "finished", lambda _, row, points: rows.append(len(points)))
-    grid = Grid(grid="one", description="", methods=("simclr",), seeds=(0,))
-    fedbench.sweep(grid, store=tmp_path / "a", **CALL)
-    assert rows == [3, 3]
-    monkeypatch.setattr(TensorBoard, "finished", lambda *_: 1 / 0)
-    with pytest.warns(UserWarning, match="tensorboard"):
-        result = fedbench.sweep(grid, store=tmp_path / "b", **CALL)
-    assert result.done == 1

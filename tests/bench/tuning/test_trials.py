@@ -231,15 +231,3 @@ def test_cmaes_needs_ranges() -> None:
         check_space("tpe", distributions)
         with pytest.raises(ConfigError, match=named):
             check_space("cmaes", distributions)
-
-
-def test_trials_that_fell_early_rank_by_their_rounds(tmp_path: Path) -> None:
-    trials = study(tmp_path, space=RANGES, total=4, batch_size=2, points=())
-    for rounds in (1, 2):
-        jobs = [trials.next(), trials.next()]
-        assert [number_of(job) % 2 for job in jobs if job is not None] == [0, 1]
-        for number, status in enumerate(("pruned", "ok"), 2 * (rounds - 1)):
-            fields = {"objective": 0.5, "status": status, "rounds": rounds, "seeds": [0]}
-            trials._finish(number, {"params": {}, **fields})
-    assert states(trials) == ["PRUNED", "COMPLETE"] * 2
-    assert trials._optuna.trials[2].intermediate_values == {2: 0.5}

@@ -135,19 +135,6 @@ def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
     assert plain_cells(rank(same).entries[0])["linear %"] == "50.0 ± 0.0"
 
 
-def test_markdown(board: Leaderboard) -> None:
-    lines = to_markdown(board).splitlines()
-    assert lines[0] == "### digits · preset mine · alpha 0.1"
-    assert lines[2].startswith(
-        "| rank | method | linear % | ties | seeds | gain | objective | MB up | MB down | % / GB |"
-    )
-    assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) |  | 2 |")
-    assert "published" not in lines[2]  # empty throughout
-    groups = lines[: lines.index("### over alpha · digits · preset mine · linear % · 2 cells")]
-    assert len({entry.count("|") for entry in groups if entry.startswith("|")}) == 1
-    assert lines[-3].startswith("| byol | 20.0 | 20.0 | 20.0 | +0.0 | 2/2 | 3.00 |")
-
-
 def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     records = list(csv.DictReader(io.StringIO(to_csv(board))))
     assert len(records) == 6

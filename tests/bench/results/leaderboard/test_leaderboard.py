@@ -104,27 +104,6 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
     assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
-def test_rows_on_the_same_images_are_ranked_together_under_one_name(make_row: MakeRow) -> None:
-    def row(seed: int, folder: str, name: str) -> Row:
-        config = RunConfig(seed=seed, data=DataConfig(name=f"hub:/{folder}"))
-        shared = {"dataset_revision": "d" * 16, "benchmark_version": "4"}
-        return make_row(config, dataset=name, linear_acc=0.3, **shared)
-
-    rows = [row(0, "b", "hub:b"), row(1, "a", "hub:a")]
-    (group,) = rank(rows).groups
-    assert group.title.startswith("a (hub) · ")
-    assert [entry.n_seeds for entry in group.entries] == [2]
-    for asked in ("hub:a", "hub:/b", "hub:/elsewhere/b"):
-        assert rank(rows, dataset=asked).entries == group.entries
-    # One row whose machine knows the content names them all.
-    rows.append(row(2, "c", "svhn"))
-    names: tuple[str | None, ...] = ("SVHN", "hub:b", None)
-    for name in names:
-        (group,) = rank(rows, dataset=name).groups
-        assert group.title.startswith("svhn · ")
-        assert [entry.n_seeds for entry in group.entries] == [3]
-
-
 def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     base = RunConfig()
     others: list[dict[str, Any]] = [

@@ -181,18 +181,12 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
     [
         ("mi", "simclr", {}, "linear_acc", 0.794, 0.002),  # M table 1
         ("mi", "simclr", {"data__partition": "rotation"}, "linear_acc", 0.743, 0.003),
-        ("mi", "simclr", {"data__partition": "joint"}, "linear_acc", 0.710, 0.004),
         ("mi", "simclr", {"data__name": "tiny-imagenet"}, "linear_acc", 0.333, None),  # table 4
         ("mi-semi", "semifed+uv", {}, "linear_acc", 0.767, None),  # table 5
         ("pfedae", "pfedae", {}, "mlp_acc", 0.8238, None),
         ("pfedae", "pfedae", {}, "mlp_local_acc", 0.8316, None),
-        ("pfedae", "pfedae", {}, "mlp_10pct_acc", 0.6850, None),
-        ("pfedae", "pfedae", {}, "mlp_1pct_acc", 0.6512, None),
-        ("pfedae", "pfedae", {}, "mlp_10pct_local_acc", 0.7124, None),
-        ("pfedae", "pfedae", {}, "mlp_1pct_local_acc", 0.6587, None),
         ("pfedae", "pfedae", {"data__partition": "dirichlet"}, "mlp_acc", 0.8238, None),
         ("after-silo", "ssd", {}, "linear_acc", 0.8132, None),
-        ("after-silo", "ssd", {}, "finetune_1pct_acc", 0.7074, None),
         ("after-device", "ssd", {"data__name": "cifar100"}, "linear_acc", 0.4521, None),
         ("after-silo", "ssd", {"method__separation": 0.0}, "linear_acc", 0.8074, None),
     ],
@@ -227,14 +221,10 @@ def test_the_line_has_the_difference(make_row: MakeRow) -> None:
         ({"representations": "memory"}, 0.7195),
         ({"representations": "private", "epsilon": 0.8, "delta": 1e-3}, 0.6946),
         ({"representations": "private", "epsilon": 10.0, "delta": 1e-3}, 0.6963),
-        ({"representations": "private", "epsilon": 2.0, "delta": 1e-3}, None),
         ({"representations": "private", "epsilon": 1.0, "delta": 1e-5}, None),
-        ({"representations": "random"}, None),
         ({"num_global_clusters": 8}, 0.7025),  # table 2
-        ({"num_local_clusters": 4}, 0.7106),
         ({"num_global_clusters": 8, "num_local_clusters": 4}, None),
         ({"degeneracy": False}, 0.5662),  # table 6
-        ({"target": False}, 0.6863),
         ({"degeneracy": False, "target": False}, None),
     ],
 )

@@ -18,7 +18,6 @@ from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
-from fedbench.bench.system.errors import ConfigError, StoreError
 
 MakeRow = Callable[..., Row]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -143,14 +142,6 @@ def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
     assert file.read_bytes() == before
 
 
-def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    store.write_row(make_row(linear_acc=0.5))
-    (store.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
-    assert len(fedbench.report(file, store).problems) == 1
-    assert "torn or altered" in data_of(file)["problems"][0]
-
-
 def geometry(row: Row) -> dict[str, Any]:
     histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
     points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
@@ -172,15 +163,6 @@ def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_pa
     (record,) = data_of(file)["geometry"]
     assert record["angles"]["plain"]["counts"] == [3, 1]
     assert record["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
-
-
-def test_wrong_use(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no store at"):
-        fedbench.report(tmp_path / "page.html", store)
-    store.root.mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"ends in \.html"):
-        fedbench.report(tmp_path / "page.pdf", store)
-    assert fedbench.report(tmp_path / "empty.html", store).num_rows == 0
 
 
 def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Path) -> None:

@@ -184,18 +184,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
     assert not list(store.root.rglob("*.tmp"))
 
 
-def test_a_path_that_is_a_file(tmp_path: Path, make_row: MakeRow) -> None:
-    (tmp_path / "file").write_text("")
-    for root in (tmp_path / "file", tmp_path / "file" / "below"):
-        store = Store(root)
-        with pytest.raises(StoreError, match="is a file, not a folder"):
-            store.write_row(make_row())
-        with pytest.raises(StoreError, match="is a file, not a folder"):
-            store.check_writable()
-        with pytest.raises(StoreError, match="cannot read"):
-            store.rows()
-
-
 def _hold(root: Path, name: str, ready: str) -> None:
     with Store(root).lock(name) as locked:
         Path(ready).write_text(str(locked))

@@ -135,19 +135,6 @@ def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.Monke
     assert parts == [pytest.approx(0.9 * 0.25)]  # the rest is for CUDA itself
 
 
-def test_a_cell_that_needs_more_memory_than_its_part_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr("fedbench.bench.tuning.job.execute_or_measure", full)
-    outcome = last(make_job(tmp_path))["outcome"]
-    assert outcome.error.startswith("the run's share of the GPU's memory")
-
-
 def facts(**changes: Any) -> dict[str, Any]:
     return {**nodes.facts(), **changes}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.tuning.cluster import Share
-from fedbench.bench.tuning.job import breaks_cuda
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport, Pool
 
@@ -25,32 +23,6 @@ def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch)
     assert nodes.share_in_cluster(Share(2)) == Share(2, 0)
     live[0]["Resources"].pop("GPU")
     assert nodes.share_in_cluster(Share(2, automatic=True)) == Share(2, 0)
-
-
-@pytest.mark.parametrize(
-    ("err", "breaks"),
-    [
-        (RuntimeError("CUDA error: device-side assert triggered"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
-        (torch.AcceleratorError("an illegal memory access was encountered"), True),
-        (torch.cuda.OutOfMemoryError("CUDA out of memory"), False),
-        (RuntimeError("shapes do not fit"), False),
-    ],
-)
-def test_faults_of_a_gpu(err: Exception, breaks: bool) -> None:
-    assert breaks_cuda(err) == breaks
-
-
-def test_a_node_that_died_is_no_report_though_ray_still_lists_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import ray
-
-    def get(answer: object, timeout: float) -> object:
-        raise ray.exceptions.NodeDiedError("gone")
-
-    monkeypatch.setattr(ray, "get", get)
-    assert nodes._report(live_nodes("a")[0], None) is None
 
 
 def test_only_deaths_without_a_new_round_count() -> None:

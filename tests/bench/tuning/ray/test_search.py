@@ -18,7 +18,6 @@ from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
 from fedbench.bench.tuning.ray.session import Session
@@ -119,14 +118,6 @@ def test_a_busy_cell_comes_last_and_waits() -> None:
     searcher.on_trial_complete("b")
     again = searcher.suggest("c")["job"]
     assert (again.name, again.wait_seconds > 0) == ("cell-0", True)
-
-
-def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOBS_PER_TUNER", 2)
-    searcher = make(Fixed(jobs(3)), limit=9)
-    assert [name(searcher.suggest(trial)) for trial in "abc"] == ["cell-0", "cell-1", False]
-    searcher.begin_tuner()
-    assert name(searcher.suggest("c")) == "cell-2"
 
 
 def test_dead_and_forgotten_processes_are_failed_cells() -> None:
