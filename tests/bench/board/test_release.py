@@ -215,8 +215,12 @@ def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Ro
     """The same runs by another method, with another accuracy."""
     made = []
     for row in rows:
-        identity = hashlib.sha256(f"{method} {row.seed} {more}".encode()).hexdigest()[:20]
-        values = {"method": method, "linear_acc": accuracy, "row_id": identity, **more}
+        run, configuration = (
+            hashlib.sha256(text.encode()).hexdigest()[:20]
+            for text in (f"{method} {row.seed} {more}", method)
+        )
+        values = {"method": method, "linear_acc": accuracy, **more}
+        values |= {"row_id": run, "config_id": configuration}
         config = row.config.model_copy(update={"spec": method})
         made.append(row.model_copy(update={**values, "config_json": config.model_dump_json()}))
     return made
