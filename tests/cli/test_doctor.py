@@ -32,17 +32,7 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
     document = call("doctor", "--store", store, "--json").json
     assert document["ok"]
     checks = {check["name"]: check for check in document["checks"]}
-    assert set(checks) >= {
-        "python",
-        "packages",
-        "methods",
-        "processor",
-        "gpu",
-        "numeric platform",
-        "store",
-        "data",
-        "ray",
-    }
+    assert set(checks) >= {"python", "packages", "processor", "gpu", "data", "ray"}
     assert str(measure()) in checks["numeric platform"]["detail"]
     assert "simclr" in checks["methods"]["detail"]
     assert f"{store}: 0 rows" in checks["store"]["detail"]
@@ -88,7 +78,6 @@ def test_the_nodes_of_a_cluster(
             "2", "10.0.0.2", {"CPU": 8}, {**facts, "host": "b"}, ("torch is not installed",)
         ),
         NodeReport("3", "10.0.0.3", {"CPU": 8}, {**facts, "host": "c"}, (), ("numpy 1 (here 2)",)),
-        NodeReport("4", "10.0.0.4", {"CPU": 8}, {}, ("does not answer within 60 s",)),
     ]
 
     class Session:
@@ -104,7 +93,6 @@ def test_the_nodes_of_a_cluster(
         ("node a (10.0.0.1)", "ok"),
         ("node b (10.0.0.2)", "problem"),
         ("node c (10.0.0.3)", "warning"),
-        ("node 10.0.0.4", "problem"),
     ]
     assert "2 GPU" in found[0]["detail"]
     assert "torch" in found[1]["detail"]

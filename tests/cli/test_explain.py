@@ -36,8 +36,7 @@ def test_values_are_those_of_a_run(preset: str) -> None:
 
 def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
     text = call("explain", "federation.num_rounds", "orchestra").out
-    for part in ("federation.num_rounds", "FEDBENCH__FEDERATION__NUM_ROUNDS=10"):
-        assert part in text
+    assert "FEDBENCH__FEDERATION__NUM_ROUNDS=10" in text
     entry = call("explain", "client.lr", "orchestra", "--json").json["explanations"][0]
     assert entry["searched"]["orchestra"]["low"] == 0.001
     paper = [v for v in entry["presets"] if v["preset"] == "cross-device"]
@@ -45,10 +44,7 @@ def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
 
 
 def test_methods_shows_one_spec(call: Call) -> None:
-    text = call("methods", "fed-simclr").out
-    assert "Two views of an image attract" in text
-    assert "method.uv.rows" in text
-    assert "uv.weight" in text
+    assert "method.uv.rows" in call("methods", "fed-simclr").out
     records = call("methods", "fed-simclr", "--json").json
     assert [record["name"] for record in records] == ["simclr", "uv"]
     assert records[0]["fields"]["temperature"]["kind"] == "number > 0"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,20 +21,6 @@ def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:
     second.write_text(call("config", "simclr", "--yaml", "--config", first).out)
     assert second.read_text().isascii()
     assert load_yaml(second)["data"]["name"] == "folder:/tmp/a\u202eb\x1b\tc"
-
-
-def test_a_path_that_is_no_utf8(call: Call, tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"bad\xff")
-    folder.mkdir()
-    file = folder / "a.yaml"
-    file.write_text("seed: 3\n")
-    answer = call("config", "simclr", "--json", "--config", file)
-    assert answer.code == 0
-    answer.out.encode("utf-8")  # strict
-    assert answer.json["sources"]["seed"] == f"file {tmp_path}/bad�/a.yaml"
-    answer = call("leaderboard", "--json", "--store", folder / "store")
-    assert answer.code == 5
-    assert json.loads(answer.out or "null") is None
 
 
 def test_no_control_character_reaches_the_terminal(

@@ -82,14 +82,6 @@ def test_tune_writes_a_file_that_run_takes(
         assert call(*plan, *store, "--tuned", tuned, "--dry-run").code == 0
 
 
-def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
-    words = ("tune", "simclr", "--trials", 3, "--seeds-per-trial", 2, *TINY, "--dry-run")
-    document = call(*words, "--store", tmp_path / "none", "--json").json
-    assert (document["status"], document["to_run"], document["trials"]) == ("planned", 3, [])
-    assert "3 to run" in call(*words, "--store", tmp_path / "none").out
-    assert not (tmp_path / "none").exists()
-
-
 def test_a_study_without_a_best_trial_is_exit_code_4(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,6 @@ class Shadow(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Shadow:
-        """Wrap a CPU tensor."""
         made: Shadow = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
@@ -73,7 +72,6 @@ class Shadow(Tensor):
         pass
 
     def __repr__(self) -> str:  # type: ignore[override]
-        """Show the values."""
         return f"Shadow({self._inner!r})"
 
     device = property(lambda self: CUDA)
@@ -82,7 +80,6 @@ class Shadow(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """The tensor without its history."""
         with torch._C.DisableTorchFunctionSubclass():
             return Tensor.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
 
@@ -96,7 +93,6 @@ class Shadow(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer as Python's side of a GPU tensor does."""
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "tolist":
             return _move(args[0], torch.device("cpu"), None).tolist()
@@ -116,7 +112,6 @@ class Shadow(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Hand the operation to the fake GPU."""
         if FakeGPU.active is None:
             raise RuntimeError("a fake GPU tensor outside of FakeGPU")
         return FakeGPU.active.run(func, args, kwargs or {})
@@ -243,12 +238,10 @@ class FakeGPU(TorchDispatchMode):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all counts."""
         self.waits, self.draws = Counter[str](), Counter[str]()
         self.signature: list[tuple[str, str, str]] = []
 
     def __enter__(self) -> FakeGPU:
-        """Let torch believe in the GPU."""
         self._stack = ExitStack()
         self._stack.enter_context(_believed())
         FakeGPU.active = self
@@ -256,13 +249,11 @@ class FakeGPU(TorchDispatchMode):
         return self
 
     def __exit__(self, *info: Any) -> None:
-        """Restore torch."""
         super().__exit__(*info)  # type: ignore[no-untyped-call]
         FakeGPU.active = None
         self._stack.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run every operation of the block."""
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -26,16 +26,6 @@ def small(**parts: Any) -> Grid:
     return check_grid({**body, **parts}, "g.yaml")
 
 
-def test_heterogeneity_on_the_demo_preset() -> None:
-    planned = cells()
-    # 3 methods x 3 alpha x 2 seeds
-    assert len(planned) == 18
-    assert {cell.config.spec for cell in planned} == {"simclr", "simclr+uv", "supervised"}
-    assert {cell.config.data.alpha for cell in planned} == {0.1, 1.0, 100.0}
-    assert {cell.config.seed for cell in planned} == {0, 1}
-    assert {(cell.config.data.name, cell.preset) for cell in planned} == {("digits", "demo")}
-
-
 def test_order_is_seed_then_axes_then_method() -> None:
     planned = cells(methods=["supervised", "simclr"], seeds=[5, 3])
     seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in planned]

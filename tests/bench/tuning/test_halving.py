@@ -13,7 +13,7 @@ from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.verify import verify
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.job import Job, Outcome
@@ -233,23 +233,6 @@ def test_shares_of_a_full_search(n: int, eta: int, rungs: int, share: float) -> 
     added = [end - start for start, end in zip((0, *halving.rounds), halving.rounds, strict=False)]
     cost = sum(a * b for a, b in zip(halving.counts(), added, strict=True))
     assert cost / (n * rounds) == pytest.approx(share, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"eta": 4, "rungs": 3}, "--rungs"),  # 4 rounds: rungs after 1, 1 and 4
-        ({"eta": 4, "rungs": 3, "trials": 8, "set": {"federation.num_rounds": 16}}, "16 trials"),
-        ({"trials": 6, "batch_size": 4}, "--trials 6"),
-        ({"fidelity": "none", "eta": 3, "rungs": None}, "--eta 3"),
-        ({"sampler": "cmaes"}, "--sampler cmaes"),
-    ],
-)
-def test_settings_that_halving_refuses(
-    tmp_path: Path, settings: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(ConfigError, match=named):
-        search(tmp_path, **settings)
 
 
 def test_the_gate_ranks_refused_trials_last() -> None:

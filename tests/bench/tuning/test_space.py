@@ -127,16 +127,6 @@ def test_bad_dimensions_are_refused_at_load(tmp_path: Path, line: str, named: st
         load_space("simclr", file=file)
 
 
-@pytest.mark.parametrize(
-    ("points", "named"),
-    [("[{client.lr: 7.0}]", "client.lr: .*7.0"), ("[{client.l: 0.1}]", "'client.l'")],
-)
-def test_bad_points_are_refused_at_load(tmp_path: Path, points: str, named: str) -> None:
-    file = write(tmp_path, TEXT.replace("[{client.lr: 0.5}]", points))
-    with pytest.raises(ConfigError, match=named):
-        load_space("simclr", file=file)
-
-
 def test_an_add_ons_space_keeps_to_its_own_fields(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT.replace("method: simclr", "method: uv"))
     with pytest.raises(ConfigError, match=r"method.uv"):

@@ -125,16 +125,6 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
         assert "were tuned with different budgets" in text
 
 
-def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
-    values = (0.39400, 0.39401, 0.39402)
-    rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
-    assert plain_cells(rank(rows).entries[0])["linear %"] == "39.401 ± 0.002"
-    by_objective = plain_cells(rank(rows, metric="objective").entries[0])
-    assert by_objective["objective"] == "0.394 ± 0.000"
-    same = [make_row(RunConfig(seed=s), linear_acc=0.5) for s in range(3)]
-    assert plain_cells(rank(same).entries[0])["linear %"] == "50.0 ± 0.0"
-
-
 def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     records = list(csv.DictReader(io.StringIO(to_csv(board))))
     assert len(records) == 6

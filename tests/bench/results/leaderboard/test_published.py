@@ -123,13 +123,6 @@ def test_a_cell_with_its_spread(make_row: MakeRow) -> None:
     assert published_number(row, "knn_acc") is None
 
 
-def test_content_counts_and_not_the_folder(make_row: MakeRow) -> None:
-    known = row_of(make_row, "cross-device", data__name="cifar10")
-    assert published_number(known, "linear_acc") is not None
-    label = known.model_copy(update={"dataset": "hub:cifar10"})
-    assert published_number(label, "linear_acc") is None
-
-
 def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> None:
     """Of two runs of a training only the later measured the metric, with a probe of its own."""
     papers = row_of(make_row, "pfedae", "pfedae", evaluation__protocols=["knn"])

@@ -131,14 +131,6 @@ def test_what_is_finished_meanwhile_is_compared(
         merge([ben], anna)
 
 
-def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) -> None:
-    anna, ben = stores
-    (ben.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
-    done = merge([ben], anna)
-    assert done.rows_added == 1
-    assert "000.parquet" in done.problems[0]
-
-
 def test_studies_grow_together(tmp_path: Path) -> None:
     short, long = Store(tmp_path / "short"), Store(tmp_path / "long")
     for store, count in ((short, 1), (long, 3)):

@@ -19,18 +19,6 @@ from tests.bench.results.conftest import rows_in
 MakeRow = Callable[..., Row]
 
 
-def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:
-    assert store.rows() == []
-    assert store.row("0" * 20) is None
-    assert store.finished("0" * 20) is None
-    assert store.problems() == store.studies() == []
-    assert store.trials("s") == store.curve("c") == []
-    assert store.study("s") is None
-    assert store.refresh() is None
-    store.check_writable()
-    assert not store.root.parent.exists()
-
-
 def test_runs_by_the_beginning_of_their_id(store: Store, make_row: MakeRow) -> None:
     for start in ("abcd0", "abcd1", "bcde0"):
         store.write_row(make_row(row_id=start + 15 * "0"))

@@ -21,7 +21,6 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
 from fedbench.bench.tuning.ray.session import Session
-from fedbench.bench.tuning.search import Search
 
 
 class Fixed:
@@ -226,9 +225,6 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Cluster(gpus_per_trial=1).share("cpu"), "--device cpu"),
         (lambda: Cluster(workers=0).share("cpu"), "--workers"),
         (lambda: Cluster(concurrency=0).at_a_time(Share()), "--concurrency"),
-        (Search(trials=0).check, "--trials"),
-        (Search(seeds_per_trial=0).check, "--seeds-per-trial"),
-        (Search(sampler="tpee").check, "'tpe'"),
     ]
     for call, named in wrong:
         with pytest.raises(ConfigError, match=named):
