@@ -34,6 +34,7 @@ from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.results.report.content import geometries
+from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import export_encoder, load_encoder, load_run
 from fedbench.bench.runs.figures import figures
@@ -115,6 +116,7 @@ def attack(
         shutil.copytree(kind.folder, copy)
         path = rng.choice(sorted(copy.glob(kind.pattern)))
         where = f"{path.relative_to(copy)}: {damage(path, rng)}"
+        reader._load.cache_clear()  # of files by size and time, which damage may leave alone
         with warnings_seen() as warned:
             try:
                 value = kind.use(copy)
