@@ -55,3 +55,53 @@ def test_the_claims(second: str) -> None:
     assert len(tested) >= 15
     for difference, half in tested:
         assert (float(difference.replace("−", "-")), float(half)) in found
+
+
+@pytest.mark.extended
+def test_the_confirmation(second: str) -> None:
+    """Orders and regrets that no draw decides; verdicts, whose draws differ between the scripts."""
+    page = (ROOT / "docs" / "studies" / "confirmation.md").read_text(encoding="utf-8")
+    number = r"([−-]?\d\.\d\d)"
+    shown = re.findall(
+        rf"^\| `(\S+)` \| {number} \[.*\] \| {number} \| {number} \| {number} \| {number} \|",
+        page,
+        re.M,
+    )
+    part = second.partition("## Confirmation: tau by cell")[2]
+    assert len(shown) == 5
+    for rule, *printed in shown:
+        mean, aligned, simsiam, featarc, lejepa = (float(v.replace("−", "-")) for v in printed)
+        (found,) = re.findall(
+            rf"^ *{re.escape(rule)} +{number} +{number} +{number} +{number}$", part, re.M
+        )
+        assert [*map(float, found)] == [aligned, featarc, lejepa, simsiam]
+        (overall,) = re.findall(
+            rf"^ *{re.escape(rule)} +{number} ",
+            second.partition("## Confirmation: tau, its gap")[2][:900],
+            re.M,
+        )
+        assert float(overall) == mean
+    regrets = dict(
+        re.findall(rf"^\| `(\S+)` \| {number} \[.* \| {number} \|$", page, re.M)
+        and [
+            (rule, last)
+            for rule, _, last in re.findall(
+                rf"^\| `(\S+)` \| {number} \[.* \| {number} \|$", page, re.M
+            )
+        ]
+    )
+    names, means = (
+        line.split() for line in re.findall(r"^ +preset +board.*$|^mean +[\d. ]+$", part, re.M)[:2]
+    )
+    header = (
+        " ".join(names)
+        .replace("halving by loss", "halving")
+        .replace("4 random by loss", "4")
+        .split()
+    )
+    of = dict(zip(header, map(float, means[1:]), strict=True))
+    assert {rule: float(v) for rule, v in regrets.items()} == {rule: of[rule] for rule in regrets}
+    verdicts = re.findall(r"^\| H\d `(\S+)` > `(\S+)` .* \| (\w+) \|$", page, re.M)
+    assert len(verdicts) == 4
+    for first, other, verdict in verdicts:
+        assert re.search(rf"^ *{re.escape(first)} +{re.escape(other)} .* {verdict}$", part, re.M)

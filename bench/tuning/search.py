@@ -20,7 +20,7 @@ _SAMPLER = Option(
 )
 _OBJECTIVE = Option(
     "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that learnt"
-    " nothing. Default: align-unif; with --fidelity halving loss.",
+    " nothing. Default: align-unif; with --fidelity halving loss, if the space has no method.*.",
     check=check_name,
 )
 _FIDELITY = Option(
@@ -36,7 +36,9 @@ class Search:
     Every field's `Option` says what it is. In addition: seeds of a trial are `seed`, `seed + 1`, …;
     `random`, `sobol` and `grid` need no results, so that their trials do not wait for each other;
     the last rung is that of the configured rounds; with `halving` the objective is by default the
-    last loss, since after few rounds the other says nothing of the end (docs/studies/selection.md).
+    last loss, since after few rounds the other says nothing of the end (docs/studies/selection.md),
+    but for spaces that vary the method's fields: there halving by the last loss lost more than four
+    random runs of the same cost (docs/studies/confirmation.md).
     """
 
     trials: Annotated[int, Option("Number of trials in the study.", limits=_MANY)] = 20

@@ -216,8 +216,15 @@ def tune(
 def _plan(
     spec: str, settings: Settings, search: Search, places: Places, cluster: Cluster
 ) -> StudyPlan:
+    given_fields = flatten(settings.set or {}, keep=field_infos(spec))
+    space = _without(
+        load_space(spec, file=as_path(search.space_file)),
+        {*user_keys(spec, settings.config_files), *given_fields},
+    )
+    if search.objective is None and search.fidelity != NONE and _varies_loss(space):
+        search = replace(search, objective=DEFAULT)
     fixed = {
-        **flatten(settings.set or {}, keep=field_infos(spec)),
+        **given_fields,
         # No metric that reads a label is computed, unless it is to be watched.
         "evaluation.protocols": ["knn"] if search.watch_labels else [],
         "evaluation.untrained": False,
@@ -235,10 +242,6 @@ def _plan(
     base = configure({}, given if settings.seed is None else settings.seed)
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
-    space = _without(
-        load_space(spec, file=as_path(search.space_file)),
-        {*user_keys(spec, settings.config_files), *fixed},
-    )
     if search.fidelity != NONE and _ROUNDS in space.dimensions:
         raise ConfigError(
             f"--fidelity {search.fidelity}: the search space varies {_ROUNDS}, which decides how"
@@ -272,6 +275,11 @@ def _plan(
         cluster=cluster,
         halving=halving,
     )
+
+
+def _varies_loss(space: SearchSpace) -> bool:
+    """Return True for fields of the method: losses with other weights have no common scale."""
+    return any(name.startswith("method.") for name in space.dimensions)
 
 
 def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:

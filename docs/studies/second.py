@@ -68,8 +68,9 @@ def read_rows(folder: Path) -> Frame:
     found = Frame(metrics).join(rows[["objective", "align"]])
     found["sep"], found["loss"] = found["sep"].clip(-1, 1), -rows["final_loss"]
     found["objective+sep"] = found["objective"] + found["sep"]
-    found["alpha_req raw"] = found["alpha_req"]
-    found["alpha_req"] = -(found["alpha_req"] - 1).abs()
+    if "alpha_req" in found:
+        found["alpha_req raw"] = found["alpha_req"]
+        found["alpha_req"] = -(found["alpha_req"] - 1).abs()
     diverged = rows["status"] == "diverged"
     rows = rows.join(found.mask(diverged).fillna(-np.inf).add_prefix("s."))
     for name in ("linear_acc", "knn_acc"):  # a diverged run counts with its untrained encoder
@@ -453,9 +454,9 @@ def rank_regret(first: Array, second: Array, acc: Array, trials: int) -> float:
     """Return the same for a sum of two ranks among the drawn trials, by sampling."""
     every = np.tile(np.arange(len(acc)), (DRAWS, 1))
     draws = np.random.default_rng(1).permuted(every, axis=1)[:, :trials]
-    ties = 1e-6 * stats.rankdata(first[draws], axis=1)
-    best = (rank_sum(first[draws], second[draws]) + ties).argmax(axis=1)
-    return float(acc.max() - acc[draws[np.arange(DRAWS), best]].mean())
+    sums = rank_sum(first[draws], second[draws])
+    best = sums == sums.max(axis=1, keepdims=True)
+    return float(acc.max() - ((acc[draws] * best).sum(axis=1) / best.sum(axis=1)).mean())
 
 
 def crossed(runs: Frame, loss_of: Callable[[int, Array], float]) -> float:

@@ -103,9 +103,11 @@ def test_a_study_by_the_loss(
 
 
 def test_halving_compares_by_the_loss(tmp_path: Path) -> None:
-    settings = {"trials": 4, "set": {"federation.num_rounds": 4}, "dry_run": True}
+    settings: dict[str, Any] = {"trials": 4, "set": {"federation.num_rounds": 4}, "dry_run": True}
     halving = small(tmp_path, fidelity="halving", **settings)
-    assert halving.objective == "loss"
+    assert halving.objective == "align-unif"  # losses at other temperatures have no common scale
+    settings["set"] = settings["set"] | {"method.temperature": 0.5}
+    assert small(tmp_path, fidelity="halving", **settings).objective == "loss"
     assert small(tmp_path, **settings).objective == "align-unif"
 
 
