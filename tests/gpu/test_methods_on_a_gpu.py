@@ -12,14 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.data.views.recipes import VIEWS
-from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.seeding import generator, single_thread
+from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import trainer as trainer_module
 from fedbench.bench.training.client import ClientRunner, Task
@@ -158,18 +156,6 @@ def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path:
     if not reason_to_run_eagerly(setup):
         assert not waits
         assert signatures[-2] == signatures[-1]
-
-
-@pytest.mark.parametrize("name", [n for n, r in VIEWS.items() if r.rand_augment is None])
-def test_views_do_not_wait_for_the_gpu(name: str) -> None:
-    """Their draws go to the GPU from page-locked memory; torchvision's RandAugment does wait."""
-    with FakeGPU() as gpu:
-        images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8).to(CUDA)
-        make_view(name, images, generator(0, "views"))  # makes the tables that stay there
-        gpu.reset()
-        make_view(name, images, generator(0, "views"))
-        assert not gpu.waits
-        assert gpu.signature
 
 
 FAULTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {

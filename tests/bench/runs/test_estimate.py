@@ -68,15 +68,6 @@ def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -
         assert estimated.num_steps > num_steps
 
 
-def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator = Estimator()
-    first = estimator(tiny_config("simclr", federation__num_rounds=2))
-    monkeypatch.setattr(Estimator, "_measure", None)  # measuring again would fail
-    doubled = estimator(tiny_config("simclr", federation__num_rounds=4, seed=3))
-    assert doubled.bytes_up == 2 * first.bytes_up
-    assert doubled.num_steps == 2 * first.num_steps
-
-
 def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """With six clients on four workers the busiest trains two: a third of one worker's time."""
     config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)

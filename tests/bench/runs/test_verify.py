@@ -11,7 +11,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.checksums import json_with_checksum
-from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.best import best_file, write_best
 
@@ -87,9 +86,3 @@ def test_rows_must_agree_with_their_configuration(copy: Path) -> None:
     store.write_row(row.model_copy(update={"seed": 7}))
     (damage,) = verify(copy).damaged
     assert damage.problem == f"seed is 7 but its configuration gives {row.seed}"
-
-
-def test_an_absent_store_is_an_error_and_an_empty_one_is_well(tmp_path: Path) -> None:
-    with pytest.raises(StoreError):
-        verify(tmp_path / "absent")
-    assert verify(tmp_path).kinds == ()

@@ -18,9 +18,8 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
-from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
-from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.sweep import SweepResult, _planned, sweep
@@ -187,16 +186,6 @@ def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
     Store(tmp_path).write_row(row)  # another process has finished it
     elsewhere = last(replace(made, row_id=row.row_id))["outcome"]
     assert (elsewhere.status, elsewhere.row) == ("elsewhere", row)
-
-
-def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ResourceError, match=r"0.5 GPU"):
-        small(tmp_path, gpus_per_trial=0.5)
-    there = Cluster(gpus_per_trial=0.5, address="somewhere:6379")
-    assert there.share("auto") == Share(1, 0.5)
 
 
 def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:

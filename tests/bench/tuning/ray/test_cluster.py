@@ -14,7 +14,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import store_run
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION
-from fedbench.bench.tuning.cluster import Share
 from fedbench.bench.tuning.ray import nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import last, make_job
@@ -154,14 +153,6 @@ def test_what_nodes_have_and_lack() -> None:
     (problem,), _ = nodes.compare(facts(commit="0" * 12), {})
     assert "000000000000" in problem
     assert nodes.compare(facts(gpus=[]), {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
-
-
-def test_trials_per_node() -> None:
-    assert Share(1, 0.25).fits({"CPU": 8, "GPU": 1}) == 4
-    assert Share(2, 0).fits({"CPU": 5}) == 2
-    assert Share(1, 1).fits({"CPU": 8}) == 0
-    assert str(Share(2, 0)) == "2 CPU"
-    assert str(Share(1, 0.5)) == "1 CPU and 0.5 GPU"
 
 
 @pytest.mark.parametrize(
