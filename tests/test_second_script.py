@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+RULES = ("objective", "sep", "loss", "loss+sep", "objective+sep")
 SIGNED = r"([+−-]?\d+\.\d+)"
 
 
@@ -59,49 +60,22 @@ def test_the_claims(second: str) -> None:
 
 @pytest.mark.extended
 def test_the_confirmation(second: str) -> None:
-    """Orders and regrets that no draw decides; verdicts, whose draws differ between the scripts."""
+    """Orders, regrets and verdicts; intervals and p have other draws in either script."""
     page = (ROOT / "docs" / "studies" / "confirmation.md").read_text(encoding="utf-8")
-    number = r"([−-]?\d\.\d\d)"
-    shown = re.findall(
-        rf"^\| `(\S+)` \| {number} \[.*\] \| {number} \| {number} \| {number} \| {number} \|",
-        page,
-        re.M,
-    )
-    part = second.partition("## Confirmation: tau by cell")[2]
-    assert len(shown) == 5
-    for rule, *printed in shown:
-        mean, aligned, simsiam, featarc, lejepa = (float(v.replace("−", "-")) for v in printed)
-        (found,) = re.findall(
-            rf"^ *{re.escape(rule)} +{number} +{number} +{number} +{number}$", part, re.M
-        )
-        assert [*map(float, found)] == [aligned, featarc, lejepa, simsiam]
-        (overall,) = re.findall(
-            rf"^ *{re.escape(rule)} +{number} ",
-            second.partition("## Confirmation: tau, its gap")[2][:900],
-            re.M,
-        )
-        assert float(overall) == mean
-    regrets = dict(
-        re.findall(rf"^\| `(\S+)` \| {number} \[.* \| {number} \|$", page, re.M)
-        and [
-            (rule, last)
-            for rule, _, last in re.findall(
-                rf"^\| `(\S+)` \| {number} \[.* \| {number} \|$", page, re.M
-            )
-        ]
-    )
-    names, means = (
-        line.split() for line in re.findall(r"^ +preset +board.*$|^mean +[\d. ]+$", part, re.M)[:2]
-    )
-    header = (
-        " ".join(names)
-        .replace("halving by loss", "halving")
-        .replace("4 random by loss", "4")
-        .split()
-    )
-    of = dict(zip(header, map(float, means[1:]), strict=True))
-    assert {rule: float(v) for rule, v in regrets.items()} == {rule: of[rule] for rule in regrets}
-    verdicts = re.findall(r"^\| H\d `(\S+)` > `(\S+)` .* \| (\w+) \|$", page, re.M)
-    assert len(verdicts) == 4
-    for first, other, verdict in verdicts:
-        assert re.search(rf"^ *{re.escape(first)} +{re.escape(other)} .* {verdict}$", part, re.M)
+    tables = [
+        [line.split() for line in part.splitlines()[1:]]
+        for part in second.partition("## Confirmation: ")[2].split("\n\n## Confirmation: ")
+    ]
+    orders, of_methods, hypotheses, regrets = tables
+    taus = {rule: numbers for rule, *numbers in of_methods[1:]}
+    lost = dict(zip(RULES, next(line for line in regrets if line[0] == "mean")[3:8], strict=True))
+    by_rule = {line[0]: line for line in orders[1:] if line}
+    line = r"^\| `(\S+)` \| (\S+) \[.*?\] " + r"\| (\S+) " * 6 + r"\|$"
+    shown = re.findall(line, page, re.MULTILINE)
+    assert {rule for rule, *_ in shown} == {*RULES}
+    for rule, mean, *of_method, four, all_trials in shown:
+        aligned, simsiam, featarc, lejepa = (value.replace("−", "-") for value in of_method)
+        assert taus[rule] == [aligned, featarc, lejepa, simsiam]
+        assert [mean, four, all_trials] == [by_rule[rule][1], by_rule[rule][-3], lost[rule]]
+    verdicts = re.findall(r"^\| H\d `(\S+)` > `(\S+)` .* \| (\w+) \|$", page, re.MULTILINE)
+    assert [(line[0], line[1], line[-1]) for line in hypotheses[1:5]] == verdicts
