@@ -217,7 +217,8 @@ def objective_records() -> list[dict[str, Any]]:
                 "better": "lower" if one.metrics == ("final_loss",) else "higher",
                 "over": "clients",
                 "formula": one.formula,
-                "source": one.source + (", refuted" if one.refuted else ""),
+                "source": one.source
+                + (", refuted by docs/studies/confirmation.md" if one.refuted else ""),
                 "sends": [f"{part} of each client" for part in sorted(sent)],
                 "exchanges": 1,
                 "bytes": BYTES * (len(sent) + 1),
