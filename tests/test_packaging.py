@@ -19,7 +19,9 @@ from fedbench.bench.config import BENCHMARK_VERSION
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
 SUFFIXES = (".py", ".yaml", ".parquet")
-OWN_RESULTS = [f"leaderboards/{name}" for name in ("results", "selection", "tables")]
+OWN_RESULTS = [
+    f"leaderboards/{name}" for name in ("results", "selection", "confirmation", "tables")
+]
 """For readers of the repository, and not in the wheel."""
 
 _VERSIONED = {
