@@ -134,8 +134,9 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
-    if (path := Path(name).expanduser()).exists():
-        kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
+    path = os.path.expanduser(name)  # noqa: PTH111
+    if os.path.exists(path):  # noqa: PTH110 - a Path raises for a name that no file can have
+        kinds = f"file:{name}" if os.path.isfile(path) else f"folder:{name}, hub:{name}"  # noqa: PTH113
         raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
     raise UnknownNameError("data set", name, entries())
 

@@ -265,6 +265,7 @@ def test_a_cache_is_reopened_by_its_path(hub: Path, tmp_path: Path) -> None:
     [
         ("cifar", UnknownNameError, "'cifar'.*'cifar10'.*hub:PATH"),
         ("hubb:x", UnknownNameError, "folder:PATH"),
+        ("x" * 3000, UnknownNameError, "known"),
         ("hub:", ConfigError, "hub:PATH"),
         ("hub:nowhere", DataError, "nowhere"),
         ("folder:nowhere", DataError, "nowhere"),
