@@ -351,8 +351,7 @@ def submit(
         bool, Option("Pack every run that has a curve and did not fail.", "--all")
     ] = False,
     out: Annotated[
-        Path | None,
-        Option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out -o"),
+        Path | None, Option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out -o")
     ] = None,
     by: Annotated[str | None, Option("Your name, which the bundle tells others.")] = None,
     orcid: opt.Orcid = None,

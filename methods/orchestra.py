@@ -78,8 +78,7 @@ class Orchestra(Method):
     )
     delta: float = Field(1e-3, gt=0, lt=1, description="private: delta of that budget")
     strict_k_anonymity: bool = Field(
-        False,
-        description="every centroid stands for n // L >= 2 images, each with its newest row",
+        False, description="every centroid stands for n // L >= 2 images, each with its newest row"
     )
     sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
     local_iterations: int = Field(5, ge=1, description="iterations of local clustering")
@@ -196,11 +195,7 @@ class Orchestra(Method):
         found = {"clusters": math.log(self.num_global_clusters)}
         if self.degeneracy:
             found["rotation"] = math.log(4)
-        return {
-            **found,
-            "loss": sum(found.values()),
-            "min_cluster_size": "no term of the loss",
-        }
+        return {**found, "loss": sum(found.values()), "min_cluster_size": "no term of the loss"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the cross entropy of the views' cluster assignments, plus that of the turns."""

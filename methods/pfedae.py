@@ -28,14 +28,7 @@ from fedbench.bench.method import (
     Upload,
     register,
 )
-from fedbench.bench.nn import (
-    Adam,
-    Backbone,
-    ImageDecoder,
-    group_normed,
-    latent_encoder,
-    latent_gap,
-)
+from fedbench.bench.nn import Adam, Backbone, ImageDecoder, group_normed, latent_encoder, latent_gap
 
 SERVED = ("decoder", "surrogate_encoder")
 

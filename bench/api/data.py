@@ -10,12 +10,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.schema import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names, prepare, split_of_images
-from fedbench.bench.data.partition import (
-    PartitionSummary,
-    balanced_labels,
-    make_partition,
-    summary,
-)
+from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.runs.arguments import Settings, as_path
 from fedbench.bench.runs.execute import open_dataset

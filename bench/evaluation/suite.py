@@ -27,7 +27,7 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
-from fedbench.bench.evaluation.transfer import beginning
+from fedbench.bench.evaluation.transfer import metric_prefix
 from fedbench.bench.method.net import Net
 from fedbench.bench.system import seeding
 from fedbench.bench.system.seeding import numpy_generator, single_thread
@@ -172,7 +172,7 @@ def _protocols(
         transferred = Encoded(setup, net, encode, other, device)
         with suppress(NonFiniteFeaturesError):
             for values in _measured(transferred, [p for p in TRANSFERRED if p in protocols]):
-                metrics |= {f"{beginning(dataset)}{name}": v for name, v in values.items()}
+                metrics |= {f"{metric_prefix(dataset)}{name}": v for name, v in values.items()}
     needs = setup.method.needs()
     chosen = [name for name in ("knn", "linear") if name in protocols]
     for prefix, part in needs.encoders.items() if chosen else ():

@@ -18,7 +18,6 @@ from fedbench.bench.training.setup import Setup
 PROTOCOLS = ("knn", "linear", "few-shot")
 """Probes that are made on other data, those of them that `evaluation.protocols` has."""
 _KEY = "evaluation.transfer"
-_MOST = 2**31
 
 
 def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
@@ -29,7 +28,7 @@ def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
     are taken.
 
     Raises:
-        ConfigError: for a set without probes, or whose images have other channels.
+        ConfigError: without one of `PROTOCOLS`, or for a set without labels.
         FedbenchError: as `load_dataset`.
     """
     names = config.evaluation.transfer
@@ -75,7 +74,7 @@ def with_transfer(setup: Setup, net: Net, data_dir: Path | None) -> Setup:
     return replace(setup, transfer=sets)
 
 
-def beginning(dataset: Dataset) -> str:
+def metric_prefix(dataset: Dataset) -> str:
     """Return what the names of metrics on a set begin with: `transfer_fashion_mnist_`."""
     return f"transfer_{re.sub(r'[^0-9A-Za-z]+', '_', dataset.name)}_"
 
@@ -83,11 +82,12 @@ def beginning(dataset: Dataset) -> str:
 def _open(config: RunConfig, entry: str, data_dir: Path | None) -> Dataset:
     name, revision = _split(entry)
     whole = load_dataset(name, data_dir)
+    train, test = config.data.train_subset, config.data.test_subset
     dataset = load_dataset(
         name,
         data_dir,
-        train_subset=min(config.data.train_subset or _MOST, len(whole.train_labels)),
-        test_subset=min(config.data.test_subset or _MOST, len(whole.test_labels)),
+        train_subset=train and min(train, len(whole.train_labels)),
+        test_subset=test and min(test, len(whole.test_labels)),
     )
     if revision and dataset.revision != revision:
         raise DataError(

@@ -118,8 +118,7 @@ StoreDir = Annotated[Any, STORE]
 DataDir = Annotated[Any, DATA_DIR]
 DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]
 Again = Annotated[
-    bool,
-    Option("Repeat what the store has and compare; replace what older code made.", "--again"),
+    bool, Option("Repeat what the store has and compare; replace what older code made.", "--again")
 ]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
 DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]

@@ -181,9 +181,9 @@ def _drift(last: Sequence[Mapping[str, Any]]) -> list[str]:
         names = ("norm", "norm_std", "cosine", "diversity")
         norm, std, cosine, diversity = (last[0].get(f"drift.{group}.{name}") for name in names)
         if norm is not None:
-            phrase = f"{group} {norm:.3g} ± {std:.2g}"
-            directions = f" (cosine {cosine:.2f}, diversity {diversity:.2f})" if cosine else ""
-            found.append(phrase + directions)
+            found.append(f"{group} {norm:.3g} ± {std:.2g}")
+            if cosine is not None:
+                found[-1] += f" (cosine {cosine:.2f}, diversity {diversity:.2f})"
     return found
 
 

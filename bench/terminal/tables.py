@@ -11,12 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbench.bench.system.text import (
-    DROPPED_FIRST,
-    number_columns,
-    plain_table,
-    single_line,
-)
+from fedbench.bench.system.text import DROPPED_FIRST, number_columns, plain_table, single_line
 from fedbench.bench.terminal.console import emit, is_terminal, rich_console, write
 from fedbench.bench.terminal.units import text
 

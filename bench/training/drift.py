@@ -44,10 +44,12 @@ class Drift:
         change = upload[:size].to(self._before.device) - self._before[:size]
         self._sum.add_(change)
         for name, spans in self._spans.items():
-            norm = torch.stack([torch.linalg.vector_norm(change[s]) for s in spans]).norm()
+            # In float64: weights before a batch norm may grow beyond what float32 can square.
+            norms = [torch.linalg.vector_norm(change[s], dtype=torch.float64) for s in spans]
+            norm = torch.stack(norms).norm()
             self._norms[name].add_(torch.stack([norm, norm.square()]))
             for span in spans:
-                self._units[span].addcdiv_(change[span], norm.clamp_min(_LEAST))
+                self._units[span].addcdiv_(change[span], norm.float().clamp_min(_LEAST))
         self._count += 1
 
     def values(self) -> dict[str, dict[str, float]]:
@@ -63,7 +65,8 @@ class Drift:
         for name, spans in self._spans.items() if self._count else ():
             first, second = (float(x) / self._count for x in self._norms[name])
             found[name] = {"norm": first, "norm_std": math.sqrt(max(0.0, second - first**2))}
-            total = math.hypot(*(float(torch.linalg.vector_norm(self._sum[s])) for s in spans))
+            sums = (torch.linalg.vector_norm(self._sum[s], dtype=torch.float64) for s in spans)
+            total = math.hypot(*map(float, sums))
             if total > 0:
                 along = sum(float(self._units[s] @ self._sum[s]) for s in spans)
                 found[name]["cosine"] = along / (self._count * total)

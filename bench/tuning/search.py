@@ -20,7 +20,8 @@ _SAMPLER = Option(
 )
 _OBJECTIVE = Option(
     "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that learnt"
-    " nothing. Default: align-unif; with --fidelity halving loss, if the space has no method.*.",
+    " nothing. Default: align-unif; with --fidelity halving the last loss, unless the search varies"
+    " fields of the method.",
     check=check_name,
 )
 _FIDELITY = Option(

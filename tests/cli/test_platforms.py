@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,11 @@ pytestmark = [
     pytest.mark.slow,  # two processes that train
     pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86"),
 ]
-CAPPED = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
+CAPPED = {
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "ATEN_CPU_CAPABILITY": "default",
+    "OPENBLAS_CORETYPE": "Nehalem",
+}
 TINY = ("--set", "federation.num_rounds=2", "--set", "data.train_subset=400", "--seed", "0")
 PLACE = ("--workers", "1", "--device", "cpu")
 
@@ -51,6 +56,8 @@ def test_stores_of_two_instruction_sets_merge_and_rank(
     assert [row.row_id for row in rows] == [run_id, run_id]
     assert len({row.platform for row in rows}) == 2
     assert "onednn sse41" in (rows[1].platform or "")
+    records = [json.loads(row.platform_json or "")[0] for row in rows]
+    assert all(records[0][part] != records[1][part] for part in ("onednn", "aten", "numpy_blas"))
     hashes = set()  # of the encoder of the second row, from both stores
     for store in both:
         # Few test images: accuracies of so short a run may agree, the objective does not.

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedbench.bench.terminal.progress import (
-    RunProgress,
-    SweepProgress,
-)
+from fedbench.bench.terminal.progress import RunProgress, SweepProgress
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 

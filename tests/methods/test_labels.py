@@ -12,13 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import (
-    Client,
-    Loss,
-    Net,
-    Server,
-    Upload,
-)
+from fedbench.bench.method import Client, Loss, Net, Server, Upload
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup
@@ -205,15 +199,9 @@ def test_shares_come_down_and_counts_go_up() -> None:
 
 
 CLIENT_1 = Client(1, 0, generator(0, "client"))
-
-
 # Three unlabelled, three of class 4, two of class 0, one of class 7.
 MIXED = torch.tensor([4, -1, 0, 4, -1, 7, 0, -1, 4])
-
-
 GROUPS = {-1: [1, 4, 7], 0: [2, 6], 4: [0, 3, 8], 7: [5]}
-
-
 Loop = Callable[[Net, list[Tensor], list[int]], float]
 
 

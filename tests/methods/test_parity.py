@@ -191,12 +191,7 @@ def _plain_run(spec: str, measured: Measured) -> Mapping[str, dict[int, float]]:
     }
     with single_thread():
         curve = loop(
-            encoder,
-            setup.client_data(0, "cpu").images,
-            view,
-            plan,
-            after_round,
-            **hyperparameters,
+            encoder, setup.client_data(0, "cpu").images, view, plan, after_round, **hyperparameters
         )
     by_round = partial(enumerate, start=1)
     parts = {name: dict(by_round(values)) for name, values in curve.parts.items()}

@@ -15,16 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.method import (
-    Batch,
-    Client,
-    ClientData,
-    DataSpec,
-    Loss,
-    Needs,
-    Net,
-    RoundPlan,
-)
+from fedbench.bench.method import Batch, Client, ClientData, DataSpec, Loss, Needs, Net, RoundPlan
 from fedbench.bench.nn import Backbone
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
@@ -35,8 +26,6 @@ from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mean_distance, mix
 
 CLIENT = Client(0, 0, generator(0, "client"))
-
-
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
 
 
@@ -172,9 +161,7 @@ def test_projections_get_their_gradient_through_the_predictor_only() -> None:
     net = setup.make_net()
     views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
     with torch.no_grad():
-        net.tensor(
-            "predictor.3.weight"
-        ).zero_()  # a constant prediction: nothing flows back through it
+        net.tensor("predictor.3.weight").zero_()  # constant: nothing flows back through it
     setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT).total.backward()
     bias = net.tensor("predictor.3.bias").grad
     assert bias is not None
@@ -204,13 +191,7 @@ NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
 
 
 class Toy(DivergenceAware):
-    """Method with a net of two convolutions; `record` forces a record under every rule."""
-
-    record: bool = False
-
-    @property
-    def keeps_record(self) -> bool:
-        return self.record or super().keeps_record
+    """The rules of updates alone, for a net of two convolutions that is made and moved by hand."""
 
     def needs(self) -> Needs:
         return Needs(views=("plain",))
@@ -324,9 +305,8 @@ def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
     before = {part: state(net[part]) for part in ONLINE}
 
     shift(server, -1.0)
-    from_server, began = play(
-        method, net, 1, 0.1, server
-    )  # the last way gives the share 0.7 itself
+    # The last way gives the share 0.7 itself.
+    from_server, began = play(method, net, 1, 0.1, server)
     assert not from_server
     for part in ONLINE:
         for name, received in state(server[part]).items():

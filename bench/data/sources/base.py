@@ -9,6 +9,7 @@ import shlex
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import EntryPoint
@@ -134,10 +135,11 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
-    path = os.path.expanduser(name)  # noqa: PTH111
-    if os.path.exists(path):  # noqa: PTH110 - a Path raises for a name that no file can have
-        kinds = f"file:{name}" if os.path.isfile(path) else f"folder:{name}, hub:{name}"  # noqa: PTH113
-        raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
+    path = Path(name).expanduser()
+    with suppress(OSError):  # of a name that is longer than any file's
+        if path.exists():
+            kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
+            raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
     raise UnknownNameError("data set", name, entries())
 
 

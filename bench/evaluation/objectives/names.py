@@ -2,7 +2,7 @@
 
 Some are one value or two of each client; the others are computed from sums. Those of the last loss,
 and the sums with SEP, were found after the runs of docs/studies/selection.md; on the four other
-methods of docs/studies/confirmation.md the default chose better than each of them.
+methods of docs/studies/confirmation.md the default ordered configurations better than each.
 """
 
 from __future__ import annotations

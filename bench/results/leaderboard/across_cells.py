@@ -27,12 +27,7 @@ from fedbench.bench.system.identity import canonical_json
 if TYPE_CHECKING:
     import pandas as pd
 
-AXES = {
-    "alpha": (),
-    "participation": (),
-    "num_clients": ("local_epochs",),
-    "local_epochs": (),
-}
+AXES = {"alpha": (), "participation": (), "num_clients": ("local_epochs",), "local_epochs": ()}
 """Columns that a sweep varies, and those that may follow them by a scaling rule."""
 
 MIN_CELLS = 6

@@ -20,11 +20,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     unlike_preset,
     unscaled_keys,
 )
-from fedbench.bench.results.leaderboard.data_names import (
-    dataset_name,
-    named_by_content,
-    on_dataset,
-)
+from fedbench.bench.results.leaderboard.data_names import dataset_name, named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.entries import (
     Beside,
     Group,

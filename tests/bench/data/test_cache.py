@@ -16,11 +16,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.cache import (
-    CacheWriter,
-    ensure,
-    open_cache,
-)
+from fedbench.bench.data.cache import CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
 

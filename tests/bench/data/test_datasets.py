@@ -22,12 +22,7 @@ from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from fedbench.bench.data import datasets
-from fedbench.bench.data.datasets import (
-    content_names,
-    load_dataset,
-    prepare,
-    reopen,
-)
+from fedbench.bench.data.datasets import content_names, load_dataset, prepare, reopen
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbench.bench.data.labels import (
-    balanced_subset,
-    few_per_class,
-    held_out,
-    visible_labels,
-)
+from fedbench.bench.data.labels import balanced_subset, few_per_class, held_out, visible_labels
 
 LABELS = np.arange(200, dtype=np.int64) % 7
 CLIENTS = [np.arange(50), np.arange(60, 65), np.array([], dtype=np.int64), np.arange(199, 100, -1)]

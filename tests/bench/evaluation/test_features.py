@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench.evaluation.features import (
-    extract,
-    take_images,
-)
+from fedbench.bench.evaluation.features import extract, take_images
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError

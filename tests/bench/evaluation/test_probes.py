@@ -78,12 +78,7 @@ def accuracies(
 ) -> dict[str, float]:
     """Accuracies of an encoder with the given features, of client `k` or of all."""
     encoded: Any = SimpleNamespace(
-        setup=setup,
-        splits=Splits.of(setup, CPU),
-        train=train,
-        test=test,
-        device=CPU,
-        client_id=k,
+        setup=setup, splits=Splits.of(setup, CPU), train=train, test=test, device=CPU, client_id=k
     )
     return probe_accuracies(encoded, protocols)
 

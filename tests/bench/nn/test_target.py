@@ -7,12 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.method import Net, Sharing
-from fedbench.bench.nn.target import (
-    add_targets,
-    ema_update,
-    keep_within_round,
-    restored_buffers,
-)
+from fedbench.bench.nn.target import add_targets, ema_update, keep_within_round, restored_buffers
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.layout import Layout
 

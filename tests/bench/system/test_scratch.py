@@ -102,9 +102,6 @@ def test_a_folder_that_cannot_be_made_or_written(
         temporary_folder(tmp_path) as folder,
     ):
         atomic_write_bytes(folder / "file", b"data")
-    with (
-        pytest.raises(StoreError, match="the disk is full"),
-        temporary_folder(tmp_path),
-    ):
+    with pytest.raises(StoreError, match="the disk is full"), temporary_folder(tmp_path):
         atomic_write_bytes(tmp_path / "file", b"data")
     assert not list(tmp_path.iterdir())

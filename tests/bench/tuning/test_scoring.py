@@ -11,13 +11,7 @@ import pytest
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.tuning.scoring import (
-    Scoring,
-    cautions,
-    names,
-    noise_limit,
-    shrinkage_of,
-)
+from fedbench.bench.tuning.scoring import Scoring, cautions, names, noise_limit, shrinkage_of
 
 from .conftest import InOneProcess
 from .test_study import small
@@ -102,7 +96,7 @@ def test_a_study_by_the_loss(
     assert small(tmp_path, trials=4, **settings).trials == result.trials
 
 
-def test_halving_compares_by_the_loss(tmp_path: Path) -> None:
+def test_halving_compares_by_the_loss_where_no_field_of_the_method_varies(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trials": 4, "set": {"federation.num_rounds": 4}, "dry_run": True}
     halving = small(tmp_path, fidelity="halving", **settings)
     assert halving.objective == "align-unif"  # losses at other temperatures have no common scale

@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import (
-    ClientConfig,
-    DataConfig,
-    EvaluationConfig,
-    RunConfig,
-)
+from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
 from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedbench.bench.results.leaderboard.published import (
-    paper_cells,
-    paper_ranks,
-)
+from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.store.row import PaperCell
 
 FOLDER = Path(__file__).resolve().parents[4] / "leaderboards" / "papers"

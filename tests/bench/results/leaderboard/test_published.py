@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.leaderboard.published import (
-    paper_cells,
-    published_number,
-)
+from fedbench.bench.results.leaderboard.published import paper_cells, published_number
 from fedbench.bench.results.store.row import PaperCell, Row
 from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.resolve import resolve

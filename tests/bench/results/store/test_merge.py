@@ -9,11 +9,7 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.merge import merge
-from fedbench.bench.results.store.replicas import (
-    differences,
-    measured_once,
-    replica_hash,
-)
+from fedbench.bench.results.store.replicas import differences, measured_once, replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
