@@ -74,7 +74,7 @@ WRONG = {
 def test_it_is_refused(
     words: str, call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+    store = Path(__file__).resolve().parents[2] / "leaderboards" / "selection"  # not written to
     monkeypatch.setenv("FEDBENCH_STORE", str(store))
     monkeypatch.chdir(tmp_path)
     answer = call(*shlex.split(words))

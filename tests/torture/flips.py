@@ -213,7 +213,6 @@ def kinds(work: Path) -> dict[str, Kind]:
     )
     made["geometry.json"] = Kind(whole, f"{cell}/geometry.json", maps)
     made["checkpoint of a finished run"] = Kind(whole, f"{cell}/round-*.safetensors", weights)
-    made["partition of a finished run"] = Kind(whole, f"{cell}/partition.safetensors", weights)
     made["exported encoder"] = Kind(
         export,
         "encoder.safetensors",

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
@@ -296,13 +297,17 @@ def test_a_grid_has_its_cells_however_they_were_measured() -> None:
     assert cells_of(rows, "heterogeneity") == {row.row_id for row in rows[:2]}
 
 
-def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there() -> None:
+def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there(tmp_path: Path) -> None:
     """Some of its cells have fewer rounds than the preset evaluates."""
-    preset, grid = "cross-device-cpu", "local-epochs-budget"
+    preset, grid = "cross-device-cpu", tmp_path / "short.yaml"
+    axes = {"federation.num_rounds": [20, 60]}
+    grid.write_text(
+        yaml.safe_dump({"grid": "short", "description": "d", "methods": ["simclr"], "axes": axes})
+    )
     with pytest.raises(ConfigError, match=r"evaluation.rounds"):
-        plan(load_grid(grid), preset=preset, environ={})
+        plan(load_grid(str(grid)), preset=preset, environ={})
     row = row_of(resolve("simclr", preset=preset, environ={}).config, preset)
-    assert cells_of([row], grid) == frozenset()
+    assert cells_of([row], str(grid)) == frozenset()
 
 
 def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
