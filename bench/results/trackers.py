@@ -12,8 +12,8 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ class Begun:
     preset: str
     dataset: str  # name of its content
     study: str | None = None  # of which it is a trial
+    began: float = field(default_factory=time.time)  # seconds since 1970
 
     @classmethod
     def of(cls, row: Row) -> Begun:
         """Return what a row says of the run while it went on."""
-        return cls(row.row_id, row.config_id, row.config, row.preset, row.dataset, row.study_id)
+        ids, began = (row.row_id, row.config_id), row.started_at.timestamp()
+        return cls(*ids, row.config, row.preset, row.dataset, row.study_id, began)
 
     @property
     def name(self) -> str:
@@ -58,19 +60,6 @@ class Begun:
         config = settings_of(self.config.model_dump_json())
         plain = int | float | str
         return {k: v if isinstance(v, plain) else json.dumps(v) for k, v in config.items()} | of
-
-
-def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Rounds done, seconds since the first began, and every number of each round.
-
-    `gigabytes` adds up both directions from the first round on.
-    """
-    sent = seconds = 0.0
-    for point in points:
-        sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
-        seconds += point.get("seconds") or 0.0
-        values = _numbers(point, ("round_index", "seconds"))
-        yield int(point["round_index"]) + 1, seconds, values | {"gigabytes": sent / 1e9}
 
 
 def _outcome(row: Row) -> dict[str, float]:
@@ -97,51 +86,38 @@ class TensorBoard:
     def __init__(self, root: Path) -> None:
         self._folder = root / "tensorboard"
         self._live: Any = None
-        self._began = 0.0
+        self._run: Any = None
 
     def begin(self, run: Begun) -> None:
         """Write events from now on, in place of earlier ones of this run."""
-        self._open(run, time.time())
-
-    def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Write a round's numbers; TensorBoard reads them at its next look."""
-        self._add(done, seconds, values)
-        self._live.flush()
-
-    def close(self, *, failed: bool = False) -> None:
-        """Close the file, since the run ended or pauses; what it has stays."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
-
-    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Write the events of the run, in place of earlier ones."""
-        from tensorboardX.summary import hparams
-
-        self.close()
-        run = Begun.of(row)
-        self._open(run, row.started_at.timestamp())
-        for each in rounds(points):
-            self._add(*each)
-        place, ended, found = row.rounds_done or 0, row.finished_at.timestamp(), _outcome(row)
-        names = [*main_metrics(found), FINAL_LOSS.name]
-        results = {f"final/{name}": found[name] for name in names if name in found}
-        for name, value in results.items():
-            self._live.add_scalar(name, value, place, ended)
-        for part in hparams(run.settings, results):
-            self._live.file_writer.add_summary(part)
-        self.close()
-
-    def _add(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
-
-    def _open(self, run: Begun, began: float) -> None:
         from tensorboardX import SummaryWriter
 
         place = self._folder / run.name
         shutil.rmtree(place, ignore_errors=True)
-        self._live, self._began = SummaryWriter(str(place), flush_secs=5), began
+        self._live, self._run = SummaryWriter(str(place), flush_secs=5), run
+
+    def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Write a round's numbers; TensorBoard reads them at its next look."""
+        for name, value in values.items():
+            self._live.add_scalar(f"round/{name}", value, done, self._run.began + seconds)
+        self._live.flush()
+
+    def finished(self, row: Row) -> None:
+        """Write the main results, and the settings that they are of."""
+        from tensorboardX.summary import hparams
+
+        found = _outcome(row)
+        names = [*main_metrics(found), FINAL_LOSS.name]
+        results = {f"final/{name}": found[name] for name in names if name in found}
+        for name, value in results.items():
+            self._live.add_scalar(name, value, row.rounds_done or 0, row.finished_at.timestamp())
+        for part in hparams(self._run.settings, results):
+            self._live.file_writer.add_summary(part)
+        self.close()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close the file, since the run ended or pauses; what it has stays."""
+        self._live.close()
 
 
 class WeightsAndBiases:
@@ -177,22 +153,14 @@ class WeightsAndBiases:
         if done >= self._live.step:
             self._live.log(dict(values), step=done)
 
-    def close(self, *, failed: bool) -> None:
-        """Close the run, which goes on later unless it failed."""
-        if self._live is not None:
-            self._live.finish(exit_code=int(failed))
-            self._live = None
-
-    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Log the run under its row id: W&B takes no step twice, so only those that it lacks."""
-        live = self._live is not None
-        if not live:
-            self.begin(Begun.of(row))
-        for done, seconds, values in rounds(points):
-            if done > self._live.step or not live:  # of a live run the last step is there
-                self.round(done, seconds, values)
+    def finished(self, row: Row) -> None:
+        """Add the outcome to the run's summary."""
         self._live.summary.update(_outcome(row) | {"status": row.status})
         self.close(failed=row.status != "ok")
+
+    def close(self, *, failed: bool) -> None:
+        """Close the run, which goes on later unless it failed."""
+        self._live.finish(exit_code=int(failed))
 
 
 TRACKERS: Mapping[str, Callable[[Path], TensorBoard | WeightsAndBiases]] = {
@@ -226,25 +194,29 @@ class Tracking:
         self.names = tuple(names)
         self._store, self._on_failure = store, on_failure
         self._trackers = {name: TRACKERS[name](store.root) for name in names}
-        self._live: list[str] = []
-        self._points: list[Mapping[str, Any]] = []
+        self._live: list[str] | None = None  # those that follow a run; None = it has not begun
+        self._rounds, self._seconds, self._sent = 0, 0.0, 0.0  # passed so far
 
     def begin(self, run: Begun, points: Sequence[Mapping[str, Any]] = ()) -> None:
         """Open a run in every tracker, with the records of rounds that an earlier attempt made."""
-        self._points, self._live = [], [*self._trackers]
+        self._live = [*self._trackers]
+        self._rounds, self._seconds, self._sent = 0, 0.0, 0.0
         self._each("begin", run)
         for point in points:
             self.round(point)
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """Pass the record of a round of the run that goes on, flat as in its curve."""
-        self._points.append(record)
-        *_, last = rounds(self._points)
-        self._each("round", *last)
+        """Pass the numbers of a round, flat as in its curve, and all `gigabytes` sent so far."""
+        self._rounds += 1
+        self._seconds += record.get("seconds") or 0.0
+        self._sent += (record.get("bytes_up") or 0) + (record.get("bytes_down") or 0)
+        values = _numbers(record, ("round_index", "seconds")) | {"gigabytes": self._sent / 1e9}
+        self._each("round", int(record["round_index"]) + 1, self._seconds, values)
 
     def close(self, *, failed: bool = True) -> None:
         """Let go of a run that ended with an error, or pauses."""
         self._each("close", failed=failed)
+        self._live = None
 
     def __call__(self, row_id: str) -> None:
         """Pass a row of the store to every tracker, with its curve."""
@@ -253,20 +225,20 @@ class Tracking:
             self.end(row, self._store.curve(row_id))
 
     def end(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Pass a row to every tracker, with the records of all rounds, flat as in its curve."""
-        for name in self._trackers:
-            self._call(name, f"did not take run {row.row_id}", "finished", row, points)
+        """Pass a row to every tracker, and the records of rounds that these have not got yet."""
+        if self._live is None:
+            self.begin(Begun.of(row))
+        for point in points[self._rounds :]:
+            self.round(point)
+        self._each("finished", row)
+        self._live = None
 
     def _each(self, hook: str, *given: Any, **options: Any) -> None:
-        """Call every tracker that takes rounds; one that fails takes no more of this run."""
-        what = "takes no rounds of a run any more"
-        self._live = [n for n in self._live if self._call(n, what, hook, *given, **options)]
-
-    def _call(self, name: str, what: str, hook: str, *given: Any, **options: Any) -> bool:
-        try:
-            getattr(self._trackers[name], hook)(*given, **options)
-        except Exception as error:  # any service may fail in its own way; the row is safe
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            self._on_failure(f"{name} {what}: {why}")
-            return False
-        return True
+        """Call the trackers that follow the run; one that fails is left out from then on."""
+        for name in [*(live := self._live or [])]:
+            try:
+                getattr(self._trackers[name], hook)(*given, **options)
+            except Exception as error:  # any service may fail in its own way; the row is safe
+                live.remove(name)
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self._on_failure(f"{name} takes no more of this run: {why}")

@@ -22,6 +22,7 @@ import psutil
 import torch
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id, training_id
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
@@ -42,7 +43,7 @@ from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.source import check_source
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.client import ClientRunner
-from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
@@ -191,6 +192,11 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
         binding = setup.layout(net).bind(net, where)
         fill_statistics(setup, net, where)
         return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)
+
+
+def points_of(folder: Path, at_least: int = 0) -> list[dict[str, Any]]:
+    """Return the rounds in a run's folder, at least so many, flat as in a curve."""
+    return [flatten(record.as_dict()) for record in History(folder).read(at_least)]
 
 
 class _Run:

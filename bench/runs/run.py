@@ -22,7 +22,7 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.compare import Reproduction, compare
-from fedbench.bench.runs.execute import OnRound, Origin, Place, open_dataset
+from fedbench.bench.runs.execute import OnRound, Origin, Place, open_dataset, points_of
 from fedbench.bench.runs.fields import with_code, with_weights
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
@@ -34,7 +34,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.source import check_source
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
-from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import backbone_of
 from fedbench.bench.training.steps import local_steps, partition_of, without_effect
@@ -156,8 +156,12 @@ def run(
                     _log.warning("%s", line)
                 try:
                     if track:
-                        group = config_id(config, dataset.revision)
-                        tracking.begin(Begun(run_id, group, config, recorded.preset, dataset.name))
+                        group, earlier = (
+                            config_id(config, dataset.revision),
+                            points_of(place.folder),
+                        )
+                        begun = Begun(run_id, group, config, recorded.preset, dataset.name)
+                        tracking.begin(begun, earlier)
                     resume = client = None
                     if on_progress is not None:
                         on_progress.start(config, devices)
@@ -265,12 +269,12 @@ def store_run(
         try:
             # A run that diverged may have done a round of which there is no record.
             at_least = (row.rounds_done or 0) if row.status == "ok" else 0
-            history = [record.as_dict() for record in History(folder).read(at_least)]
+            history = points_of(folder, at_least)
         except DataError:
             if row.status != "error":  # else it may be why, and the row names it
                 raise
     if history is not None:
-        store.write_curve(row.row_id, [flatten(record) for record in history])
+        store.write_curve(row.row_id, history)
         drop_scratch(folder)
     store.write_row(row)
     if elsewhere is not None:

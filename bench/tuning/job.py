@@ -18,11 +18,18 @@ from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import Origin, Paused, Place, facts, untrained_figures
+from fedbench.bench.runs.execute import (
+    Origin,
+    Paused,
+    Place,
+    facts,
+    points_of,
+    untrained_figures,
+)
 from fedbench.bench.runs.remeasure import execute_or_measure
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cluster import Cluster
 
 REPORT_SECONDS = 1.0
@@ -152,7 +159,7 @@ def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
         tracking(row.row_id)
     else:
         # read before `jobs` deletes it
-        rounds = _points(outcome.job.folder) if points is None else list(map(flatten, points))
+        rounds = points_of(outcome.job.folder) if points is None else points
         jobs.done(outcome)
         tracking.end(row, rounds)
 
@@ -171,8 +178,7 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
                 if mine:
                     outcome = _perform(job, report, began)
                     if history and outcome.status != "error":
-                        records = History(job.folder).read()
-                        outcome = replace(outcome, history=[r.as_dict() for r in records])
+                        outcome = replace(outcome, history=points_of(job.folder))
                     report({"status": "ended", "outcome": outcome})
                     return outcome.status
             if time.monotonic() - began >= job.wait_seconds:
@@ -217,10 +223,10 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         if tracking.names:
             identity = config_id(job.config, job.revision)
             begun = (job.row_id, identity, job.config, job.origin.preset, dataset.name)
-            tracking.begin(Begun(*begun, job.origin.study_id), _points(folder))
+            tracking.begin(Begun(*begun, job.origin.study_id), points_of(folder))
         row = execute_or_measure(store, rows, job.config, job.origin, place, on_round)
         if tracking.names:
-            tracking.end(row, _points(folder))
+            tracking.end(row, points_of(folder))
     except Paused as paused:
         tracking.close(failed=False)
         figures = dict(paused.metrics)
@@ -241,11 +247,6 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         seconds=row.wall_seconds,
         tracked=tracked,
     )
-
-
-def _points(folder: Path) -> list[dict[str, Any]]:
-    """Return the rounds in a run's folder, flat as in a curve."""
-    return [flatten(record.as_dict()) for record in History(folder).read()]
 
 
 def breaks_cuda(err: BaseException) -> bool:

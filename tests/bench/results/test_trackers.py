@@ -150,8 +150,7 @@ def test_a_service_that_fails_while_a_run_goes_on_is_left_out(
     with pytest.warns(UserWarning, match="wandb") as caught:
         result = fedbench.run("simclr", set=cheap, store=tmp_path, workers=1, track=["wandb"])
     assert result.status == "ok"
-    texts = [str(warning.message) for warning in caught]
-    assert sum("takes no rounds" in text for text in texts) == 1
+    assert len(caught) == 1
 
 
 def test_what_cannot_track_says_so_before_the_run(
