@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedbench.bench.evaluation.features import encode_batch, extract
 from fedbench.bench.evaluation.metrics import Metric, register
+from fedbench.bench.evaluation.objectives.scores import entropy_rank
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.layout import Binding
@@ -115,11 +116,7 @@ def effective_rank(features: Tensor) -> float:
         return 1.0
     # The smaller Gram matrix has the same non-zero spectrum and costs far less than an SVD.
     gram = centred.T @ centred if values.shape[1] <= len(values) else centred @ centred.T
-    singular = torch.linalg.eigvalsh(gram / gram.diagonal().sum()).clamp_min(0).sqrt()
-    # sqrt lifts the rounding of the spectrum from 1e-16 to 1e-8 of the total: cut it off.
-    singular = singular[singular > 1e-6]
-    share = singular / singular.sum()
-    return float(torch.exp(-(share * share.log()).sum()))
+    return entropy_rank(torch.linalg.eigvalsh(gram / gram.diagonal().sum()).clamp_min(0).sqrt())
 
 
 def movement(trainer: Trainer) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.partition import make_test_partition
@@ -25,7 +26,6 @@ from fedbench.bench.evaluation.features import (
     extract,
 )
 from fedbench.bench.evaluation.metrics import Metric, accuracy, register
-from fedbench.bench.evaluation.sgd import run_sgd
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.nn.heads import mlp
@@ -95,53 +95,34 @@ def histogram(angles: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return edges, counts.astype(np.int64)
 
 
+@dataclass(eq=False)
 class Splits:
-    """Images that probes learn from and are scored on; a GPU gets them once.
+    """Images that probes learn from and are scored on; a GPU gets them once."""
 
-    Attributes:
-        train_labels: classes (N,) of the images that probes learn from.
-        test_labels: classes (M,) of all test images.
-        num_classes: labels are below it.
-    """
+    dataset: Dataset
+    images: NDArray[np.uint8]  # its training images, as the encoder's clients see them
+    chosen: NDArray[np.int64]  # (N,) positions of those that probes learn from
+    channels: int  # that the encoder takes; gray images get so many equal ones
+    device: torch.device
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        images: NDArray[np.uint8],
-        chosen: NDArray[np.int64],
-        channels: int,
-        device: torch.device,
-    ) -> None:
-        self._dataset, self._images, self._chosen = dataset, images, chosen
-        self._channels, self._device = channels, device
-        self.train_labels: NDArray[np.int64] = dataset.train_labels[chosen]
-        self.test_labels, self.num_classes = dataset.test_labels, dataset.num_classes
-
-    @classmethod
-    def of(cls, setup: Setup, device: torch.device) -> Splits:
-        """Return those of a run: the images of `Setup.probed`, and the test images."""
-        channels = setup.spec.image_shape[0]
-        return cls(setup.dataset, setup.images, setup.probed, channels, device)
-
-    @classmethod
-    def transfer(cls, dataset: Dataset, channels: int, device: torch.device) -> Splits:
-        """Return those of another data set; gray images get so many equal channels."""
-        labelled = np.flatnonzero(dataset.train_labels >= 0)
-        return cls(dataset, dataset.train_images, labelled, channels, device)
+    def __post_init__(self) -> None:
+        self.train_labels: NDArray[np.int64] = self.dataset.train_labels[self.chosen]  # (N,)
+        self.test_labels = self.dataset.test_labels  # (M,)
+        self.num_classes = self.dataset.num_classes
 
     @cached_property
     def train(self) -> Images:
         """uint8 (N, C, H, W), the images that probes learn from."""
-        return self._resident(self._images[self._chosen])
+        return self._resident(self.images[self.chosen])
 
     @cached_property
     def test(self) -> Images:
         """uint8 (M, C, H, W), all test images."""
-        return self._resident(self._dataset.test_images)
+        return self._resident(self.dataset.test_images)
 
     def _resident(self, images: NDArray[np.uint8]) -> Images:
-        shape = (len(images), self._channels, *images.shape[2:])
-        return resident(np.broadcast_to(images, shape), self._device)
+        shape = (len(images), self.channels, *images.shape[2:])
+        return resident(np.broadcast_to(images, shape), self.device)
 
 
 @dataclass(eq=False)
@@ -165,11 +146,6 @@ class Encoded:
     def test(self) -> Tensor:
         """Features (M, D) of `splits.test`, on `device`."""
         return self._features("test images", self.splits.test)
-
-    @property
-    def train_labels(self) -> NDArray[np.int64]:
-        """Classes (N,) of `splits.train`."""
-        return self.splits.train_labels
 
     @cached_property
     def angles(self) -> dict[str, Tensor]:
@@ -351,6 +327,7 @@ def _eigenbasis(
     return basis[:, varying], 2 * variance[varying] / num_classes + l2
 
 
+MLP_BATCH = 256
 MLP = accuracy("mlp_acc", "MLP %", ("mlp_hidden_dim", "mlp_epochs", "mlp_lr"))
 
 
@@ -379,17 +356,7 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
         accuracies[f"linear{suffix}_train_acc"] = right.double().mean().item()
         predictions = {"linear": linear.predict(test).cpu()}
         if "mlp" in protocols:
-            predictions["mlp"] = mlp_predictions(
-                x,
-                y,
-                test,
-                num_classes=num_classes,
-                seed=seed,
-                device=encoded.device,
-                hidden_dim=config.mlp_hidden_dim,
-                epochs=config.mlp_epochs,
-                lr=config.mlp_lr,
-            )
+            predictions["mlp"] = mlp_predictions(x, y, test, num_classes, setup.config)
         for name, predicted in predictions.items():
             correct = (predicted == truth).double()
             accuracies |= _scores(f"{name}{suffix}", correct, shares, encoded.client_id)
@@ -434,41 +401,31 @@ def _subsets(
 
 
 def mlp_predictions(
-    train: Tensor,
-    train_labels: Labels,
-    test: Tensor,
-    *,
-    num_classes: int,
-    seed: int,
-    device: torch.device | str = "cpu",
-    hidden_dim: int = 512,
-    epochs: int = 100,
-    batch_size: int = 256,
-    lr: float = 0.1,
+    train: Tensor, train_labels: Labels, test: Tensor, num_classes: int, run: RunConfig
 ) -> Tensor:
     """Train a perceptron with one hidden layer on features and predict the class of others.
 
     Plain SGD with a constant rate, as in the source. Choices of ours, where the source is silent:
     512 hidden units, batches of 256 (an incomplete last one is used too), no momentum, no weight
     decay, and features standardised by the training set's mean and deviation, so that an encoder's
-    scale does not act as a learning rate. The seed names the draws of weights and order. Takes
-    finite features (N, D) with labels (N,), and (M, D) of the same encoder; returns the most
+    scale does not act as a learning rate. The seed of `run` names the draws of weights and order.
+    Takes finite features (N, D) with labels (N,), and (M, D) of the same encoder; returns the most
     probable class of each test row, int64 (M,) on the CPU.
 
     Source: Arora 2023, pFedAE, experiments (two layers, SGD with 0.1, 100 epochs).
     """
+    config, device = run.evaluation, train.device
     classes = class_tensor(train_labels, device)
     mean, scale = standardisation(train)
-    inputs, held_out = (((x.double() - mean) * scale).float().to(device) for x in (train, test))
-    with seeding.scope(seed, "mlp-probe-init"):
-        net = mlp(train.shape[1], hidden_dim, num_classes).to(device)
-    optimizer = optimizers.SGD(net.parameters(), lr=lr)
-    order = seeding.generator(seed, "mlp-probe-order")
-    batches = (
-        (inputs[rows], classes[rows])
-        for _ in range(epochs)
-        for rows in torch.randperm(len(inputs), generator=order).to(device).split(batch_size)
-    )
-    run_sgd(optimizer, net, batches)
+    inputs, held_out = (((x.double() - mean) * scale).float() for x in (train, test))
+    with seeding.scope(run.seed, "mlp-probe-init"):
+        net = mlp(train.shape[1], config.mlp_hidden_dim, num_classes).to(device)
+    optimizer = optimizers.SGD(net.parameters(), lr=config.mlp_lr)
+    order = seeding.generator(run.seed, "mlp-probe-order")
+    for _ in range(config.mlp_epochs):
+        for rows in torch.randperm(len(inputs), generator=order).to(device).split(MLP_BATCH):
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs[rows]), classes[rows]).backward()
+            optimizer.step()
     with torch.no_grad():
         return torch.cat([net(rows).argmax(dim=1) for rows in held_out.split(4096)]).cpu()

@@ -40,31 +40,13 @@ def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     return {"knn_acc": value}
 
 
-def _linear_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
-    splits = encoded.splits
-    value = linear_probe_paper(
-        encoded.encode,
-        splits.train,
-        splits.train_labels,
-        splits.test,
-        splits.test_labels,
-        num_classes=splits.num_classes,
-        seed=encoded.setup.config.seed,
-        device=encoded.device,
-    )
-    return {"linear_paper_acc": value}
-
-
 SHIPPED = (
     Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles])),
     Probe(("knn",), _knn),
     Probe(("linear", "mlp", "local"), probe_accuracies),
-    Probe(("linear-paper",), _linear_paper),
+    Probe(("linear-paper",), linear_probe_paper),
     Probe(("few-shot",), few_shot),
-    Probe(
-        ("finetune",),
-        lambda encoded, _: finetune_accuracies(encoded.setup, encoded.net, encoded.device),
-    ),
+    Probe(("finetune",), finetune_accuracies),
 )
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedbench.bench.data.labels import few_per_class, hide_all
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
-    Encode,
     Images,
-    Labels,
     check_finite,
     class_tensor,
     encode_batch,
@@ -23,39 +23,22 @@ from fedbench.bench.evaluation.features import (
     take_images,
 )
 from fedbench.bench.evaluation.metrics import accuracy
+from fedbench.bench.evaluation.probes import Encoded
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.training.setup import Setup
 
-MOMENTUM = 0.9
-"""Momentum of the protocols that train on augmented images."""
+VIEW, MOMENTUM = "base", 0.9
+EPOCHS, BATCH_SIZE, LR = 50, 256, 30.0
+"""Length, batches and rate per 256 examples of Orchestra's probe."""
 
-
-def run_sgd(
-    optimizer: optimizers.SGD,
-    logits: Callable[[Tensor], Tensor],
-    batches: Iterable[tuple[Tensor, Tensor]],
-    num_steps: int | None = None,
-) -> None:
-    """Take one step of cross-entropy per batch of inputs and classes (B,), on one device.
-
-    The optimizer has the first learning rate, which falls to 0 along half a cosine of `num_steps`,
-    step by step; None keeps it constant. `logits` maps inputs (B, …) to (B, C).
-    """
-    peak = optimizer.param_groups[0]["lr"]
-    for step, (inputs, classes) in enumerate(batches):
-        if num_steps is not None:
-            optimizer.param_groups[0]["lr"] = cosine(peak, step / num_steps)
-        optimizer.zero_grad()
-        F.cross_entropy(logits(inputs), classes).backward()
-        optimizer.step()
-
-
-def cosine(peak: float, progress: float) -> float:
-    """Half a cosine from `peak` at progress 0 to 0 at progress 1."""
-    return 0.5 * peak * (1.0 + math.cos(math.pi * progress))
+FINETUNE_1PCT = accuracy("finetune_1pct_acc", "fine-tuned 1 %")
+FINETUNE_10PCT = accuracy("finetune_10pct_acc", "fine-tuned 10 %")
+FINETUNE_LR = 0.05  # per 256 examples
+FRACTIONS = {0.01: (60, 64), 0.1: (30, 256)}
+"""Epochs and batch size of fine-tuning, by the share of the training set's size that has labels."""
 
 
 def train_on_views(
@@ -64,33 +47,34 @@ def train_on_views(
     images: Images,
     classes: Tensor,
     *,
-    view: str,
     epochs: int,
     batch_size: int,
     seed: int,
     purpose: str,
     device: torch.device | str,
 ) -> None:
-    """`run_sgd` on one view per image and epoch, shuffled, without incomplete batches.
+    """Take a step of cross-entropy per batch: one view per image and epoch, shuffled.
 
-    The optimizer's learning rate is the peak of the half cosine. Images are uint8 (N, C, H, W),
-    classes int64 (N,), `batch_size` at most N. `purpose` begins the names of the draws,
+    The optimizer's learning rate falls to 0 along half a cosine, step by step. Incomplete batches
+    are left out. Images are uint8 (N, C, H, W), classes int64 (N,), `batch_size` at most N;
+    `logits` maps views (B, C, H, W) to (B, C). `purpose` begins the names of the draws,
     `<purpose>-order` and `<purpose>-view`.
     """
-    num_batches = len(images) // batch_size
+    peak, num_batches = optimizer.param_groups[0]["lr"], len(images) // batch_size
     place = images.device if isinstance(images, Tensor) else "cpu"
     classes = classes.to(place)
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for epoch in range(epochs):
-            shuffle = seeding.generator(seed, f"{purpose}-order", epoch)
-            draws = seeding.generator(seed, f"{purpose}-view", epoch)
-            order = torch.randperm(len(images), generator=shuffle).to(place)
-            for rows in order[: num_batches * batch_size].split(batch_size):
-                batch = make_view(view, take_images(images, rows).to(device), draws)
-                yield batch, classes[rows].to(device)
-
-    run_sgd(optimizer, logits, batches(), epochs * num_batches)
+    for epoch in range(epochs):
+        shuffle = seeding.generator(seed, f"{purpose}-order", epoch)
+        draws = seeding.generator(seed, f"{purpose}-view", epoch)
+        order = torch.randperm(len(images), generator=shuffle).to(place)
+        batches = order[: num_batches * batch_size].split(batch_size)
+        for step, rows in enumerate(batches, epoch * num_batches):
+            progress = step / (epochs * num_batches)
+            optimizer.param_groups[0]["lr"] = 0.5 * peak * (1.0 + math.cos(math.pi * progress))
+            views = make_view(VIEW, take_images(images, rows).to(device), draws)
+            optimizer.zero_grad()
+            F.cross_entropy(logits(views), classes[rows].to(device)).backward()
+            optimizer.step()
 
 
 def initial_layer(
@@ -111,29 +95,12 @@ def layer_accuracy(features: Tensor, weight: Tensor, bias: Tensor, classes: Tens
     return (predicted == classes).double().mean().item()
 
 
-def linear_probe_paper(
-    encode: Encode,
-    train_images: Images,
-    train_labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
-    *,
-    num_classes: int,
-    seed: int,
-    device: torch.device | str,
-    epochs: int = 50,
-    batch_size: int = 256,
-    lr: float = 30.0,
-    view: str = "base",
-) -> float:
+def linear_probe_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     """Accuracy of a linear layer trained by SGD on features of freshly augmented images.
 
-    The learning rate is lr * batch_size / 256, taken to 0 along half a cosine, step by step and
-    without warm-up; momentum 0.9, no weight decay. Features are not standardised. Images are uint8
-    (N, C, H, W); a tensor on `device` saves a copy of each batch. The caller puts the backbone
-    `encode` into eval mode and on `device`; the seed names the draws of weights, order and views.
-    Returns the accuracy on all test images, in [0, 1]. Raises `NonFiniteFeaturesError` if a feature
-    is NaN or infinite.
+    The learning rate is 30 * batch_size / 256, taken to 0 along half a cosine, step by step and
+    without warm-up; momentum 0.9, no weight decay. Features are not standardised. The accuracy is
+    that on all test images. Raises `NonFiniteFeaturesError` if a feature is NaN or infinite.
 
     Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released evaluation code.
     Deliberate deviations: the training images are shuffled, and all test images count (the release
@@ -142,16 +109,14 @@ def linear_probe_paper(
     every later one the scheduled rate of the step before). As there, an incomplete last training
     batch is dropped; where that would leave none, the few images are one batch.
     """
-    # Before the training, so that a diverged encoder is noticed in seconds.
-    test = extract(encode, test_images, device=device)  # (M, D)
-    check_finite("paper probe, test features", test)
-
-    weight, bias = initial_layer(test.shape[1], num_classes, seed, device)
-    batch_size = min(batch_size, len(train_images))
-    optimizer = optimizers.SGD([weight, bias], lr=lr * batch_size / 256, momentum=MOMENTUM)
+    splits, seed, device = encoded.splits, encoded.setup.config.seed, encoded.device
+    test = encoded.test  # (M, D), before the training: a diverged encoder is noticed in seconds
+    weight, bias = initial_layer(test.shape[1], splits.num_classes, seed, device)
+    batch_size = min(BATCH_SIZE, len(splits.train))
+    optimizer = optimizers.SGD([weight, bias], lr=LR * batch_size / 256, momentum=MOMENTUM)
 
     def logits(images: Tensor) -> Tensor:
-        features = encode_batch(encode, images, device)
+        features = encode_batch(encoded.encode, images, device)
         check_finite("paper probe, training features", features)
         # A copy: tensors made in inference mode may not enter a backward pass.
         return F.linear(features.clone(), weight, bias)  # (B, C)
@@ -159,115 +124,84 @@ def linear_probe_paper(
     train_on_views(
         optimizer,
         logits,
-        train_images,
-        class_tensor(train_labels, "cpu"),
-        view=view,
-        epochs=epochs,
+        splits.train,
+        class_tensor(splits.train_labels, "cpu"),
+        epochs=EPOCHS,
         batch_size=batch_size,
         seed=seed,
         purpose="linear-paper",
         device=device,
     )
-    return layer_accuracy(test, weight, bias, class_tensor(test_labels, "cpu"))
+    truth = class_tensor(splits.test_labels, "cpu")
+    return {"linear_paper_acc": layer_accuracy(test, weight, bias, truth)}
 
 
-@dataclass(frozen=True)
-class FinetuneSettings:
-    """Length, batches and augmentation of a training; the learning rate is per 256 examples."""
-
-    epochs: int
-    batch_size: int
-    lr: float = 0.05
-    view: str = "base"
-
-
-FINETUNE_1PCT = accuracy("finetune_1pct_acc", "fine-tuned 1 %")
-FINETUNE_10PCT = accuracy("finetune_10pct_acc", "fine-tuned 10 %")
-FRACTIONS = {
-    0.01: FinetuneSettings(epochs=60, batch_size=64),
-    0.1: FinetuneSettings(epochs=30, batch_size=256),
-}
-"""Settings by the share of the training set's size that is labelled."""
-
-
-def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[str, float]:
+def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     """Accuracies on the test set after fine-tuning on 1 % and on 10 % of the labels.
 
     The labelled images are equally many of each class, drawn by the run's seed from those that
     protocols learn from (`Setup.probed`); the smaller set lies within the larger one. The net,
     whose weights are the first ones, does not change. NaN where the training diverged.
     """
-    dataset, seed = setup.dataset, setup.config.seed
+    setup, dataset = encoded.setup, encoded.setup.dataset
     labels = hide_all(dataset.train_labels)
     labels[setup.probed] = dataset.train_labels[setup.probed]
     accuracies = {}
-    for fraction, settings in FRACTIONS.items():
-        chosen = few_per_class(labels, fraction, dataset.num_classes, seed)
-        copy = setup.make_net()
+    for fraction, (epochs, batch_size) in FRACTIONS.items():
+        chosen = few_per_class(labels, fraction, dataset.num_classes, setup.config.seed)
+        net = setup.make_net()
         # Parts that live for one client's round are in no state_dict, and no encoder needs them.
-        copy.load_state_dict(net.state_dict(), strict=False)
+        net.load_state_dict(encoded.net.state_dict(), strict=False)
+        net.to(encoded.device)
         accuracies[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
-            copy.to(device),
-            setup.method.encode,
-            setup.images[chosen],
-            labels[chosen],
-            dataset.test_images,
-            dataset.test_labels,
-            num_classes=dataset.num_classes,
-            seed=seed,
-            device=device,
-            settings=settings,
+            setup, net, setup.images[chosen], labels[chosen], epochs, batch_size, encoded.device
         )
     return accuracies
 
 
 def finetune(
+    setup: Setup,
     net: Net,
-    encode: Callable[[Net, Tensor], Tensor],
-    images: Images,
-    labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
-    *,
-    num_classes: int,
-    seed: int,
-    device: torch.device | str,
-    settings: FinetuneSettings,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    epochs: int,
+    batch_size: int,
+    device: torch.device,
 ) -> float:
     """Accuracy of an encoder and a linear layer that were trained together by SGD.
 
-    Nesterov momentum 0.9, no weight decay, batch norm in training mode; the learning rate is lr *
+    Nesterov momentum 0.9, no weight decay, batch norm in training mode; the learning rate is 0.05 *
     batch_size / 256, taken to 0 along half a cosine, step by step. An incomplete last batch is left
-    out; where that would leave none, the few images are one batch. The net is trained in place;
-    `encode` maps it and normalised images (B, C, H, W) to features (B, D). Images are uint8
-    (N, C, H, W), labels (N,); the seed names the draws of the layer's weights, of order and views.
-    Returns the accuracy on all test images, in [0, 1]; NaN if the training diverged.
+    out; where that would leave none, the few images are one batch. The net is trained in place, on
+    images uint8 (N, C, H, W) and labels (N,). Returns the accuracy on all test images, in [0, 1];
+    NaN if the training diverged.
 
     Source: ours. Lubana et al. 2022, https://arxiv.org/abs/2205.11506, fine-tunes with 1 % and 10 %
     of the labels without giving settings, on images that were not pre-trained on; so does this with
     `data.held_out` and `evaluation.labels_from`. The script of its release, which lacks a module,
     trains the linear layer alone while batch norms are in training mode.
     """
-    dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
-    weight, bias = initial_layer(dim, num_classes, seed, device)
+    dataset, seed, encode = setup.dataset, setup.config.seed, partial(setup.method.encode, net)
+    net.eval()
+    dim = extract(encode, dataset.test_images[:1], device=device).shape[1]
+    weight, bias = initial_layer(dim, dataset.num_classes, seed, device)
     trained = [p for p in net.parameters() if p.requires_grad]
-    lr, batch_size = settings.lr * settings.batch_size / 256, min(settings.batch_size, len(images))
+    lr = FINETUNE_LR * batch_size / 256
     optimizer = optimizers.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
     net.train()
     train_on_views(
         optimizer,
-        lambda x: F.linear(encode(net, x), weight, bias),  # (B, C)
+        lambda views: F.linear(encode(views), weight, bias),  # (B, C)
         images,
         class_tensor(labels, "cpu"),
-        view=settings.view,
-        epochs=settings.epochs,
-        batch_size=batch_size,
+        epochs=epochs,
+        batch_size=min(batch_size, len(images)),
         seed=seed,
         purpose="finetune",
         device=device,
     )
     net.eval()
-    test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)
+    test = extract(encode, dataset.test_images, device=device)  # (M, D)
     if not all_finite(test) or not all_finite(weight):
         return math.nan
-    return layer_accuracy(test, weight, bias, class_tensor(test_labels, "cpu"))
+    return layer_accuracy(test, weight, bias, class_tensor(dataset.test_labels, "cpu"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -104,17 +105,17 @@ def evaluate(
     encoder has trained make noise on sums differ between them.
     """
     binding.net.eval()
-    splits = Splits.of(setup, device)
+    splits = Splits(setup.dataset, setup.images, setup.probed, setup.spec.image_shape[0], device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
-            return _finite({**metrics, **_protocols(setup, binding, protocols, splits, device, [])})
+            return _finite({**metrics, **_protocols(setup, binding, protocols, splits, [])})
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup):
             select_client(k)
             metrics = _objective(setup, binding, [k], device, rounds)
-            scores = _protocols(setup, binding, protocols, splits, device, pairs, k)
+            scores = _protocols(setup, binding, protocols, splits, pairs, k)
             rows.append({**metrics, **scores})
         return _finite({**_over_clients(rows), **angle_summary(pairs)})
     return {}
@@ -149,50 +150,43 @@ def _protocols(
     binding: Binding,
     protocols: Sequence[str],
     splits: Splits,
-    device: torch.device,
     pairs: list[Mapping[str, Tensor]],
     client_id: int | None = None,
 ) -> dict[str, float]:
     """Metrics of one encoder; its angles between classes are appended to `pairs`."""
-    net = binding.net
-    collapse = CollapseMonitor(setup, device)(binding)
+    collapse = CollapseMonitor(setup, splits.device)(binding)
     metrics = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
-
-    def encode(images: Tensor) -> Tensor:
-        return setup.method.encode(net, images)
-
-    encoded = Encoded(setup, net, encode, splits, device, client_id)
-    with suppress(NonFiniteFeaturesError):
-        for values in _measured(encoded, protocols):
-            metrics |= values
-        if "angles" in protocols:
-            pairs.append(encoded.angles)
-    for dataset in setup.transfer:
-        other = Splits.transfer(dataset, setup.spec.image_shape[0], device)
-        transferred = Encoded(setup, net, encode, other, device)
+    for prefix, encoded, asked in _encoders(setup, binding.net, protocols, splits, client_id):
         with suppress(NonFiniteFeaturesError):
-            for values in _measured(transferred, [p for p in TRANSFERRED if p in protocols]):
-                metrics |= {f"{metric_prefix(dataset)}{name}": v for name, v in values.items()}
-    needs = setup.method.needs()
-    chosen = [name for name in ("knn", "linear") if name in protocols]
-    for prefix, part in needs.encoders.items() if chosen else ():
-
-        def encode_part(images: Tensor, part: str = part) -> Tensor:
-            return net(images, part)  # type: ignore[no-any-return]
-
-        view = "unit" if needs.pixels == "unit" else "plain"
-        further = Encoded(setup, net, encode_part, splits, device, view=view)
-        with suppress(NonFiniteFeaturesError):
-            for values in _measured(further, chosen):
-                metrics |= {f"{prefix}_{name}": value for name, value in values.items()}
+            for probe in probes():
+                if not set(asked).isdisjoint(probe.protocols):
+                    values = probe.measure(encoded, asked)
+                    metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+            if "angles" in asked:
+                pairs.append(encoded.angles)
     return metrics
 
 
-def _measured(encoded: Encoded, protocols: Sequence[str]) -> Iterator[Mapping[str, float]]:
-    """Values of each probe that some protocols ask for."""
-    for probe in probes():
-        if not set(protocols).isdisjoint(probe.protocols):
-            yield probe.measure(encoded, protocols)
+def _encoders(
+    setup: Setup, net: Net, protocols: Sequence[str], splits: Splits, client_id: int | None
+) -> Iterator[tuple[str, Encoded, Sequence[str]]]:
+    """Yield what is probed: the start of its metrics' names, the encoder, and its protocols."""
+    encode, device, needs = partial(setup.method.encode, net), splits.device, setup.method.needs()
+    yield "", Encoded(setup, net, encode, splits, device, client_id), protocols
+    transferred = [name for name in TRANSFERRED if name in protocols]
+    for dataset in setup.transfer:
+        labelled = np.flatnonzero(dataset.train_labels >= 0)
+        images = Splits(dataset, dataset.train_images, labelled, splits.channels, device)
+        yield metric_prefix(dataset), Encoded(setup, net, encode, images, device), transferred
+    view = "unit" if needs.pixels == "unit" else "plain"
+    chosen = [name for name in ("knn", "linear") if name in protocols]
+
+    def further(part: str, images: Tensor) -> Tensor:
+        return net(images, part)  # type: ignore[no-any-return]
+
+    for prefix, part in needs.encoders.items():
+        other = Encoded(setup, net, partial(further, part), splits, device, view=view)
+        yield f"{prefix}_", other, chosen
 
 
 def evaluated_clients(setup: Setup) -> list[int]:

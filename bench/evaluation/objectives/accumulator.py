@@ -52,12 +52,8 @@ class GaussianNoise:
 
 def with_noise(objectives: Iterable[Objective]) -> list[Objective]:
     """Return the objectives that bounded sums of one exchange are enough for."""
-    return [
-        objective
-        for objective in objectives
-        if objective.exchanges == 1
-        and all(statistic.sensitivity is not None for statistic in objective.statistics)
-    ]
+    single = [objective for objective in objectives if objective.exchanges == 1]
+    return [one for one in single if all(s.sensitivity is not None for s in one.statistics)]
 
 
 def epsilon(multiplier: float, scorings: int = 1, delta: float = DELTA) -> float:
@@ -108,6 +104,8 @@ class Accumulator:
         noise: GaussianNoise | None = None,
     ) -> None:
         self._objectives = objectives if noise is None else with_noise(objectives)
+        sent = [s for one in self._objectives if one.exchanges == 1 for s in one.statistics]
+        self._statistics = {statistic.name: statistic for statistic in sent}  # each once
         self._noise = noise
         self._share = max(1, KEPT // max(1, num_clients))
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -117,10 +115,9 @@ class Accumulator:
     def add(self, clean: Tensor, view: Tensor) -> None:
         """Add a client's projections of its images and of one view of each, (n, d), n >= 1."""
         projections = Projections(clean, view)
-        for statistic in _statistics(self._single):
-            part = statistic.of(projections, {})
-            known = self._sums.get(statistic.name)
-            self._sums[statistic.name] = part if known is None else known + part
+        for name, statistic in self._statistics.items():
+            part, known = statistic.of(projections, {}), self._sums.get(name)
+            self._sums[name] = part if known is None else known + part
         if any(objective.exchanges > 1 for objective in self._objectives):
             self._kept.append((clean[: self._share], view[: self._share]))
         self._dim = clean.shape[1]
@@ -137,7 +134,7 @@ class Accumulator:
         found = {}
         sums: Sums = {name: value.cpu() for name, value in self._sums.items()}
         if self._noise is not None:
-            sums = self._noise.add(sums, _statistics(self._single), self._dim)
+            sums = self._noise.add(sums, self._statistics.values(), self._dim)
             found[OBJECTIVE_EPSILON.name] = epsilon(self._noise.multiplier)
         numbers = sum(value.numel() for value in self._sums.values())
         for objective in self._objectives:
@@ -150,10 +147,6 @@ class Accumulator:
                 found[objective.metric.name] = value
         found[OBJECTIVE_BYTES.name] = float(BYTES * numbers * self._clients)
         return found
-
-    @property
-    def _single(self) -> list[Objective]:
-        return [objective for objective in self._objectives if objective.exchanges == 1]
 
     def _exchange(self, objective: Objective) -> tuple[Sums, int]:
         """Return the sums of the last exchange, and how many numbers a client sent in all."""
@@ -177,9 +170,3 @@ def bytes_sent(objective: Objective, dim: int) -> int:
     sums = Accumulator([objective], 1)
     sums.add(torch.ones(1, dim), torch.ones(1, dim))
     return int(sums.values()[OBJECTIVE_BYTES.name])
-
-
-def _statistics(objectives: Collection[Objective]) -> list[Statistic]:
-    """Return the statistics of some objectives, each once."""
-    named = {s.name: s for objective in objectives for s in objective.statistics}
-    return list(named.values())

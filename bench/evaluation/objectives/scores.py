@@ -376,7 +376,10 @@ def spectrum(matrix: Tensor) -> Tensor:
 
 
 def entropy_rank(values: Tensor) -> float:
-    """Return exp of the entropy of values >= 0 over their sum; 1 if all are 0."""
+    """Return exp of the entropy of values >= 0 over their sum; 1 if all are 0.
+
+    Values below 1e-6 of their norm are left out: a square root lifts 1e-16, rounding, to 1e-8.
+    """
     total = values.square().sum().sqrt()
     kept = values[values > 1e-6 * total]
     if len(kept) == 0:

@@ -17,6 +17,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from fedbench.bench.data.partition import make_test_partition
+from fedbench.bench.evaluation import probes
 from fedbench.bench.evaluation.probes import (
     Splits,
     angle_summary,
@@ -45,12 +46,13 @@ def cloud(num: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(points).float(), (np.hypot(*points.T) > 1.2).astype(np.int64)
 
 
-def test_the_training_by_hand() -> None:
+def test_the_training_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The expected result comes from two epochs of plain SGD on standardised features."""
     (train, y), (test, _) = cloud(50, 0), cloud(40, 1)
-    predicted = mlp_predictions(
-        train, y, test, num_classes=2, seed=3, hidden_dim=8, epochs=2, batch_size=20, lr=0.5
-    )
+    monkeypatch.setattr(probes, "MLP_BATCH", 20)
+    settings = {"hidden_dim": 8, "epochs": 2, "lr": 0.5}
+    named = {f"evaluation__mlp_{name}": value for name, value in settings.items()}
+    predicted = mlp_predictions(train, y, test, 2, tiny_config("simclr", seed=3, **named))
     x, z = (((a - train.mean(0)) / train.std(0, correction=0)) for a in (train, test))
     with seeding.scope(3, "mlp-probe-init"):
         net = mlp(2, 8, 2)
@@ -77,8 +79,9 @@ def accuracies(
     setup: Setup, train: Any, test: Any, protocols: Sequence[str], k: int | None = None
 ) -> dict[str, float]:
     """Accuracies of an encoder with the given features, of client `k` or of all."""
+    splits = Splits(setup.dataset, setup.images, setup.probed, 1, CPU)
     encoded: Any = SimpleNamespace(
-        setup=setup, splits=Splits.of(setup, CPU), train=train, test=test, device=CPU, client_id=k
+        setup=setup, splits=splits, train=train, test=test, device=CPU, client_id=k
     )
     return probe_accuracies(encoded, protocols)
 
@@ -114,7 +117,7 @@ def test_shares_of_the_labels_are_class_balanced_and_drawn_by_seed(
 ) -> None:
     seen: list[np.ndarray] = []
 
-    def watch(train: Any, labels: Any, test: Any, **rest: Any) -> torch.Tensor:
+    def watch(train: Any, labels: Any, test: Any, *rest: Any) -> torch.Tensor:
         seen.append(np.asarray(labels))
         return torch.zeros(len(test), dtype=torch.int64)
 

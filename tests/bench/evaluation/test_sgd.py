@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.evaluation import probes, protocols
+from fedbench.bench.evaluation import probes, protocols, sgd
 from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError, extract
-from fedbench.bench.evaluation.sgd import (
-    FRACTIONS,
-    FinetuneSettings,
-    finetune,
-    finetune_accuracies,
-    linear_probe_paper,
-)
+from fedbench.bench.evaluation.probes import Encoded, Splits
+from fedbench.bench.evaluation.sgd import FRACTIONS, finetune, finetune_accuracies
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
+
+CPU = torch.device("cpu")
 
 
 def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,20 +39,34 @@ def channel_means(images: torch.Tensor) -> torch.Tensor:
     return images.mean(dim=(2, 3))
 
 
+def setup_of(images: np.ndarray, labels: np.ndarray, seed: int) -> Any:
+    """What the probes read of a setup: all images are labelled, and 45 others are for the test."""
+    test_images, test_labels = coloured(45, 2)
+    dataset = SimpleNamespace(
+        train_labels=labels, test_images=test_images, test_labels=test_labels, num_classes=3
+    )
+    return SimpleNamespace(
+        dataset=dataset, images=images, config=SimpleNamespace(seed=seed),
+        method=SimpleNamespace(encode=encode),
+    )  # fmt: skip
+
+
 def probe(
     encode: Encode = channel_means,
     *,
     train: tuple[np.ndarray, np.ndarray] | None = None,
     seed: int = 0,
-    **options: Any,
+    epochs: int = 5,
+    batch_size: int = 16,
 ) -> float:
     images, labels = train or coloured(70, 1)
-    test_images, test_labels = coloured(45, 2)
-    settings = {"epochs": 5, "batch_size": 16, **options}
-    return linear_probe_paper(
-        encode, images, labels, test_images, test_labels,
-        num_classes=3, seed=seed, device="cpu", **settings,
-    )  # fmt: skip
+    setup = setup_of(images, labels, seed)
+    splits = Splits(setup.dataset, images, np.arange(len(images)), 3, CPU)
+    encoded = Encoded(setup, Net({}), encode, splits, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sgd, "EPOCHS", epochs)
+        patch.setattr(sgd, "BATCH_SIZE", batch_size)
+        return sgd.linear_probe_paper(encoded, ())["linear_paper_acc"]
 
 
 def test_depends_on_the_seed_and_on_nothing_else() -> None:
@@ -127,9 +139,6 @@ def test_an_encoder_that_diverged_is_noticed() -> None:
         probe(lambda images: channel_means(images) * math.nan)
 
 
-CPU = torch.device("cpu")
-
-
 def blind_net() -> Net:
     """An encoder whose features say nothing about the class before it is trained."""
     with seeding.scope(0, "init"):
@@ -144,14 +153,11 @@ def encode(net: Net, images: Tensor) -> Tensor:
     return features
 
 
-def tuned(net: Net, *, size: int = 60, seed: int = 0, **settings: Any) -> float:
-    images, labels = coloured(size, 1)
-    test_images, test_labels = coloured(45, 2)
-    given = FinetuneSettings(**{"epochs": 20, "batch_size": 16, "lr": 2.0, **settings})
-    return finetune(
-        net, encode, images, labels, test_images, test_labels,
-        num_classes=3, seed=seed, device="cpu", settings=given,
-    )  # fmt: skip
+def tuned(net: Net, *, lr: float = 2.0) -> float:
+    images, labels = coloured(60, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sgd, "FINETUNE_LR", lr)
+        return finetune(setup_of(images, labels, 0), net, images, labels, 20, 16, CPU)
 
 
 def test_the_encoder_is_trained_as_well() -> None:
@@ -173,14 +179,15 @@ def test_a_run_is_fine_tuned_on_both_shares(
 ) -> None:
     """The net has a part that lives for one round, which no state_dict holds."""
     for fraction in FRACTIONS:
-        monkeypatch.setitem(FRACTIONS, fraction, FinetuneSettings(epochs=2, batch_size=8))
+        monkeypatch.setitem(FRACTIONS, fraction, (2, 8))
     setup = tiny_setup(tiny_config("featarc", evaluation__protocols=["finetune"]))
     trainer = train(setup, tmp_path)
     before = trainer.vector.clone()
     metrics = evaluate(setup, trainer.binding, lambda k: None, ["finetune"], CPU)
     assert {"finetune_1pct_acc", "finetune_10pct_acc"} <= set(metrics)
     assert torch.equal(trainer.vector, before)
-    again = finetune_accuracies(setup, trainer.binding.net, CPU)
+    encoded: Any = SimpleNamespace(setup=setup, net=trainer.binding.net, device=CPU)
+    again = finetune_accuracies(encoded, ())
     assert {name: metrics[name] for name in again} == again
 
 

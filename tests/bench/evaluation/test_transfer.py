@@ -66,7 +66,7 @@ def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:
 def test_gray_images_get_the_channels_of_the_encoder(tmp_path: Path) -> None:
     name = saved(tmp_path / "gray.npz", (12, 12))
     dataset = load_dataset(name)
-    splits = Splits.transfer(dataset, 3, torch.device("cpu"))
+    splits = Splits(dataset, dataset.train_images, np.arange(40), 3, torch.device("cpu"))
     assert splits.train.shape == (40, 3, 12, 12)
     assert (np.asarray(splits.test) == np.asarray(dataset.test_images)).all()
 
