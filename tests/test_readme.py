@@ -20,9 +20,9 @@ import pytest
 from PIL import Image
 
 import fedbench
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.tuning.grid import grid_names
 from fedbench.bench.tuning.scoring import names as scores
 from fedbench.cli import main
 
@@ -122,7 +122,11 @@ def test_the_board_shown_is_that_of_the_rows(board: str) -> None:
 def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
     (shown,) = re.findall(r"^\| methods, .*\n\|-.*\n\| (.*) \|$", README, flags=re.MULTILINE)
     addons = [entry.is_addon for entry in registry.entries().values()]
-    counts = [f"{addons.count(False)}, {addons.count(True)}", len(scores()), len(grid_names())]
+    counts = [
+        f"{addons.count(False)}, {addons.count(True)}",
+        len(scores()),
+        len(installed("grids")),
+    ]
     counts += [len(paper_cells()), len(fedbench.open_store(ROOT / "leaderboards/results").rows())]
     values = {
         name: [f"{float(value):.2f}".replace("-", "−") for value in re.findall(r"-?[\d.]+", line)]

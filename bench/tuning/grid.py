@@ -104,21 +104,16 @@ class Grid(_Lists):
     scaling: dict[str, Scale] = Field(default_factory=dict)
     exclude: tuple[dict[str, Scalar], ...] = ()
 
-    def lists(self, preset: str) -> tuple[Axes, tuple[str, ...], tuple[int, ...]]:
-        """Return axes, methods and seeds for a preset."""
+    def under_preset(self, preset: str) -> Grid:
+        """Return the grid with the lists that it has for a preset."""
         lists = self.presets.get(preset, _Lists())
-        axes = self.axes if lists.axes is None else lists.axes
-        return axes, lists.methods or self.methods, lists.seeds or self.seeds
+        return self.model_copy(update={name: value for name, value in lists if value is not None})
 
-    def points_of(self, preset: str) -> tuple[Point, ...]:
-        """Return the points for a preset."""
-        return self.presets.get(preset, _Lists()).points or self.points
-
-    def keys(self, preset: str) -> tuple[str, ...]:
-        """Return every name that axes or points set for a preset."""
-        names = [*self.lists(preset)[0]]
-        names += [key for point in self.points_of(preset) for key in point if key != METHOD]
-        return tuple(dict.fromkeys(names))
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every name that axes or points set."""
+        names = [key for point in self.points for key in point if key != METHOD]
+        return tuple(dict.fromkeys([*self.axes, *names]))
 
 
 def check_grid(content: Mapping[str, Any], name: str) -> Grid:
@@ -127,9 +122,10 @@ def check_grid(content: Mapping[str, Any], name: str) -> Grid:
         grid = Grid.model_validate(content)
         for preset in (*grid.presets, *grid.under):
             one_of("preset", preset_names())(preset)
-        for preset in ("", *grid.presets):
-            _check_points(grid, preset)
-        _check_names(grid)
+        lists = [grid, *map(grid.under_preset, grid.presets)]
+        for each in lists:
+            _check_points(each)
+        _check_names(grid, lists)
     except ValidationError as err:
         reason = registry.describe_validation(err, Grid.model_fields)
         raise ConfigError(f"{name}: {reason}") from err
@@ -148,33 +144,34 @@ def _settings(point: Point) -> Point:
     return {key: value for key, value in point.items() if key != METHOD}
 
 
-def _check_points(grid: Grid, preset: str) -> None:
+def _check_points(grid: Grid) -> None:
     """Check that every point sets fields of each of its methods, and none that an axis sets."""
-    axes, methods, _ = grid.lists(preset)
-    specs = tuple(map(registry.canonical_spec, methods))
-    for point in grid.points_of(preset):
+    specs = tuple(map(registry.canonical_spec, grid.methods))
+    for point in grid.points:
         point_specs = [spec for spec in specs if _is_for(point, spec)]
         if not point_specs:
-            raise ConfigError(f"points: {point[METHOD]!r} is not among {', '.join(methods)}")
+            raise ConfigError(f"points: {point[METHOD]!r} is not among {', '.join(grid.methods)}")
         for key, value in _settings(point).items():
-            if key in axes:
+            if key in grid.axes:
                 raise ConfigError(f"points: {key} is an axis as well")
             for spec in point_specs:
                 check_key(key, spec, known_keys(spec))
                 build_config(spec, {key: value})
 
 
-def _check_names(grid: Grid) -> None:
-    """Check that every axis, exclusion and scaled value fits at least one method of the grid."""
-    lists = [grid.lists(preset) for preset in ("", *grid.presets)]
-    specs = dict.fromkeys(spec for _, methods, _ in lists for spec in methods)
+def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
+    """Check that every axis, exclusion and scaled value fits at least one method of the grid.
+
+    `lists` are the grid itself, and as it is under each of its presets.
+    """
+    axes = [each.axes for each in lists]
+    specs = dict.fromkeys(spec for each in lists for spec in each.methods)
     holder = {key: spec for spec in specs for key in known_keys(spec)}
-    settings = [(key, value) for axes, _, _ in lists for key in axes for value in axes[key]]
+    settings = [(key, value) for each in axes for key in each for value in each[key]]
     settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
         build_config(holder[key], {key: value})
-    axes = [axes for axes, _, _ in lists]
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
         if any(key in each for each in axes):
@@ -206,11 +203,6 @@ class Cell:
     scaled: tuple[Scaled, ...] = ()  # values that an axis changed
 
 
-def grid_names() -> list[str]:
-    """Return the names of the grids that ship with fedbench."""
-    return list(installed("grids"))
-
-
 def load_grid(name: str | Path) -> Grid:
     """Load a grid by name, or from a file if the name ends in `.yaml`."""
     source = str(name) if str(name).endswith((".yaml", ".yml")) else f"grids/{name}.yaml"
@@ -219,7 +211,7 @@ def load_grid(name: str | Path) -> Grid:
 
 def grid_records() -> list[dict[str, Any]]:
     """Return every grid that ships with fedbench, as a record for listings."""
-    grids = {name: load_grid(name) for name in grid_names()}
+    grids = {name: load_grid(name) for name in installed("grids")}
     return [{"name": n, **g.model_dump(mode="json", exclude_none=True)} for n, g in grids.items()]
 
 
@@ -257,16 +249,16 @@ def plan(
         if items is not None and not items:
             raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
     label = load_preset(preset).preset  # of a file, its name
-    axes, grid_methods, grid_seeds = grid.lists(label)
-    methods = grid_methods if methods is None else methods
-    seeds = grid_seeds if seeds is None else seeds
+    grid = grid.under_preset(label)
+    methods = grid.methods if methods is None else methods
+    seeds = grid.seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {})
-    keys = grid.keys(label)
+    keys = grid.keys
     points: list[Point] = [
-        {**dict(zip(axes, values, strict=True)), **point}
-        for values in itertools.product(*axes.values())
-        for point in grid.points_of(label)
+        {**dict(zip(grid.axes, values, strict=True)), **point}
+        for values in itertools.product(*grid.axes.values())
+        for point in grid.points
     ]
     if _DATA in keys and _DATA in overrides:
         place = str(overrides.pop(_DATA))
@@ -360,7 +352,7 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
 
     def parts(config: RunConfig, preset: str) -> tuple[str, str]:
         """Return the settings of a training without the grid's names, and the values of these."""
-        values, keys = flat_config(config), grid.keys(preset)
+        values, keys = flat_config(config), grid.under_preset(preset).keys
         rest = {
             key: value
             for key, value in values.items()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.runs.presets import preset_names
@@ -21,7 +22,7 @@ from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
-from fedbench.bench.tuning.grid import Cell, grid_names, load_grid, plan
+from fedbench.bench.tuning.grid import Cell, load_grid, plan
 from tests.specs import extended
 
 _SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
@@ -163,12 +164,12 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
 FEW = {"heterogeneity", "scaling"}
 
 
-@pytest.mark.parametrize("name", extended(grid_names(), lambda name: name not in FEW))
+@pytest.mark.parametrize("name", extended(installed("grids"), lambda name: name not in FEW))
 def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
     """Of one seed, under every preset, with the sizes of the data sets and equal classes."""
     grid = load_grid(name)
     for preset in preset_names():
-        seeds = grid.lists(preset)[2][:1]
+        seeds = grid.under_preset(preset).seeds[:1]
         assert trains_nobody(plan(grid, preset=preset, seeds=seeds, environ={})) == []
 
 

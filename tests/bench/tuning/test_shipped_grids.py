@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import DATASETS, paper_cells
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan, presets_for
+from fedbench.bench.tuning.grid import Cell, check_grid, load_grid, plan, presets_for
 from tests.specs import extended
 
 SPECS = {(cell.paper, cell.method): cell.spec for cell in paper_cells()}
@@ -36,15 +37,15 @@ def printed(table: str) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("preset", extended(preset_names(), lambda name: name != "demo"))
-@pytest.mark.parametrize("name", grid_names())
+@pytest.mark.parametrize("name", installed("grids"))
 def test_every_grid_under_every_preset(name: str, preset: str) -> None:
     planned = cells(name, preset=preset)
     configs = {canonical_json(cell.config.model_dump(mode="json")) for cell in planned}
     assert len(configs) == len(planned) > 0
-    axes, methods, seeds = load_grid(name).lists(preset)
-    assert {cell.config.seed for cell in planned} == set(seeds)
-    assert len({cell.config.spec for cell in planned}) == len(methods)
-    for key, values in axes.items():
+    grid = load_grid(name).under_preset(preset)
+    assert {cell.config.seed for cell in planned} == set(grid.seeds)
+    assert len({cell.config.spec for cell in planned}) == len(grid.methods)
+    for key, values in grid.axes.items():
         assert {cell.axes[key] for cell in planned} == set(values)
     if preset == "demo":
         assert len(planned) <= 45
