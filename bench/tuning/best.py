@@ -19,26 +19,18 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
 
-AUTO = "auto"
-
 
 def best_file(store: Store, study_id: str) -> Path:
     """Return the file of a study's best values."""
     return store.root / "trials" / study_id / "best.yaml"
 
 
-def write_best(
-    path: Path,
-    spec: str,
-    preset: str,
-    study_id: str,
-    params: Mapping[str, Any],
-    cautions: Sequence[str] = (),
-) -> None:
+def write_best(path: Path, meta: Mapping[str, Any]) -> None:
     """Write a study's best values so that `--config` and `--tuned` take them, with cautions."""
-    entries = {"spec": spec, "preset": preset, "study": study_id, **params}
-    if cautions:
-        entries["caution"] = "; ".join(cautions)
+    entries = {"spec": meta["spec"], "preset": meta["preset"], "study": meta["study_id"]}
+    entries |= meta["best"]["params"]
+    if meta["cautions"]:
+        entries["caution"] = "; ".join(meta["cautions"])
     lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
     text = "# the best trial by the label-free objective\n" + "".join(lines)
     atomic_write_text(path, yaml_with_checksum(text))
@@ -57,7 +49,7 @@ def find_tuned(
     not where it lies) and preset, and the latest is taken; values found on other data must be
     named. A study or a file that is named serves its method, and the others stay untuned.
     """
-    if tuned == AUTO:
+    if tuned == "auto":
         metas = [store.study(study_id) or {} for study_id in store.studies()]
         ended = sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
         latest = {

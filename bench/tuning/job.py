@@ -113,13 +113,6 @@ class Outcome:
     figures: Mapping[str, float] | None = None  # without a row: before training, or paused
     tracked: bool = False  # whether every viewer of `Job.track` has taken the row
 
-    @property
-    def objective(self) -> float | None:
-        """The label-free score."""
-        if self.figures is not None:
-            return self.figures.get("objective")
-        return self.row.objective if self.row is not None else None
-
     def metric(self, name: str) -> float | None:
         """Return a metric of the trained encoder; None if the run has none of this name."""
         if self.figures is not None:

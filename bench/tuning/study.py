@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,6 @@ class StudyResult(Shown):
         """False if the best trial lies within the noise of the start."""
         limit = noise_limit(Scoring(self.objective).scores(self.untrained))
         return self.best is not None and (limit is None or self.best["objective"] > limit)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the output of `fedbench tune --json`."""
-        file = None if self.config_file is None else str(self.config_file)
-        return {**asdict(self), "config_file": file}
 
 
 @grouped
@@ -221,7 +216,9 @@ def _plan(
         load_space(spec, file=as_path(search.space_file)),
         {*user_keys(spec, settings.config_files), *given_fields},
     )
-    if search.objective is None and search.fidelity != NONE and _varies_loss(space):
+    # Fields of the method may weigh losses, and those of other weights have no common scale.
+    other_losses = any(name.startswith("method.") for name in space.dimensions)
+    if search.objective is None and search.fidelity != NONE and other_losses:
         search = replace(search, objective=DEFAULT)
     fixed = {
         **given_fields,
@@ -275,11 +272,6 @@ def _plan(
         cluster=cluster,
         halving=halving,
     )
-
-
-def _varies_loss(space: SearchSpace) -> bool:
-    """Return True for fields of the method: losses with other weights have no common scale."""
-    return any(name.startswith("method.") for name in space.dimensions)
 
 
 def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
@@ -364,8 +356,7 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
     }
     unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best", "cautions"))
     if not (unchanged and earlier.get("finished_at") and path.exists()):
-        base = study.base
-        write_best(path, base.config.spec, base.preset, study_id, best["params"], texts)
+        write_best(path, description)
         store.write_study(study_id, description)
     return path
 

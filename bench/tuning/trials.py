@@ -286,17 +286,13 @@ class Trials:
                 if trial.left:
                     trial.running += 1
                     return trial.left.popleft()
-            number = self._suggest()
-            if number is None:
+            while not self._suggested and not self._batch and self._next < self._plan.total:
+                self._ask_batch()
+                self._tell_batch()
+            if not self._suggested:  # a batch runs, or this was the last trial
                 return None
+            number = self._suggested.popleft()
             self._begin(number, dict(self._batch[number].params))
-
-    def _suggest(self) -> int | None:
-        """Return a trial to run; None while a batch runs, and after the last trial."""
-        while not self._suggested and not self._batch and self._next < self._plan.total:
-            self._ask_batch()
-            self._tell_batch()
-        return self._suggested.popleft() if self._suggested else None
 
     def _ask_batch(self) -> None:
         plan, size = self._plan, self._plan.barrier or self._plan.total
@@ -399,9 +395,9 @@ class Trials:
 
     def _summary(self, trial: Open) -> dict[str, Any]:
         """Return the record of a trial whose runs have ended, or paused."""
-        plan = self._plan
+        plan, scoring = self._plan, self._plan.scoring
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
-        objectives = [self._score(outcome) for outcome in outcomes]
+        objectives = [scoring.of({n: o.metric(n) for n in scoring.metrics}) for o in outcomes]
         seen = {outcome.status for outcome in outcomes}
         status = "error" if trial.error or "error" in seen else "ok"
         if status == "ok" and "diverged" in seen:
@@ -410,11 +406,11 @@ class Trials:
         spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
-            refusal = plan.scoring.refusal({**scores, **spread}, self._untrained)
+            refusal = scoring.refusal({**scores, **spread}, self._untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
-            elif objective is None and not (plan.scoring.ranked and plan.scoring.defined(scores)):
-                status, error = "refused", f"{' or '.join(plan.scoring.metrics)} is undefined"
+            elif objective is None and not (scoring.ranked and scoring.defined(scores)):
+                status, error = "refused", f"{' or '.join(scoring.metrics)} is undefined"
         return {
             "status": status,
             "seeds": [seed for seed in plan.seeds if seed in trial.outcomes],
@@ -437,13 +433,6 @@ class Trials:
         self._records[number] = {**record, "number": number}
         plan.forget_runs([number])
         self._tell_batch()
-
-    def _score(self, outcome: Outcome) -> float | None:
-        """Return the score of a run; None if it has none."""
-        scoring = self._plan.scoring
-        if scoring.name == DEFAULT:
-            return outcome.objective
-        return scoring.of({name: outcome.metric(name) for name in scoring.metrics})
 
 
 def check_params(where: str, stored: Params, suggested: Params) -> None:

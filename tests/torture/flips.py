@@ -172,8 +172,10 @@ def kinds(work: Path) -> dict[str, Kind]:
     for number in range(4):
         params = {"client.lr": 0.1 / (number + 1)}
         store.write_trial("study", number, {"status": "ok", "objective": 0.5, "params": params})
-    store.write_study("study", {"spec": "simclr", "best": {"params": params}, "trials": 4})
-    write_best(best_file(store, "study"), "simclr", "demo", "study", params)
+    meta: dict[str, Any] = {"spec": "simclr", "preset": "demo", "study_id": "study"}
+    meta |= {"best": {"params": params}, "cautions": [], "trials": 4}
+    store.write_study("study", meta)
+    write_best(best_file(store, "study"), meta)
     figures([row.row_id], work / "figures", store=store)
     export = work / "export"
     export.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,11 @@ from fedbench.bench.tuning.best import best_file, write_best
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(tmp_path_factory.mktemp("verify") / "store")
     run(tiny_config("pfedae"), store=store, workers=1, device="cpu")
-    store.write_study("s", {"spec": "pfedae"})
+    meta: dict[str, Any] = {"spec": "pfedae", "preset": "demo", "study_id": "s"}
+    meta |= {"best": {"params": {"client.lr": 0.1}}, "cautions": []}
+    store.write_study("s", meta)
     store.write_trial("s", 0, {"status": "ok", "objective": 0.5})
-    write_best(best_file(store, "s"), "pfedae", "demo", "s", {"client.lr": 0.1})
+    write_best(best_file(store, "s"), meta)
     decision = store.root / "trials" / "s" / "bracket-0" / "rung-0.json"
     decision.parent.mkdir()
     decision.write_text(json_with_checksum({"kept": [0]}))

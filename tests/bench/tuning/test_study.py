@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,11 @@ def small(store: Path, **settings: Any) -> Any:
 def scored(score: Callable[[Job], float | None], status: str = "ok") -> Any:
     """Return outcomes without training; the objective is computed from the configuration."""
 
-    class Scored(Outcome):
-        @property
-        def objective(self) -> float | None:
-            return score(self.job)
-
     def make(job: Job) -> Outcome:
         objective = score(job)
-        return Scored(job, status if objective is not None else "diverged", seconds=1.0, bytes=8)
+        if objective is None:
+            return Outcome(job, "diverged", seconds=1.0, bytes=8)
+        return Outcome(job, status, figures={"objective": objective}, seconds=1.0, bytes=8)
 
     return make
 
@@ -333,4 +330,4 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     watched = small(tmp_path, trials=3, watch_labels=True)
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
     assert watched.correlation.n == 3
-    assert json.dumps(watched.as_dict(), default=str)
+    assert json.dumps(asdict(watched), default=str)
