@@ -254,13 +254,9 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
     counts = partition.class_counts(labels)  # (K, C)
     held = counts > 0
     substantial = held & (counts * 100 >= partition.sizes[:, None])
+    names = ("partitioner", "alpha", "num_clients", "num_classes", "num_examples", "num_unused")
     record: dict[str, Any] = {
-        "partitioner": partition.partitioner,
-        "alpha": partition.alpha,
-        "num_clients": partition.num_clients,
-        "num_classes": partition.num_classes,
-        "num_examples": partition.num_examples,
-        "num_unused": partition.num_unused,
+        **{name: getattr(partition, name) for name in names},
         "sizes": partition.sizes.tolist(),
         "class_counts": counts.tolist(),
         "classes_per_client": {

@@ -209,7 +209,5 @@ def fitted(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """
     if pixels.shape[:2] == (size, size):
         return pixels
-    if pixels.ndim == 3:
-        return np.stack([fitted(channel, size) for channel in pixels.transpose(2, 0, 1)], axis=-1)
     image = Image.fromarray(np.ascontiguousarray(pixels))
     return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))

@@ -191,7 +191,8 @@ def write_splits(
         """Decode blocks (B, C, H, W) of at most `BLOCK` images."""
         nonlocal done
         while block := [_pixels(picture, mode, size) for picture in islice(pictures, BLOCK)]:
-            yield _stack(block)
+            stacked = np.stack(block)
+            yield stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
             done += len(block)
             if progress is not None:
                 progress(done, total)
@@ -273,11 +274,6 @@ def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uin
             except BROKEN as err:
                 raise DataError(f"{picture.place}: not a readable image ({_brief(err)})") from err
     return pixels if size is None else fitted(pixels, size)
-
-
-def _stack(block: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    stacked = np.stack(block)
-    return stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
 
 
 def _brief(err: BaseException) -> str:

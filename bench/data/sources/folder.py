@@ -79,7 +79,8 @@ def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
     files = [images_in(folder / name) for name in classes]
     empty = [name for name, images in zip(classes, files, strict=True) if not images]
     if empty and folder.name == "train":
-        raise DataError(f"{folder} has no images of {', '.join(empty)}; remove these folders")
+        names = ", ".join(empty)
+        raise DataError(f"{folder} has no images of {names}; remove these classes, or add images")
     pictures = [
         Picture(file, label, str(file)) for label, images in enumerate(files) for file in images
     ]
@@ -132,7 +133,7 @@ class TinyImageNet(PathSource):
     def files(self) -> list[Path]:
         """Return the two lists and the images of both splits."""
         lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
-        pictures = (*self._train(), *self._test())
+        pictures = (*_pictures(self.path / "train", self._classes()), *self._test())
         return [*lists, *(Path(picture.file) for picture in pictures)]
 
     def require(self) -> None:
@@ -143,22 +144,15 @@ class TinyImageNet(PathSource):
             )
 
     def splits(self, scratch: Path) -> Splits:
-        return Splits([list(self._train())], [list(self._test())], self._classes())
+        classes = self._classes()
+        train = _pictures(self.path / "train", classes)
+        return Splits([train], [list(self._test())], tuple(classes))
 
-    def _classes(self) -> tuple[str, ...]:
+    def _classes(self) -> list[str]:
         classes = sorted((self.path / "wnids.txt").read_text(encoding="utf-8").split())
         if not classes or len(set(classes)) < len(classes):
             raise DataError(f"{self.path / 'wnids.txt'} must name each class once, one per line")
-        return tuple(classes)
-
-    def _train(self) -> Iterator[Picture]:
-        for label, name in enumerate(self._classes()):
-            folder = self.path / "train" / name
-            files = images_in(folder)
-            if not files:
-                raise DataError(f"{folder} has no images, but wnids.txt names {name}")
-            for file in files:
-                yield Picture(file, label, str(file))
+        return classes
 
     def _test(self) -> Iterator[Picture]:
         listed = self.path / "val" / "val_annotations.txt"

@@ -51,31 +51,30 @@ class Shard:
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the images in their order."""
-        with self._reading():
-            yield from self._pictures()
-
-    def _pictures(self) -> Iterator[Picture]:
         from datasets import Image
 
-        rows = self.open()
-        columns = columns_of(rows.features.arrow_schema, self.place, self.reading)
-        if not self.labelled:
-            columns = columns._replace(label=None)
-        used = dict.fromkeys(column[0] for column in columns if column is not None)
-        rows = rows.select_columns(list(used))
-        if isinstance(rows.features[columns.image[0]], Image):
-            rows = rows.cast_column(columns.image[0], Image(decode=False))
-        for number, row in enumerate(rows):
-            place = f"{self.place}, row {number}"
-            image = value_of(row, columns.image)
-            content = image["bytes"] if isinstance(image, dict) else image
-            if content is None:
-                raise DataError(f"{place}: no image bytes")
-            client = value_of(row, columns.client)
-            if columns.client and not isinstance(client, (str, int)):
-                raise DataError(f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value")
-            label = label_of(value_of(row, columns.label))
-            yield Picture(content, label, self.place, number, client)
+        with self._reading():
+            rows = self.open()
+            columns = columns_of(rows.features.arrow_schema, self.place, self.reading)
+            if not self.labelled:
+                columns = columns._replace(label=None)
+            used = dict.fromkeys(column[0] for column in columns if column is not None)
+            rows = rows.select_columns(list(used))
+            if isinstance(rows.features[columns.image[0]], Image):
+                rows = rows.cast_column(columns.image[0], Image(decode=False))
+            for number, row in enumerate(rows):
+                place = f"{self.place}, row {number}"
+                image = value_of(row, columns.image)
+                content = image["bytes"] if isinstance(image, dict) else image
+                if content is None:
+                    raise DataError(f"{place}: no image bytes")
+                client = value_of(row, columns.client)
+                if columns.client and not isinstance(client, (str, int)):
+                    raise DataError(
+                        f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value"
+                    )
+                label = label_of(value_of(row, columns.label))
+                yield Picture(content, label, self.place, number, client)
 
     def class_names(self) -> tuple[str, ...] | None:
         """Return the class names that the features have, or None."""
@@ -327,12 +326,6 @@ class HubName(Source):
 
     request: Request
 
-    def __post_init__(self) -> None:
-        """Check the form of the name."""
-        if not HUB_NAME.fullmatch(self.request.name):
-            needed = "hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or either with @REVISION"
-            raise ConfigError(f"data set {self.request.name}: needed is {needed}")
-
     @property
     def key(self) -> str:  # type: ignore[override]
         """Name of the cache folder."""
@@ -358,7 +351,9 @@ class HubName(Source):
         import datasets
 
         match = HUB_NAME.fullmatch(self.request.name)
-        assert match is not None  # as checked when it was made
+        if match is None:
+            needed = "hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or either with @REVISION"
+            raise ConfigError(f"data set {self.request.name}: needed is {needed}")
         download = self.request.download
         try:
             with offline(unless=download):
