@@ -10,7 +10,6 @@ from fedbench.bench.config.schema import ServerConfig as ServerConfig
 from fedbench.bench.config.schema import Size as Size
 from fedbench.bench.config.schema import Strict as Strict
 from fedbench.bench.config.schema import config_id as config_id
-from fedbench.bench.config.schema import identity as identity
 from fedbench.bench.config.schema import row_id as row_id
 from fedbench.bench.config.schema import training_id as training_id
 from fedbench.bench.config.schema import training_settings as training_settings

@@ -43,6 +43,17 @@ class Rule(Strict):
         value = self.when.get(condition, [])
         return value if isinstance(value, list) else [value]
 
+    def holds(self, values: Mapping[str, Any], content: Callable[[str], str]) -> bool:
+        """Return True for values by dotted name that meet the conditions on fields."""
+        # What has to be looked up comes last.
+        for key in sorted(self.when.keys() - {"method", "addon"}, key=_DATA.__eq__):
+            value = values.get(key)
+            if key == _DATA and isinstance(value, str) and ":" in value:
+                value = content(value)
+            if value not in self.allowed(key):
+                return False
+        return True
+
     def fits(self, spec: str) -> bool:
         """Return True for a canonical spec that meets the conditions `method` and `addon`."""
         method, *given = spec.split("+")
@@ -86,9 +97,7 @@ class Preset(Strict):
         values = dict(self.values)
         for rule in self.rules:
             preset = {key: entry.value for key, entry in values.items()}
-            current = {**_defaults(), **preset, **user}
-            keys = sorted(rule.when, key=_DATA.__eq__)  # what has to be looked up comes last
-            if all(_holds(key, rule.allowed(key), spec, current, content) for key in keys):
+            if rule.fits(spec) and rule.holds({**_defaults(), **preset, **user}, content):
                 values.update(rule.values)
         return values
 
@@ -96,24 +105,6 @@ class Preset(Strict):
 @cache
 def _defaults() -> dict[str, Any]:
     return flatten(RunConfig.model_validate({}).model_dump(mode="json"))
-
-
-def _holds(
-    key: str,
-    allowed: list[JsonValue],
-    spec: str,
-    current: Mapping[str, Any],
-    content: Callable[[str], str],
-) -> bool:
-    method, *addons = spec.split("+")
-    if key == "method":
-        return method in allowed
-    if key == "addon":
-        return bool(set(addons) & set(allowed))
-    value = current.get(key)
-    if key == _DATA and isinstance(value, str) and ":" in value:
-        value = content(value)
-    return value in allowed
 
 
 def with_base(preset: Preset) -> Preset:
