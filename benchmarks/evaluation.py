@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -103,14 +104,8 @@ def objective(context: Context) -> Result:
 
     def measure() -> None:
         net.eval()
-        client_statistics(
-            lambda x: setup.method.embed(net, x),
-            held,
-            setup.images,
-            view=setup.config.evaluation.objective_view,
-            seed=0,
-            device="cpu",
-        )
+        embed = partial(setup.method.embed, net)
+        client_statistics(embed, held, setup.images, setup.config, "cpu")
 
     def train() -> None:
         for k in range(min(10, clients)):

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
     Encode,
@@ -49,6 +51,7 @@ from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.system import seeding
 
+BATCH_SIZE = 500  # images in a forward pass, of one client or of several small ones
 UNIF_WITHOUT_SELF = register(Metric("unif_without_self", reads=(*SCORES, "objective_temperature")))
 RHO = register(Metric("rho", reads=SCORES))
 DELTA_VIEWS = register(Metric("delta_views", better="lower", reads=(*SCORES, "objective_view")))
@@ -65,7 +68,7 @@ class ClientObjective(NamedTuple):
 
 
 def client_align_unif(
-    anchors: Tensor, views: Tensor, *, temperature: float = 0.2, chunk: int = 256
+    anchors: Tensor, views: Tensor, temperature: float = 0.2, chunk: int = 256
 ) -> ClientObjective:
     """Alignment and uniformity of a client, from projections (N, d) of images and of a view each.
 
@@ -101,19 +104,15 @@ def client_align_unif(
 
 def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> dict[str, float]:
     """Unweighted means over clients, at least one, by metric; without those that are undefined."""
-
-    def mean(values: list[float]) -> float:
-        return math.fsum(values) / len(values)
-
-    align = mean([client.align for client in per_client])
-    unif = mean([client.unif for client in per_client])
-    rho = mean([client.rho for client in per_client])
+    align = fmean(client.align for client in per_client)
+    unif = fmean(client.unif for client in per_client)
+    rho = fmean(client.rho for client in per_client)
     without_self = [c.unif_without_self for c in per_client if c.unif_without_self is not None]
     found = {
         "objective": align + weight * unif,
         "align": align,
         "unif": unif,
-        "unif_without_self": mean(without_self) if without_self else None,
+        "unif_without_self": fmean(without_self) if without_self else None,
         "rho": rho,
         "delta_views": 1 - align,
         "sep": separation(rho, 1 - align),
@@ -125,47 +124,43 @@ def client_statistics(
     embed: Encode,
     clients: Iterable[tuple[int, NDArray[np.int64]]],
     images: Images,
-    *,
-    view: str,
-    seed: int,
+    config: RunConfig,
     device: torch.device | str,
-    temperature: float = 0.2,
-    max_examples: int = 2000,
-    batch_size: int = 500,
     accumulator: Accumulator | None = None,
 ) -> list[ClientObjective]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
     `embed` maps normalised images to projections, in eval mode and on `device`. Clients are pairs
     of an id and the indices of its training images, uint8 (N, C, H, W); those without images are
-    left out, and of more than `max_examples` some are drawn. Draws depend on (seed, client) and not
+    left out, and of many some are drawn. Draws depend on (seed, client) and not
     on the round, so that rounds and trials with one seed are compared on the same images and views.
     Several small clients share a forward pass. The accumulator is given all projections. Raises
     `NonFiniteFeaturesError` if one is NaN or infinite.
     """
+    seed, settings = config.seed, config.evaluation
     statistics: list[ClientObjective] = []
-    for pack in _packs(clients, seed, max_examples, batch_size):
+    for pack in _packs(clients, seed, settings.objective_max_examples):
         pairs = []
         for client_id, chosen in pack:
             raw = take_images(images, chosen).to(device)
             draws = seeding.generator(seed, "objective-view", client_id)
-            pairs.append((clean(raw), make_view(view, raw, draws)))
+            pairs.append((clean(raw), make_view(settings.objective_view, raw, draws)))
         sizes = [len(anchor) for anchor, _ in pairs]
         anchors, views = (
             torch.cat(
-                [encode_batch(embed, batch, device) for batch in torch.cat(part).split(batch_size)]
+                [encode_batch(embed, batch, device) for batch in torch.cat(part).split(BATCH_SIZE)]
             ).split(sizes)
             for part in zip(*pairs, strict=True)
         )
         for anchor, other in zip(anchors, views, strict=True):
-            statistics.append(client_align_unif(anchor, other, temperature=temperature))
+            statistics.append(client_align_unif(anchor, other, settings.objective_temperature))
             if accumulator is not None:
                 accumulator.add(anchor, other)
     return statistics
 
 
 def _packs(
-    clients: Iterable[tuple[int, NDArray[np.int64]]], seed: int, max_examples: int, batch_size: int
+    clients: Iterable[tuple[int, NDArray[np.int64]]], seed: int, max_examples: int
 ) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
     """Group consecutive clients, with their drawn subsets of images, until they fill a batch."""
     pack: list[tuple[int, NDArray[np.int64]]] = []
@@ -177,7 +172,7 @@ def _packs(
             rng = seeding.numpy_generator(seed, "objective-subset", client_id)
             chosen = np.sort(rng.choice(indices, max_examples, replace=False))
         pack.append((client_id, chosen))
-        if sum(len(indices) for _, indices in pack) >= batch_size:
+        if sum(len(indices) for _, indices in pack) >= BATCH_SIZE:
             yield pack
             pack = []
     if pack:

@@ -347,7 +347,7 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
     config, seed = setup.config.evaluation, setup.config.seed
     labels, num_classes = encoded.splits.train_labels, encoded.splits.num_classes
     truth = class_tensor(encoded.splits.test_labels, "cpu")
-    shares = _test_shares(setup, encoded.client_id) if "local" in protocols else {}
+    shares = _test_shares(setup, encoded.client_id) if "local" in protocols else []
     accuracies: dict[str, float] = {}
     for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):
         x, y = train[rows.to(train.device)], labels[rows]
@@ -359,32 +359,23 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
             predictions["mlp"] = mlp_predictions(x, y, test, num_classes, setup.config)
         for name, predicted in predictions.items():
             correct = (predicted == truth).double()
-            accuracies |= _scores(f"{name}{suffix}", correct, shares, encoded.client_id)
+            accuracies[f"{name}{suffix}_acc"] = correct.mean().item()
+            if local := [correct[rows].mean().item() for rows in shares]:
+                accuracies[f"{name}{suffix}_local_acc"] = float(np.mean(local))
+                if encoded.client_id is None:
+                    accuracies[f"{name}{suffix}_local_acc_std"] = float(np.std(local))
     return accuracies
 
 
-def _scores(
-    name: str, correct: Tensor, shares: Mapping[int, Tensor], client_id: int | None
-) -> dict[str, float]:
-    """Accuracy on all test images, and on the clients' shares where there are any."""
-    scores = {f"{name}_acc": correct.mean().item()}
-    local = [correct[rows].mean().item() for rows in shares.values()]
-    if local:
-        scores[f"{name}_local_acc"] = float(np.mean(local))
-        if client_id is None:
-            scores[f"{name}_local_acc_std"] = float(np.std(local))
-    return scores
-
-
-def _test_shares(setup: Setup, client_id: int | None) -> dict[int, Tensor]:
+def _test_shares(setup: Setup, client_id: int | None) -> list[Tensor]:
     """Positions of each client's test images; clients without any are left out."""
     dataset = setup.dataset
     test = make_test_partition(
         dataset.test_labels, setup.client_partition, dataset.train_labels, setup.config.seed
     )
     clients = range(test.num_clients) if client_id is None else [client_id]
-    rows = {k: torch.from_numpy(test.client(k).astype(np.int64)) for k in clients}
-    return {k: positions for k, positions in rows.items() if len(positions)}
+    rows = [torch.from_numpy(test.client(k).astype(np.int64)) for k in clients]
+    return [positions for positions in rows if len(positions)]
 
 
 def _subsets(

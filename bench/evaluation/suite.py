@@ -132,15 +132,12 @@ def _objective(
     chosen = scored(config.objectives, noise=noise is not None)
     accumulator = Accumulator(chosen, len(clients), noise)
     statistics = client_statistics(
-        lambda x: embed(net, x),
+        partial(embed, net),
         ((k, setup.client_partition.client(k).astype(np.int64)) for k in clients),
         setup.images,
-        view=config.objective_view,
-        seed=seed,
-        device=device,
-        temperature=config.objective_temperature,
-        max_examples=config.objective_max_examples,
-        accumulator=accumulator,
+        setup.config,
+        device,
+        accumulator,
     )
     return {**objective(statistics, config.objective_weight), **accumulator.values()}
 

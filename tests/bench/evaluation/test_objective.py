@@ -16,6 +16,7 @@ from fedbench.bench.evaluation.objective import (
     objective,
 )
 from fedbench.bench.system import seeding
+from fedbench.bench.testing import tiny_config
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
 WEIGHTS = torch.randn(3 * 8 * 8, 5, generator=seeding.generator(0, "weights")) / 14
@@ -128,13 +129,14 @@ def by_hand(max_examples: int, seed: int) -> list[ClientObjective | None]:
 
 
 @pytest.mark.parametrize("max_examples", [10, 2000])
-def test_clients_are_packed_without_changing_them(max_examples: int) -> None:
+def test_clients_are_packed_without_changing_them(
+    max_examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = by_hand(max_examples, seed=3)
     for batch_size in (4, 26, 500):
-        statistics = client_statistics(
-            embed, enumerate(CLIENTS), IMAGES, view="simclr-o", seed=3, device="cpu",
-            max_examples=max_examples, batch_size=batch_size,
-        )  # fmt: skip
+        monkeypatch.setattr("fedbench.bench.evaluation.objective.BATCH_SIZE", batch_size)
+        config = tiny_config("simclr", seed=3, evaluation__objective_max_examples=max_examples)
+        statistics = client_statistics(embed, enumerate(CLIENTS), IMAGES, config, "cpu")
         assert len(statistics) == 3  # the client without images is left out
         assert statistics[0] == pytest.approx(expected[0], abs=1e-5)
         assert statistics[1].unif == pytest.approx(-5.0)
@@ -143,9 +145,8 @@ def test_clients_are_packed_without_changing_them(max_examples: int) -> None:
 
 def test_draws_depend_on_seed_and_client_alone() -> None:
     def run(clients: Iterable[tuple[int, np.ndarray]], seed: int = 0) -> list[ClientObjective]:
-        return client_statistics(
-            embed, clients, IMAGES, view="simclr-o", seed=seed, device="cpu", max_examples=12
-        )
+        config = tiny_config("simclr", seed=seed, evaluation__objective_max_examples=12)
+        return client_statistics(embed, clients, IMAGES, config, "cpu")
 
     everyone = run(enumerate(CLIENTS))
     # float32 products of other batch sizes differ in the last bits

@@ -183,9 +183,8 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
             lambda x: setup.method.embed(net.net, x),
             [(k, setup.client_partition.client(k).astype(np.int64)) for k in drawn],
             setup.images,
-            view=setup.config.evaluation.objective_view,
-            seed=setup.config.seed,
-            device=cpu,
+            setup.config,
+            cpu,
         )
         assert found["align"] == pytest.approx(np.mean([one.align for one in alone]), abs=1e-7)
         assert found["objective_bytes"] == everyone["objective_bytes"] * len(drawn) / 4
