@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -336,10 +336,6 @@ class Released:
     num_bytes: int
     against: str | None  # version or file of the release that it was compared with
     changes: tuple[Change, ...]  # ranks that differ between the two
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the output of `fedbench release --json`."""
-        return {**asdict(self), "folder": str(self.folder)}
 
 
 def release(

@@ -56,10 +56,6 @@ class Submission:
     commands: tuple[str, ...]  # command lines that propose it, from a clone of the board's project
     text: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """The output of `fedbench submit --json`."""
-        return {**asdict(self), "file": str(self.file)}
-
 
 def submit(
     run_ids: Sequence[str] = (),

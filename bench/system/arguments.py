@@ -42,9 +42,9 @@ R = TypeVar("R")
 def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..., R]:
     """Take the fields of dataclass parameters as keywords.
 
-    Signature and docstring of the result list the fields in place of their group; their texts come
-    from the `Attributes:` of the dataclass, or from their `Option`. All fields need defaults. With
-    `annotated` the signature keeps what an `Annotated` says.
+    Signature and docstring of the result list the fields in place of their group; their texts are
+    the help of their `Option`. All fields need defaults. With `annotated` the signature keeps what
+    an `Annotated` says.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -95,14 +95,11 @@ def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..
 
 
 def _described(kind: type | None) -> str:
-    """Return the texts of a dataclass's fields, or their help; those of base classes first."""
-    texts = []
-    for base in [] if kind is None else reversed(kind.__mro__):
-        texts.append(
-            inspect.cleandoc(vars(base).get("__doc__") or "").partition("Attributes:\n")[2]
-        )
-        hints = get_type_hints(base, include_extras=True)
-        for name in vars(base).get("__annotations__", ()):
-            options = [o for o in getattr(hints[name], "__metadata__", ()) if isinstance(o, Option)]
-            texts += [f"    {name}: {option.help}" for option in options]
-    return "\n".join(filter(None, texts))
+    """Return the help of a dataclass's fields, those of base classes first."""
+    hints = {} if kind is None else get_type_hints(kind, include_extras=True)
+    return "\n".join(
+        f"    {name}: {option.help}"
+        for name, hint in hints.items()
+        for option in getattr(hint, "__metadata__", ())
+        if isinstance(option, Option)
+    )

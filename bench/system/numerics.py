@@ -72,15 +72,12 @@ def measure(device: str = "cpu", tf32: bool = False) -> Platform:
     `device` is the type of the one that trains, `cpu` or `cuda`; `tf32` whether in TF32, not in
     IEEE float32, also around bf16.
     """
-    with reproducible(device), products(tf32=True) if tf32 else nullcontext():
-        return _measure(device)
-
-
-def _measure(device: str) -> Platform:
     import scipy  # imported here, as in `_fingerprint`: training does without it
 
-    with single_thread(), torch.enable_grad():
-        lines, fingerprint = _with_onednn_log(lambda: _fingerprint(torch.device(device)))
+    with reproducible(device), products(tf32=True) if tf32 else nullcontext():
+        with single_thread(), torch.enable_grad():
+            lines, fingerprint = _with_onednn_log(lambda: _fingerprint(torch.device(device)))
+        precision = _PRECISIONS[torch.get_float32_matmul_precision()]
     return Platform(
         architecture=platform.machine(),
         aten=torch.backends.cpu.get_cpu_capability(),
@@ -91,7 +88,7 @@ def _measure(device: str) -> Platform:
         numpy=np.__version__,
         scipy=scipy.__version__,
         device=_device_name(device),
-        precision=_PRECISIONS[torch.get_float32_matmul_precision()],
+        precision=precision,
         fingerprint=fingerprint,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final, Literal
 
 from fedbench.bench.data.views.resampling import Interpolation
@@ -57,39 +56,35 @@ _SIMCLR_M = ViewRecipe(
     grayscale=0.2,
 )
 
-VIEWS: Final[Mapping[str, ViewRecipe]] = MappingProxyType(
-    {
-        "plain": _PLAIN,
-        "unit": replace(
-            _PLAIN, description="the image in [0, 1], not normalised", normalised=False
-        ),
-        "rot": replace(_PLAIN, description="as plain; the method draws the quarter turns"),
-        "base": _BASE,
-        "weak": _WEAK,
-        "strong": replace(
-            _WEAK,
-            description="as weak, then two RandAugment operations and cutout of half a side",
-            rand_augment=(2, 10),
-            cutout=0.5,
-        ),
-        "simclr-o": _SIMCLR_O,
-        "byol-o-1": replace(_SIMCLR_O, description="as simclr-o, always blurred", blur=1.0),
-        "byol-o-2": _BYOL_O_2,
-        "orchestra-o-1": _SIMCLR_O,
-        "orchestra-o-2": _BYOL_O_2,
-        "mask": ViewRecipe("crop of 20-100 % and flip", "resized", (0.2, 1.0), flip=0.5),
-        "spec-o-1": ViewRecipe(
-            "bilinear crop of 8-100 % and flip", "resized", interpolation="bilinear", flip=0.5
-        ),
-        "spec-o-2": replace(
-            _SIMCLR_M,
-            description="crop of 20-100 %, flip, jitter, gray, blur of every second image",
-            scale=(0.2, 1.0),
-            blur=0.5,
-        ),
-        "simclr-m": _SIMCLR_M,
-        "simclr-m-pad4": replace(
-            _SIMCLR_M, description="as simclr-m with a crop of the padded image", crop="padded"
-        ),
-    }
-)
+VIEWS: Final[Mapping[str, ViewRecipe]] = {
+    "plain": _PLAIN,
+    "unit": replace(_PLAIN, description="the image in [0, 1], not normalised", normalised=False),
+    "rot": replace(_PLAIN, description="as plain; the method draws the quarter turns"),
+    "base": _BASE,
+    "weak": _WEAK,
+    "strong": replace(
+        _WEAK,
+        description="as weak, then two RandAugment operations and cutout of half a side",
+        rand_augment=(2, 10),
+        cutout=0.5,
+    ),
+    "simclr-o": _SIMCLR_O,
+    "byol-o-1": replace(_SIMCLR_O, description="as simclr-o, always blurred", blur=1.0),
+    "byol-o-2": _BYOL_O_2,
+    "orchestra-o-1": _SIMCLR_O,
+    "orchestra-o-2": _BYOL_O_2,
+    "mask": ViewRecipe("crop of 20-100 % and flip", "resized", (0.2, 1.0), flip=0.5),
+    "spec-o-1": ViewRecipe(
+        "bilinear crop of 8-100 % and flip", "resized", interpolation="bilinear", flip=0.5
+    ),
+    "spec-o-2": replace(
+        _SIMCLR_M,
+        description="crop of 20-100 %, flip, jitter, gray, blur of every second image",
+        scale=(0.2, 1.0),
+        blur=0.5,
+    ),
+    "simclr-m": _SIMCLR_M,
+    "simclr-m-pad4": replace(
+        _SIMCLR_M, description="as simclr-m with a crop of the padded image", crop="padded"
+    ),
+}
