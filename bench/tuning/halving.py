@@ -56,23 +56,19 @@ class RungTrials(Trials):
         self._brackets: dict[int, _Bracket] = {}  # by the numbers of their trials
         stored_before = {record["number"] for record in records}
         study = plan.store.root / "trials" / plan.study_id
-        for index, trials in enumerate(self._halving.brackets(plan.total)):
-            if not stored_before.issuperset(trials):
-                folder = study / f"bracket-{index:04d}"
-                stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
-                bracket = _Bracket(folder, stored, {*trials})
-                self._brackets.update(dict.fromkeys(trials, bracket))
         super().__init__(plan, records)
-        runs = sum(self._halving.counts()) * len(self._halving.brackets(plan.total))
-        self.ended = runs * len(plan.seeds) - self._runs_ahead()
-
-    def _runs_ahead(self) -> int:
-        trials = 0
-        for bracket in {id(bracket): bracket for bracket in self._brackets.values()}.values():
-            trials += len(bracket.waiting - self._open.keys()) - len(bracket.stored)
-            size = len(bracket.waiting) + len(bracket.records)
-            trials += sum(self._halving.counts(bracket.rung, size)[1:]) if size else 0
-        return trials * len(self._plan.seeds)
+        brackets, runs, ended = self._halving.brackets(plan.total), sum(self._halving.counts()), 0
+        for index, trials in enumerate(brackets):
+            if stored_before.issuperset(trials):
+                ended += runs
+                continue
+            folder = study / f"bracket-{index:04d}"
+            stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
+            ended += len(stored)
+            bracket = _Bracket(folder, stored, {*trials})
+            self._brackets.update(dict.fromkeys(trials, bracket))
+        self.ended = ended * len(plan.seeds)
+        self.total = runs * len(brackets) * len(plan.seeds) + len(self._before)
 
     def _begin(self, number: int, params: Params) -> None:
         bracket = self._brackets[number]
@@ -129,14 +125,17 @@ class RungTrials(Trials):
         records = self._with_ranks({n: bracket.records[n] for n in sorted(bracket.records)})
         failed = [number for number, record in records.items() if record["status"] == "error"]
         bracket.records = {}
+        last = rung == len(halving.rounds) - 1
+        counts = halving.counts(rung, len(records))  # of trials: here, and to go on
+        kept = decide(records, 0 if last else counts[1])
+        needless = sum(counts[1:]) - sum(halving.counts(rung + 1, len(kept)))
+        self.total -= needless * len(self._plan.seeds)
         if len(failed) == len(records):
             for number in failed:
                 self._finish(number, records[number])
             return
         for number in failed:  # from now on others depend on it
             bracket.write(number, records[number])
-        last = rung == len(halving.rounds) - 1
-        kept = decide(records, 0 if last else halving.counts(rung, len(records))[1])
         bracket.rung, bracket.waiting = rung + 1, {*kept}
         for number in [number for number in records if number not in kept]:
             record = {**records[number], "bracket": number // halving.size}

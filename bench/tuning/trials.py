@@ -8,7 +8,6 @@ its number, unless the sampler has a state.
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -219,7 +218,6 @@ class Open:
     params: Params
     left: deque[Job]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    running: int = 0
     error: str | None = None
 
 
@@ -248,19 +246,10 @@ class Trials:
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
-        self._done = 0  # runs that have ended during this command
-        self.ended = plan.total * len(plan.seeds) - self._runs_ahead()
-
-    @property
-    def total(self) -> int:
-        """Number of runs of the study, fewer where some turn out not to be needed."""
-        open_runs = sum(len(trial.left) + trial.running for trial in self._open.values())
-        return self.ended + self._done + open_runs + len(self._before) + self._runs_ahead()
-
-    def _runs_ahead(self) -> int:
-        """Return the number of runs of trials that have not begun."""
-        numbers = itertools.chain(self._suggested, range(self._next, self._plan.total))
-        return sum(n not in self._records for n in numbers) * len(self._plan.seeds)
+        done = sum(number in self._records for number in range(plan.total))
+        self.ended = done * len(plan.seeds)
+        # Fewer as soon as some turn out not to be needed.
+        self.total = plan.total * len(plan.seeds) + len(self._before)
 
     @property
     def finished(self) -> bool:
@@ -284,7 +273,6 @@ class Trials:
         while True:
             for trial in self._open.values():
                 if trial.left:
-                    trial.running += 1
                     return trial.left.popleft()
             while not self._suggested and not self._batch and self._next < self._plan.total:
                 self._ask_batch()
@@ -346,7 +334,6 @@ class Trials:
 
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
-        self._done += 1
         if outcome.job.untrained:
             seed = self._before.pop(outcome.job.name)
             if outcome.figures is not None:
@@ -360,9 +347,8 @@ class Trials:
             return
         number, seed = self._trial_of.pop(outcome.job.name)
         trial = self._open[number]
-        trial.running -= 1
         trial.outcomes[seed] = outcome
-        if not trial.left and not trial.running:
+        if len(trial.outcomes) == len(self._plan.seeds):
             self._close(number, trial)
 
     def _begin(self, number: int, params: Params) -> None:
@@ -380,6 +366,7 @@ class Trials:
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
+            self.total -= len(plan.seeds)
             self._close(number, trial)
 
     def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:

@@ -44,16 +44,17 @@ class InOneProcess:
 
     def __call__(self, jobs: Jobs, *given: Any) -> None:
         tracking: Tracking = given[-1]
-        order, out = random.Random(self.seed), list[Job]()
+        order, out, done = random.Random(self.seed), list[Job](), 0
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:
                 out.append(replace(job, track=tracking.names))
             if not out:
                 assert jobs.finished
+                assert jobs.total - jobs.ended == done
                 return
             if self.die_after is not None and len(self.ran) >= self.die_after:
                 raise KilledError
-            job = out.pop(order.randrange(len(out)))
+            job, done = out.pop(order.randrange(len(out))), done + 1
             if job.untrained and self.fake:
                 figures = {"objective": self.untrained[job.config.seed % 5], **UNTRAINED}
                 jobs.done(Outcome(job, "ok", figures=figures))
