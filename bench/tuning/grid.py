@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -350,9 +349,11 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     """
     grid = load_grid(name)
 
-    def parts(config: RunConfig, preset: str) -> tuple[str, str]:
+    def parts(config: RunConfig, preset: str, dataset: str) -> tuple[str, str]:
         """Return the settings of a training without the grid's names, and the values of these."""
         values, keys = flat_config(config), grid.under_preset(preset).keys
+        if ":" not in dataset:  # a known one is named by its content, wherever it lay
+            values[_DATA] = dataset
         rest = {
             key: value
             for key, value in values.items()
@@ -362,20 +363,13 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         return canonical_json([config.spec, rest]), canonical_json([preset, point])
 
     known = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
-    parts_of = {row.row_id: parts(_config_of(row), row.preset) for row in known}
+    parts_of = {row.row_id: parts(row.config, row.preset, row.dataset) for row in known}
     named = {row.row_id for row in rows if row.grid == grid.grid}
     cells = [parts_of[row_id] for row_id in named & parts_of.keys()]
     for preset in sorted({row.preset for row in rows} & {*preset_names()}):
         with suppress(ConfigError):  # it cannot be swept under this preset: no row is a cell of it
-            cells += [parts(cell.config, preset) for cell in plan(grid, preset=preset, environ={})]
+            configs = [cell.config for cell in plan(grid, preset=preset, environ={})]
+            cells += [parts(config, preset, config.data.name) for config in configs]
     settings, points = {rest for rest, _ in cells}, {point for _, point in cells}
     found = {i for i, (rest, point) in parts_of.items() if rest in settings and point in points}
     return frozenset(named | found)
-
-
-def _config_of(row: Row) -> RunConfig:
-    """Return a row's configuration; a known data set is named by its content, wherever it lay."""
-    config = json.loads(row.config_json)
-    if ":" not in row.dataset:
-        config["data"]["name"] = row.dataset
-    return RunConfig.model_validate_json(json.dumps(config))

@@ -199,9 +199,8 @@ def sweep(
     if repeats and not dry_run:
         repeated = _repeated(repeats, store, cluster, share, places, on_progress)
     current = [rows[i] for i in named if i in rows]
-    ran = {job.row_id for job in jobs}
     statuses = [outcome.status for outcome in source.outcomes]
-    old_failures = sum(rows[i].status == "error" for i in named if i not in ran)
+    old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
     return SweepResult(
         grid=grid.grid,
         preset=", ".join(load_preset(preset).preset for preset in presets),
@@ -213,7 +212,7 @@ def sweep(
         to_run=len(jobs) + len(repeats),
         measured=sum(i is not None for i in measured.values()),
         cells=tuple(
-            _record(i, cell, rows.get(i), i in ran, measured.get(i), steps.get(i))
+            _record(i, cell, rows.get(i), i in to_run, measured.get(i), steps.get(i))
             for i, cell in named.items()
         ),
         repeated=repeated,

@@ -152,8 +152,7 @@ class Pool:
 
     def __init__(self, need: Share, concurrency: int | None = None) -> None:
         self.need, self._concurrency = need, concurrency
-        self.left_out: list[str] = []
-        self._reasons: list[str] = []
+        self.left_out: dict[str, str] = {}  # node -> the reason
         self._names: dict[str, str] = {}
         self._failed_under: dict[str, set[str]] = {}
 
@@ -184,8 +183,7 @@ class Pool:
         if node in self.left_out:  # another trial was there
             return
         text = f"node {self._names.get(node, node)} cannot run trials: {problem}"
-        self.left_out = [*self.left_out, node]
-        self._reasons.append(text)
+        self.left_out[node] = text
         _log.warning("%s; it gets none", text)
         self.check()
 
@@ -202,7 +200,7 @@ class Pool:
             )
         if not self._fits():
             raise ResourceError(
-                f"no node is left for trials: {'; '.join(self._reasons)};"
+                f"no node is left for trials: {'; '.join(self.left_out.values())};"
                 " `fedbench doctor` shows what torch sees, and the same command continues"
             )
 

@@ -119,7 +119,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._handed_out += 1
         self._live[trial_id] = job = replace(job, track=self._tracking.names)
         self._processes.add(trial_id)
-        return {"job": job, "avoid": self._pool.left_out, **self._common}
+        return {"job": job, "avoid": [*self._pool.left_out], **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

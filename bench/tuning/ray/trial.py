@@ -62,7 +62,8 @@ def settle(job: Job, token: str) -> tuple[Job, bool]:
             " same path, or leave the option out"
         )
     name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
-    return replace(job, checkpoints=_scratch() / name), True
+    # The viewers' folders are not seen from here: the driver passes the row.
+    return replace(job, checkpoints=_scratch() / name, track=()), True
 
 
 def _scratch() -> Path:
@@ -96,34 +97,24 @@ def train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 
-    job: Job = config["job"]
+    job, token, local = config["job"], config.get("token"), False
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
     context = ray.get_runtime_context()
+    node = context.get_node_id()
     with reproducible(job.device):
         limit_memory(context.get_assigned_resources().get("GPU", 0.0))
         try:
-            _run(job, config.get("token"), context.get_node_id())
+            if token is not None:
+                job, local = settle(job, token)
+            # The last report is made inside the lock: Tune lets it return only after the driver
+            # has written the row, so nobody can find the job free and its row missing.
+            status = work(job, tune.report, history=local)
+        except ResourceError as err:
+            tune.report({"status": "unfit", "node": node, "error": str(err)})
+            raise
         except Exception as err:
             if breaks_cuda(err):
-                node = context.get_node_id()
                 tune.report({"status": "cuda-failed", "node": node, "error": one_line(err)})
             raise
-
-
-def _run(job: Job, token: str | None, node: str) -> None:
-    from ray import tune
-
-    # The last report is made inside the lock: Tune lets it return only after the driver has
-    # written the row, so nobody can find the job free and its row missing.
-    if token is None:
-        work(job, tune.report)
-        return
-    try:
-        job, local = settle(job, token)
-    except ResourceError as err:
-        tune.report({"status": "unfit", "node": node, "error": str(err)})
-        raise
-    if local:  # the viewers' folders are not seen from here; the driver passes the row
-        job = replace(job, track=())
-    if work(job, tune.report, history=local) not in ("busy", "paused") and local:
+    if local and status not in ("busy", "paused"):
         shutil.rmtree(job.folder, ignore_errors=True)

@@ -57,7 +57,7 @@ def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(monkeypatch: pytest.M
         searcher.reported(trial, UNFIT)
         searcher.died(trial, "")
         searcher.on_trial_complete(trial)
-    assert (pool.left_out, pool.slots(), source.outcomes) == (["a" * 8], 1, [])
+    assert ([*pool.left_out], pool.slots(), source.outcomes) == (["a" * 8], 1, [])
     with pytest.raises(ResourceError, match="aaaaaaaa"):
         pool.leave_out("b" * 8, "no GPU")
 
@@ -70,7 +70,7 @@ def test_a_node_on_which_cuda_fails_under_two_runs_is_left_out(
     pool, source = Pool(Share(1)), Fixed(jobs(2))
     searcher = make(source, attempts=2, pool=pool)
     for trial, run, node in (("u", "cell-0", "a"), ("v", "cell-1", "a"), ("w", "cell-0", "b")):
-        assert (pool.left_out, source.outcomes) == (["a" * 8] if trial == "w" else [], [])
+        assert ([*pool.left_out], source.outcomes) == (["a" * 8] if trial == "w" else [], [])
         assert name(searcher.suggest(trial)) == run
         failed = {"status": "cuda-failed", "error": "CUDA error", "node": node * 8}
         searcher.reported(trial, failed)
@@ -116,7 +116,7 @@ def test_nodes_are_left_out_and_late_ones_asked(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(nodes, "report_nodes", report_nodes)
     pool = Pool(Share(1, 1))
     pool.admit_new()
-    assert (pool.left_out, pool.slots()) == (["b" * 8], 1)
+    assert ([*pool.left_out], pool.slots()) == (["b" * 8], 1)
     live += live_nodes("d")
     pool.admit_new()
     pool.admit_new()  # nobody is asked twice
