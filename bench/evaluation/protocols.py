@@ -8,9 +8,14 @@ from functools import cache
 from importlib.metadata import EntryPoint
 
 from fedbench.bench.config.schema import PROBES
-from fedbench.bench.evaluation.few_shot import few_shot
 from fedbench.bench.evaluation.metrics import Metric, register
-from fedbench.bench.evaluation.probes import Encoded, angle_summary, knn_accuracy, probe_accuracies
+from fedbench.bench.evaluation.probes import (
+    Encoded,
+    angle_summary,
+    few_shot,
+    knn_accuracy,
+    probe_accuracies,
+)
 from fedbench.bench.evaluation.sgd import finetune_accuracies, linear_probe_paper
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import load, load_all

@@ -7,6 +7,7 @@ its value is that of the pooled images.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -115,8 +116,9 @@ def triangle(matrix: Tensor) -> Tensor:
     return matrix[rows, columns]
 
 
-def symmetric(vector: Tensor, dim: int) -> Tensor:
-    """Return the symmetric matrix (dim, dim) of an upper triangle."""
+def symmetric(vector: Tensor) -> Tensor:
+    """Return the symmetric matrix (d, d) of an upper triangle, d (d + 1) / 2 numbers."""
+    dim = math.isqrt(2 * len(vector))
     matrix = vector.new_zeros(dim, dim)
     rows, columns = torch.triu_indices(dim, dim, device=vector.device)
     matrix[rows, columns] = vector

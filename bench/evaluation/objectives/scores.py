@@ -313,7 +313,7 @@ class SelfClustering(Objective):
 
     def combine(self, sums: Sums) -> float | None:
         count = float(sums["pairs"][0])
-        matrix = symmetric(sums["direction-products"], _side(sums["direction-products"]))
+        matrix = symmetric(sums["direction-products"])
         dim = len(matrix)
         expected = count + count * (count - 1) / dim
         if count * count - expected <= 0:  # one image, or one dimension
@@ -338,21 +338,21 @@ class LiDAR(Objective):
 
     def combine(self, sums: Sums) -> float | None:
         count, vector = float(sums["pairs"][0]), sums["view-scatter"]
-        dim = next(d for d in range(1, len(vector) + 1) if d + d * (d + 1) >= len(vector))
+        dim = math.isqrt(len(vector) + 1) - 1  # of d + d (d + 1) numbers
         size = dim * (dim + 1) // 2
         mean = vector[:dim] / count
         products, within = vector[dim : dim + size], vector[dim + size :]
         if count < 2:
             return None
-        between = symmetric(products, dim) - count * torch.outer(mean, mean)
-        return lidar(between / (count - 1), symmetric(within, dim) / count)
+        between = symmetric(products) - count * torch.outer(mean, mean)
+        return lidar(between / (count - 1), symmetric(within) / count)
 
 
 def second_moment(sums: Sums) -> Tensor:
     """Return the mean of z z^T, (d, d)."""
     count, vector = sums["pairs"][0], sums["moments"]
-    dim = next(d for d in range(1, len(vector) + 1) if d + d * (d + 1) // 2 >= len(vector))
-    return symmetric(vector[dim:], dim) / count
+    dim = math.isqrt(2 * len(vector)) - 1  # of d + d (d + 1) / 2 numbers
+    return symmetric(vector[dim:]) / count
 
 
 def covariance(sums: Sums) -> Tensor:
@@ -365,7 +365,7 @@ def covariance(sums: Sums) -> Tensor:
 def direction_covariance(sums: Sums) -> Tensor:
     """Return the covariance of the unit projections, (d, d)."""
     mean = sums["directions"] / sums["pairs"][0]
-    moment = symmetric(sums["direction-products"], len(mean)) / sums["pairs"][0]
+    moment = symmetric(sums["direction-products"]) / sums["pairs"][0]
     return _centred(moment, mean)
 
 
@@ -447,8 +447,3 @@ def _centred(moment: Tensor, mean: Tensor) -> Tensor:
     matrix = moment - torch.outer(mean, mean)
     rounding = _ROUNDING * moment.diagonal().sum()
     return matrix if matrix.diagonal().sum() > rounding else torch.zeros_like(matrix)
-
-
-def _side(triangle: Tensor) -> int:
-    """Return d for a vector of d (d + 1) / 2 numbers."""
-    return int(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)

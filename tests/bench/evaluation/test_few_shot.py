@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from fedbench.bench.evaluation.few_shot import DRAWS, SHOTS, few_shot
-from fedbench.bench.evaluation.probes import Encoded
+from fedbench.bench.evaluation.probes import DRAWS, SHOTS, Encoded, few_shot
 from fedbench.bench.system.seeding import numpy_generator
 
 

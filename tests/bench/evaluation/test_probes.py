@@ -231,7 +231,6 @@ def test_linear_equals_scikit_learn(l2: float) -> None:
     reference.fit(scaler.transform(train.double().numpy()), labels.numpy())
 
     fit = fit_logistic(train, labels, num_classes=3, l2=l2)
-    assert fit.converged
     np.testing.assert_allclose(fit.weight.T.numpy(), reference.coef_, atol=2e-3)
     # A common shift of all biases changes no probability.
     centre = reference.intercept_ - reference.intercept_.mean()
@@ -265,16 +264,12 @@ def test_collapsed_features_give_the_majority_class() -> None:
     assert accuracy(features, labels, features, labels) == pytest.approx(0.6)
     other = torch.full((10, 8), 0.1)
     assert accuracy(features, labels, other, torch.arange(10) % 2) == 0.5
-    assert fit_logistic(features, labels, num_classes=3).converged
 
 
-def test_same_bits_twice_and_the_iteration_limit_is_reported() -> None:
+def test_same_bits_twice() -> None:
     features, labels = mixed(300, 6)
     first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
     assert torch.equal(first.weight, second.weight)
-    stopped = fit_logistic(features, labels, num_classes=3, max_iterations=2)
-    assert (stopped.iterations, stopped.converged) == (2, False)
-    assert not torch.equal(stopped.predict(features), first.predict(features))
 
 
 LABELS = np.arange(5).repeat(4)
