@@ -17,7 +17,6 @@ from fedbench.bench.config.yaml_files import load_named
 
 FOLDER = "presets"
 _DATA = "data.name"
-Condition = dict[str, JsonValue]
 
 
 class Value(Strict):
@@ -35,7 +34,7 @@ class Rule(Strict):
     the spec) and one allowed value or a list of them; `data.name` stands for the content.
     """
 
-    when: Condition = Field(min_length=1)
+    when: dict[str, JsonValue] = Field(min_length=1)
     values: dict[str, Value]
 
     def allowed(self, condition: str) -> list[JsonValue]:

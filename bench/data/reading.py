@@ -49,15 +49,14 @@ class Reading:
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of a configuration that ask for this, without those at defaults."""
+        partition = "file" if self.client_file else None
         values = {
             "data.label_column": self.label_column,
             "data.image_size": self.image_size,
-            "data.partition": "natural" if self.client_column else "file",
+            "data.partition": "natural" if self.client_column else partition,
             "data.natural_column": self.client_column,
             "data.partition_file": self.client_file,
         }
-        if self.client_column is None and self.client_file is None:
-            del values["data.partition"]
         return {key: value for key, value in values.items() if value is not None}
 
     def identity(self) -> str:

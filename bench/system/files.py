@@ -157,19 +157,16 @@ def _copy_anew(source: str, target: str) -> None:
     shutil.copy2(source, target)
 
 
-def sweep_temporary(folder: Path) -> int:
-    """Delete the `.….tmp` files in `folder` that no living process writes; return their number.
+def sweep_temporary(folder: Path) -> None:
+    """Delete the `.….tmp` files in `folder` that no living process writes.
 
     A writer holds a lock on its file, which the system releases when the process ends. These files
     are harmless, so one that cannot be deleted, or locked, is left for the next time.
     """
-    count = 0
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             if _try_lock(file.fileno()):
                 path.unlink()
-                count += 1
-    return count
 
 
 def check_writable(folder: Path) -> None:

@@ -106,14 +106,12 @@ def _numpy_blas() -> str:
 
     libraries = [entry for entry in threadpool_info() if entry["user_api"] == "blas"]
     bundled = [entry for entry in libraries if re.search(r"numpy|scipy", entry["filepath"])]
+    keys = ("internal_api", "version", "architecture")
     texts = {
-        " ".join(str(entry[key]) for key in _BLAS_KEYS if entry.get(key))
+        " ".join(str(entry[key]) for key in keys if entry.get(key))
         for entry in bundled or libraries
     }
     return ", ".join(sorted(texts)) or "unknown"
-
-
-_BLAS_KEYS = ("internal_api", "version", "architecture")
 
 
 def _device_name(device: str) -> str:

@@ -78,10 +78,19 @@ class OneFile(PathSource):
     def splits(self, scratch: Path) -> Splits:
         parts: list[Part] = []
         for file in self._of_splits():
+            reading = self.reading.without_clients() if parts else self.reading
             with _reading(file):
-                if _kind(file) == "npz":
+                kind = _kind(file)
+                if kind == "npz":
                     return _npz(file)
-                parts.append(_part(file, self.reading.without_clients() if parts else self.reading))
+                if kind == "parquet":
+                    parts.append(Shard(str(file), partial(_parquet, file), reading))
+                elif kind == "idx":
+                    labels = _labels_of(file)
+                    with _reading(labels):
+                        parts.append(decoded(_idx(file), _idx(labels), str(file)))
+                else:
+                    parts.append(_csv(file, reading))
         names = parts[0].class_names() if isinstance(parts[0], Shard) else None
         return Splits(parts[:1], parts[1:], names)
 
@@ -128,17 +137,6 @@ def _beside(file: Path, old: str, new: str) -> Path | None:
         plain = plain.replace("idx3", "idx1")
     found = (file.with_name(name) for name in (plain, f"{plain}.gz"))
     return next((each for each in found if old in file.name and each.is_file()), None)
-
-
-def _part(file: Path, reading: Reading) -> Part:
-    kind = _kind(file)
-    if kind == "parquet":
-        return Shard(str(file), partial(_parquet, file), reading)
-    if kind == "idx":
-        labels = _labels_of(file)
-        with _reading(labels):
-            return decoded(_idx(file), _idx(labels), str(file))
-    return _csv(file, reading)
 
 
 def _parquet(file: Path) -> Any:

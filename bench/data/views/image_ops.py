@@ -27,11 +27,6 @@ LUMA = (0.2989, 0.587, 0.114)
 _SEXTANT_OF_CHANNEL = (0.0, 2.0, 4.0)
 
 
-def to_unit(images: Tensor) -> Tensor:
-    """Turn uint8 images into float32 images in [0, 1]."""
-    return images.to(torch.float32).div_(255.0)
-
-
 def hflip(images: Tensor, chosen: Tensor) -> Tensor:
     """Mirror the chosen images left to right; `chosen` is bool (B,)."""
     return torch.where(_per_image(chosen, images), images.flip(-1), images)

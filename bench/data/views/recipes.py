@@ -20,9 +20,7 @@ class ViewRecipe:
     """Random operations on an image, in the order of the fields; probabilities are per image."""
 
     description: str
-    crop: Literal["none", "resized", "padded"] = (
-        "none"  # a random box, a window of the padded image
-    )
+    crop: Literal["none", "resized", "padded"] = "none"  # random box; window of the padded image
     scale: tuple[float, float] = (0.08, 1.0)  # share of the image that a resized crop covers
     interpolation: Interpolation = "bicubic"  # kernel of the resized crop
     flip: float = 0.0  # probability of a left-right flip

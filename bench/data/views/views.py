@@ -171,7 +171,7 @@ def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> T
         if recipe.rand_augment is not None:
             chosen, magnitude = draws["operations"], recipe.rand_augment[1]
             images = rand_augment(images, chosen, draws["backwards"], magnitude)
-        view = image_ops.to_unit(images)
+        view = images.to(torch.float32).div_(255.0)
     if "order" in draws:
         factors = (draws[key] for key in ("order", "brightness", "contrast", "saturation", "hue"))
         view = image_ops.color_jitter(view, *factors)

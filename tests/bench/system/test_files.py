@@ -66,30 +66,33 @@ def test_sweeping_spares_what_a_living_process_writes_and_the_rest(tmp_path: Pat
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"locked\n"
-        assert sweep_temporary(tmp_path) == 1
+        sweep_temporary(tmp_path)
         left = sorted(path.name for path in tmp_path.iterdir())
         assert left == [".old.parquet", ".written.tmp", "old.tmp"]
         writer.kill()
         writer.wait()
-    assert sweep_temporary(tmp_path) == 1
-    assert sweep_temporary(tmp_path / "absent") == 0
+    sweep_temporary(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".old.parquet", "old.tmp"]
+    sweep_temporary(tmp_path / "absent")
 
 
 def test_a_file_that_is_being_written_is_locked_and_a_swept_one_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, fsync, swept = tmp_path / "file", os.fsync, list[int]()
+    path, fsync, spared = tmp_path / "file", os.fsync, list[bool]()
 
     def sweep_meanwhile(descriptor: int) -> None:
         fsync(descriptor)
-        swept.append(sweep_temporary(tmp_path))
-        if len(swept) == 1:  # between creation and lock
+        before = {*tmp_path.iterdir()}
+        sweep_temporary(tmp_path)
+        spared.append({*tmp_path.iterdir()} == before)
+        if len(spared) == 1:  # between creation and lock
             for temporary in tmp_path.glob(".*.tmp"):
                 temporary.unlink()
 
     monkeypatch.setattr(os, "fsync", sweep_meanwhile)
     atomic_write_bytes(path, b"all of it")
-    assert swept == [0, 0, 0]  # two writes, one folder
+    assert spared == [True, True, True]  # two writes, one folder
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"all of it"
 
