@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedbench.cli import main
+
+Env = Mapping[str, str]
 
 
 class Answer(NamedTuple):
@@ -46,24 +48,47 @@ def call(
     return run
 
 
+def _become(
+    program: Callable[[list[str]], int], words: list[str], folder: Path, cwd: Path, env: Env
+) -> None:
+    """Be the program, with its output in two files and with the variables of `env` alone."""
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+    sys.exit(program(words))
+
+
 @pytest.fixture(scope="session")
-def shell() -> Callable[..., Answer]:
-    """Run the command as a new process, with its output in pipes."""
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
+    """Run the command, or another program, as a new process, with its output in files.
+
+    It is forked from a process that has imported what takes seconds, and no plugin.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedbench.methods", "fedbench.bench.runs.run", "scipy.stats"])
     root = str(Path(__file__).resolve().parents[2])
 
     def run(
-        *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        *words: object,
+        cwd: Path | None = None,
+        env: Env | None = None,
+        program: Callable[[list[str]], int] = main,
     ) -> Answer:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedbench", *map(str, words)],
-            capture_output=True,
-            encoding="utf-8",
-            cwd=cwd,
-            env={**os.environ, "PYTHONUTF8": "1", "PYTHONPATH": root, **(env or {})},
-            timeout=240,
-            check=False,
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        folder = tmp_path_factory.mktemp("output")
+        variables = {**os.environ, "PYTHONPATH": root, **(env or {})}
+        given = (program, [*map(str, words)], folder, cwd or Path.cwd(), variables)
+        process = context.Process(target=_become, args=given)
+        process.start()
+        try:
+            process.join()
+        finally:  # also at the time limit of the test
+            process.kill()
+        assert process.exitcode is not None
+        out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
+        return Answer(process.exitcode, out, err)
 
     return run
 

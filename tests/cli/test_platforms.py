@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,16 +30,17 @@ PLACE = ("--workers", "1", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
-def stores(
-    tmp_path_factory: pytest.TempPathFactory, shell: Callable[..., Any]
-) -> tuple[Path, Path, str]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """Stores of two instruction sets with the same run, and its id."""
     root = tmp_path_factory.mktemp("platforms")
     tiny = {"federation.num_rounds": 2, "data.train_subset": 400}
     plain = fedbench.run("simclr", set=tiny, seed=0, store=root / "a", workers=1, device="cpu")
-    capped = shell("run", "simclr", *TINY, *PLACE, "--store", root / "b", "--json", env=CAPPED)
-    assert capped.code == 0, capped.err
-    assert capped.json["run_id"] == plain.run_id
+    command = [sys.executable, "-m", "fedbench", "run", "simclr", *TINY, *PLACE, "--json"]
+    command += ["--store", str(root / "b")]
+    capped = subprocess.run(
+        command, env={**os.environ, **CAPPED}, check=True, stdout=subprocess.PIPE
+    )
+    assert json.loads(capped.stdout)["run_id"] == plain.run_id
     return root / "a", root / "b", plain.run_id
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,8 +37,9 @@ def test_packages_work_and_pass_their_own_tests(shell: Call, tmp_path: Path) -> 
     tests = [str(path) for name in made.values() for path in (tmp_path / name).rglob("test_*.py")]
     # The templates' tensors; what any method passes for lanes and interruptions is not theirs.
     chosen = "not TestMyMethod or reaches or pure or complete"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests]
-    subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, **env})
+    words = ["-q", "-p", "no:cacheprovider", "-k", chosen, *tests]
+    tested = shell(*words, cwd=tmp_path, env=env, program=pytest.main)
+    assert tested.code == 0, tested.out
 
 
 def test_nothing_is_overwritten(
