@@ -25,13 +25,13 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 	$(BIN)/fedbench sweep --grid heterogeneity --methods simclr,supervised --seeds 0,1,2
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
-# Three processes share the tests; slow ones, which start processes of their own, stay in two of them.
+# Three processes share the files of tests, in the order of tests/conftest.py.
 test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)

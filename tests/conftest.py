@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads its groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run at most two slow tests at a time, since they start processes themselves.
+    """Put files with slow tests first: processes take whole files in this order.
 
-    They come first, in two groups of whole files. Much of their time is waiting, so that a third
-    worker has two cores busy with the rest.
+    Much of the time of slow tests is waiting, and the last files of all are short.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    files = list(dict.fromkeys(item.path for item in slow))
-    for item in slow:
-        item.add_marker(pytest.mark.xdist_group(f"slow-{files.index(item.path) % 2}"))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
