@@ -18,17 +18,7 @@ from importlib import resources
 from typing import Any
 
 from fedbench.bench.results.leaderboard.data_names import known_name
-from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.row import PaperCell
-from fedbench.bench.results.store.settings import SETTING
-from fedbench.bench.system.identity import content_id
-
-_CLASS = ("paper", "dataset", "setting", "metric", *SETTING, "probe")
-
-
-def class_id(cell: PaperCell) -> str:
-    """Identity of a comparability class: numbers of one class may be compared with each other."""
-    return content_id({name: getattr(cell, name) for name in _CLASS})
 
 
 @lru_cache(maxsize=1)
@@ -43,21 +33,6 @@ def paper_cells() -> tuple[PaperCell, ...]:
     folder = resources.files("fedbench.leaderboards").joinpath("papers")
     files = {f.name: f for f in folder.iterdir() if f.name.endswith(".parquet")}
     return tuple(c for name in sorted(files) for c in decode(files[name].read_bytes(), PaperCell))
-
-
-def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
-    """Rank each number among those of its table and class; 1 is the highest, ties share a rank.
-
-    None for numbers that are no accuracies.
-    """
-    keys = [(cell.source, class_id(cell)) for cell in cells]
-    values: dict[tuple[str, str], list[float]] = {key: [] for key in keys}
-    for key, cell in zip(keys, cells, strict=True):
-        values[key].append(rounded(cell.value))
-    return [
-        1 + sum(v > rounded(cell.value) for v in values[key]) if cell.unit == "fraction" else None
-        for key, cell in zip(keys, cells, strict=True)
-    ]
 
 
 PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from itertools import accumulate
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.partition import make_partition, summary
@@ -26,7 +28,7 @@ from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, DRIFT, Curv
 from fedbench.bench.results.leaderboard.entries import Beside, Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
+from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import (
     StudyView,
@@ -42,9 +44,6 @@ from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.system.identity import canonical_json, content_id
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
 _MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
@@ -57,24 +56,6 @@ _RUN_COLUMNS = (
     *("epsilon", "epsilon_of", "wall_seconds", "peak_memory_bytes", "device", "hardware"),
     *("package_version", "grid", "study_id", "started_at", "error"),
 )
-_COUNTS = ("bytes_up", "bytes_down", "revealing_messages", "peak_memory_bytes")
-"""Those of them that are whole numbers or null."""
-_SORTED_BY = {
-    "rank": "rank",
-    "seeds": "n_seeds",
-    "gain": "gain",
-    "linear %": "linear_acc_mean",
-    "k-NN %": "knn_acc_mean",
-    "objective": "objective_mean",
-    "area %": "area",
-    "MB up": "mb_up",
-    "MB down": "mb_down",
-    "% / GB": "per_gb",
-    "per GB": "per_gb",
-    "minutes": "minutes",
-    "published": "difference",
-}
-"""Text column of an entry to the unrounded number that it shows."""
 
 NUM_COLOURS, NUM_SYMBOLS = 8, 7
 """Colours and symbols of the page; 56 names have a pair of their own."""
@@ -209,9 +190,14 @@ def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
     shown = rows.assign(
         started_at=[at.isoformat(timespec="seconds") for at in rows.started_at],
         at_chance=[", ".join(marked.get(i, NO_MARKS).at_chance) for i in rows.row_id],
-    )[[*_RUN_COLUMNS]]
-    shown = shown.astype(dict.fromkeys(_COUNTS, "Int64"))
-    return columns(plain(shown).to_dict("records"), _RUN_COLUMNS)
+    )
+    return by_column(shown[[*_RUN_COLUMNS]])
+
+
+def by_column(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return a frame as plain lists by column; missing values are null."""
+    lists: dict[str, Any] = plain(frame).to_dict("list")
+    return lists
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
@@ -224,7 +210,7 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
 
 
 def _board(board: Leaderboard) -> dict[str, Any]:
-    """Tables and points of a leaderboard: a cell is its text, or its text and the number behind."""
+    """Return the tables and points of a leaderboard."""
     cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
     across = board.across()
     return {
@@ -262,17 +248,9 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
         "power": group.note,
         "header": list(table.header),
         "standings": group.frame.standing.tolist(),
-        "rows": [
-            [_cell(entry, name, text) for name, text in zip(table.header, cells, strict=True)]
-            for entry, cells in zip(group.entries, table.rows, strict=True)
-        ],
+        "rows": table.rows,
         "points": points_of(group),
     }
-
-
-def _cell(entry: Any, name: str, text: str) -> str | list[Any]:
-    column = {**_SORTED_BY, heading(entry.metric): "mean"}.get(name)
-    return text if column is None else [text, getattr(entry, column)]
 
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,43 +270,12 @@ def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _papers() -> dict[str, Any]:
-    cells = paper_cells()
-    records = [
-        {
-            "table": cell.source,
-            "dataset": cell.dataset,
-            "setting": cell.setting,
-            "measured": cell.probe or cell.metric,
-            "method": cell.method,
-            "here": cell.spec,
-            "value": cell.value if cell.unit == "fraction" else None,
-            "printed": cell.printed,
-            "spread": cell.spread,
-            "seeds": cell.n_seeds,
-            "rank": rank,
-            "note": cell.note,
-            "paper": cell.citation,
-        }
-        for cell, rank in zip(cells, paper_ranks(cells), strict=True)
-    ]
-    return columns(records, records[0])
+    names = ["source", "dataset", "setting", "metric", "probe", "method", "spec", "printed"]
+    cells = pd.DataFrame(map(dict, paper_cells()))
+    return by_column(cells[[*names, "spread", "n_seeds", "note"]])
 
 
 # Charts
-
-
-def columns(records: Sequence[Mapping[Any, Any]], names: Iterable[str]) -> dict[str, Any]:
-    """Return records by column; texts that repeat are stored once: `{"d": texts, "i": places}`."""
-    by_name: dict[str, Any] = {}
-    for name in names:
-        values = [record[name] for record in records]
-        distinct = dict.fromkeys(values) if all(isinstance(v, str | None) for v in values) else {}
-        if values and len(distinct) <= len(values) // 2 and distinct:
-            place = {value: index for index, value in enumerate(distinct)}
-            by_name[name] = {"d": list(distinct), "i": [place[value] for value in values]}
-        else:
-            by_name[name] = values
-    return by_name
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, tuple[int, int]]:
@@ -375,7 +322,7 @@ def points_of(group: Group) -> dict[str, Any]:
         points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
     points["values"] = points["values"].map(list)
     names = [*_POINT.values(), "front_mb", "front_minutes"]
-    return columns(points[names].to_dict("records"), names)
+    return by_column(points[names])
 
 
 def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
@@ -410,7 +357,7 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                 of = {"name": entry.label, "metric": metric, "round": done}
                 gb = sum(e.num_bytes for e in at) / n / 1e9
                 points.append(of | {"gb": gb, "mean": centre, "low": low, "high": high, "n": n})
-    return columns(points, points[0] if points else ())
+    return by_column(pd.DataFrame(points))
 
 
 def scatter(rows: pd.DataFrame, board: Leaderboard) -> dict[str, Any]:

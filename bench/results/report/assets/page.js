@@ -73,10 +73,10 @@
       header.sort((a, b) => place(a, measure().title) - place(b, measure().title));
       const groups = board().groups.map((each) => ({
         title: each.title, note: [each.power, each.note].filter(Boolean).join(" "),
-        rows: each.rows.map((row, i) => ({ mark: mark(each.standings[i]), name: each.points[i].name, cells: header.map((name) => row[each.header.indexOf(name)] ?? "") })).filter((row) => seen(row.name)),
+        rows: each.rows.map((row, i) => ({ mark: mark(each.standings[i]), name: each.points[i].name, cells: header.map((name) => asNumber(row[each.header.indexOf(name)] ?? "", name)) })).filter((row) => seen(row.name)),
       }));
       const over = board().across[cells.value];
-      const rows = over?.rows.map((row, i) => ({ cells: row.map(asNumber), mark: over.best[i] ? "best" : null })).filter((row) => seen(row.cells[0]));
+      const rows = over?.rows.map((row, i) => ({ cells: row.map((cell, j) => asNumber(cell, over.header[j])), mark: over.best[i] ? "best" : null })).filter((row) => seen(row.cells[0]));
       holder.replaceChildren(table({ label: "Leaderboard", columns: asColumns(header), groups }), ...(over ? [
         el("h3", {}, "Over several cells"), el("div", { class: "controls" }, cells.node), text(over.title),
         table({ label: over.title, columns: asColumns(over.header), groups: [{ rows }] }), text(over.footer),
@@ -90,7 +90,10 @@
 
   const ORDER = ["rank", "method", "", "best", "ties", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
   const place = (name, first) => (name === first ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
-  const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
+  const asNumber = (cell, name) => {
+    const value = WORDS.has(name) ? NaN : parseFloat(cell.replaceAll(",", ""));
+    return Number.isNaN(value) ? cell : [cell, value];
+  };
 
   const SHOWN = {
     row_id: ["run", "code"], measured_from: ["measured from", "code"], status: ["status"], method: ["method"], preset: ["preset"], dataset: ["data"], partition: ["partition"],
@@ -138,17 +141,17 @@
   function papers() {
     const cells = records(data.papers), groups = new Map();
     for (const cell of cells) {
-      const title = [cell.table, cell.dataset, cell.setting, cell.measured].join(" · ");
+      const title = [cell.source, cell.dataset, cell.setting, cell.probe || cell.metric].join(" · ");
       if (!groups.has(title)) groups.set(title, { title, rows: [] });
       groups.get(title).rows.push({ cells: [
-        cell.rank == null ? "" : [`${cell.rank}`, cell.rank], cell.method, cell.here || "", [cell.printed, Number(cell.printed)],
-        cell.spread == null ? "" : [percent(cell.spread), cell.spread], cell.seeds == null ? "" : [`${cell.seeds}`, cell.seeds], cell.note,
+        cell.method, cell.spec || "", [cell.printed, Number(cell.printed)],
+        cell.spread == null ? "" : [percent(cell.spread), cell.spread], cell.n_seeds == null ? "" : [`${cell.n_seeds}`, cell.n_seeds], cell.note,
       ] });
     }
-    const header = ["rank", "method", "here", "printed", "±", "seeds", "note"], words = ["method", "here", "note"];
+    const header = ["method", "here", "printed", "±", "seeds", "note"], words = ["method", "here", "note"];
     return [
-      text("As printed, in percent but for the partition statistics of Orchestra's table 4. The papers differ in splits, norms and probes: ranks are within one table and setting, never across papers, and none of these numbers is ranked with those above."),
-      el("details", {}, el("summary", {}, `${cells.length} numbers of ${new Set(cells.map((cell) => cell.table)).size} tables`), table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 })),
+      text("As printed, in percent but for the partition statistics of Orchestra's table 4. The papers differ in splits, norms and probes: compare within one table and setting, never across papers; none of these numbers is ranked with those above."),
+      el("details", {}, el("summary", {}, `${cells.length} numbers of ${new Set(cells.map((cell) => cell.source)).size} tables`), table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 })),
     ];
   }
 

@@ -12,15 +12,10 @@ function el(name, attributes, ...children) {
   return node;
 }
 
-// Columns that Python stored as {d: distinct texts, i: places} or as plain lists, as records.
+// Lists by column, as records.
 function records(columns) {
-  const names = Object.keys(columns);
-  const lists = names.map((name) => {
-    const column = columns[name];
-    return Array.isArray(column) ? column : column.i.map((place) => column.d[place]);
-  });
-  const count = lists.length ? lists[0].length : 0;
-  return Array.from({ length: count }, (_, i) => Object.fromEntries(names.map((name, j) => [name, lists[j][i]])));
+  const lists = Object.entries(columns), count = lists.length ? lists[0][1].length : 0;
+  return Array.from({ length: count }, (_, i) => Object.fromEntries(lists.map(([name, list]) => [name, list[i]])));
 }
 
 const collator = new Intl.Collator("en", { numeric: true });

@@ -13,6 +13,7 @@ import pytest
 import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
@@ -80,15 +81,10 @@ def data_of(file: Path) -> dict[str, Any]:
     return data
 
 
-def unpack(column: Any) -> list[Any]:
-    return column if isinstance(column, list) else [column["d"][place] for place in column["i"]]
-
-
 def test_every_run_is_on_the_page_with_the_stores_numbers(written: tuple[Store, Path]) -> None:
     store, file = written
-    runs = {name: unpack(column) for name, column in data_of(file)["runs"].items()}
     rows = store.rows()
-    for name, values in runs.items():
+    for name, values in data_of(file)["runs"].items():
         if name == "at_chance":
             assert set(values) == {""}  # their curves have no losses
         elif name != "started_at":
@@ -103,12 +99,10 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
         shown = data["boards"][metric]["groups"]
         assert [group["title"] for group in shown] == [group.title for group in board.groups]
         for group, expected in zip(shown, board.groups, strict=True):
-            title = {"linear_acc": "linear %", "knn_acc": "k-NN %", "objective": "objective"}
-            place = group["header"].index(title[metric])
-            cells = [row[place] for row in group["rows"]]
-            assert [c[1] for c in cells] == [entry.mean for entry in expected.entries]
+            table = group_table(expected, board.usual)
+            assert (group["header"], group["rows"]) == (table.header, table.rows)
             assert group["standings"] == expected.frame.standing.tolist()
-            points = {name: unpack(column) for name, column in group["points"].items()}
+            points = group["points"]
             assert points["mean"] == [entry.mean for entry in expected.entries]
             assert points["values"] == [list(entry.values) for entry in expected.entries]
     (sweep,) = data["sweeps"]["linear_acc"]
@@ -117,7 +111,7 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
 
 def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     data = data_of(written[1])
-    curves = [{k: unpack(v) for k, v in c.items()} for c in data["curves"].values()]
+    curves = [*data["curves"].values()]
     knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
     assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
     assert [curves[0]["mean"][i] for i in knn][:2] == pytest.approx([0.2, 0.25])
@@ -126,7 +120,7 @@ def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     assert study["correlations"][0]["n"] == 5
     assert study["correlations"][0]["spearman"] == pytest.approx(1.0)
     assert [trial["best"] for trial in study["trials"]] == [0.0, 0.1, 0.2, 0.3, 0.4]
-    assert len(unpack(data["papers"]["printed"])) == len(paper_cells())
+    assert len(data["papers"]["printed"]) == len(paper_cells())
 
 
 def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
