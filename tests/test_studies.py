@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedbench import open_store
 from fedbench.bench.config import config_id, row_id
@@ -55,6 +57,18 @@ def test_the_log_has_what_the_rows_give(study: Any) -> None:
     log = (DOCS / "log.md").read_text(encoding="utf-8")
     missing = [line for line in lines if f"| {' | '.join(line)} |" not in log]
     assert not missing
+
+
+def test_paired_tests_are_those_of_whole_numbers(study: Any) -> None:
+    """A difference that is the same for all seeds is certain; none at all is no difference."""
+    paired_p, images = study("cells").paired_p, 298
+    for first, second in itertools.product([(273, 273, 273), (200, 210, 290)], repeat=2):
+        x, y = ([count / images for count in counts] for counts in (first, second))
+        same = [(count + 3) / images for count in first]
+        assert (paired_p(x, x), paired_p(x, same)) == (1.0, 0.0)
+        if first != second:
+            assert paired_p(x, y) == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert paired_p([1, 2], [3, 4]) is None
 
 
 def test_heterogeneity_is_decided_at_the_rate_with_the_highest_sep(study: Any, row: Row) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cells import STORE, ran  # the module beside this one
+from cells import STORE, paired_p, ran  # the module beside this one
 
 from fedbench import open_store
-from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
+from fedbench.bench.results.leaderboard.statistics import holm, mean, t_interval
 from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,13 @@ from typing import Any
 from fedbench.bench.config import row_id
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.statistics import mean, t_interval
+from fedbench.bench.results.leaderboard.statistics import (
+    MIN_FOR_INTERVAL,
+    mean,
+    negligible,
+    sample_std,
+    t_interval,
+)
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Cell, Grid, plan
 
@@ -79,6 +86,20 @@ def unequal(first: Sequence[Row], second: Sequence[Row]) -> str:
 def minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
     """Return the differences of values paired by seed."""
     return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Two-sided p-value of Student's paired test; None below three pairs."""
+    differences = [a - b for a, b in zip(x, y, strict=True)]
+    if len(differences) < MIN_FOR_INTERVAL:
+        return None
+    centre, std = mean(differences) or 0.0, sample_std(differences) or 0.0
+    if negligible(std, (*x, *y)):  # all differences are the same one
+        return float(negligible(centre, (*x, *y)))
+    from scipy.special import stdtr
+
+    n = len(differences)
+    return 2 * float(stdtr(n - 1, -abs(centre) / (std / math.sqrt(n))))
 
 
 def spread(values: Sequence[float]) -> str:

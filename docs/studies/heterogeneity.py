@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import PRESET, STORE, linear, minus, ran, spread, unequal  # the module beside this one
+
+# The module beside this one:
+from cells import PRESET, STORE, linear, minus, paired_p, ran, spread, unequal
 from rules import RULES, judge
 
 from fedbench import open_store
-from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
+from fedbench.bench.results.leaderboard.statistics import holm, mean, t_interval
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.text import plain_table

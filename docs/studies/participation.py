@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cells import STORE, linear, minus, ran, spread, unequal  # the module beside this one
+from cells import STORE, linear, minus, paired_p, ran, spread, unequal  # the module beside this one
 
 from fedbench import open_store
-from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p
+from fedbench.bench.results.leaderboard.statistics import holm, mean
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid

@@ -57,14 +57,14 @@ def sample_std(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (len(values) - 1))
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Student's interval for the mean, assuming roughly normal values; None below three values."""
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval for the mean of roughly normal values; None below three values."""
     centre, std = mean(values), sample_std(values)
     if centre is None or std is None or len(values) < MIN_FOR_INTERVAL:
         return None
     from scipy.special import stdtrit
 
-    quantile = float(stdtrit(len(values) - 1, 0.5 + confidence / 2))
+    quantile = float(stdtrit(len(values) - 1, 0.975))
     half = quantile * std / math.sqrt(len(values))
     return centre - half, centre + half
 
@@ -98,40 +98,23 @@ def _no_correlation(x: Sequence[float], y: Sequence[float]) -> bool:
     return len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1
 
 
-def pearson_interval(r: float | None, n: int) -> tuple[float, float] | None:
-    """95 % interval of a linear correlation of n pairs by Fisher's z; None below four pairs."""
-    return _fisher(r, n, 1.0)
+def correlation_interval(
+    r: float | None, n: int, *, ranks: bool = False
+) -> tuple[float, float] | None:
+    """95 % interval of a correlation of n pairs by Fisher's z; None below four pairs.
 
-
-def spearman_interval(r: float | None, n: int) -> tuple[float, float] | None:
-    """95 % interval of a rank correlation, with the wider error of Bonett and Wright 2000."""
-    return None if r is None else _fisher(r, n, 1 + r * r / 2)
-
-
-def _fisher(r: float | None, n: int, factor: float) -> tuple[float, float] | None:
+    Of `ranks` it has the wider error of Bonett and Wright 2000.
+    """
     if r is None or n < 4 or abs(r) >= 1:
         return None
-    half = 1.959963984540054 * math.sqrt(factor / (n - 3))  # the normal quantile of 0.975
+    variance = (1 + r * r / 2 if ranks else 1.0) / (n - 3)
+    half = 1.959963984540054 * math.sqrt(variance)  # the normal quantile of 0.975
     return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
 def negligible(value: float, values: Sequence[float]) -> bool:
     """Return True for a difference or spread of some values that is their rounding."""
     return abs(value) <= 2.0**-_BITS * max(map(abs, values))
-
-
-def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Two-sided p-value of Student's paired test; None below three pairs."""
-    differences = [a - b for a, b in zip(x, y, strict=True)]
-    if len(differences) < MIN_FOR_INTERVAL:
-        return None
-    centre, std = mean(differences) or 0.0, sample_std(differences) or 0.0
-    if negligible(std, (*x, *y)):  # all differences are the same one
-        return float(negligible(centre, (*x, *y)))
-    from scipy.special import stdtr
-
-    n = len(differences)
-    return 2 * float(stdtr(n - 1, -abs(centre) / (std / math.sqrt(n))))
 
 
 def brown_forsythe_p(samples: Sequence[Sequence[float]]) -> float:

@@ -13,11 +13,10 @@ import pandas as pd
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
+    correlation_interval,
     pearson,
-    pearson_interval,
     rounded,
     spearman,
-    spearman_interval,
 )
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import StoreError
@@ -127,9 +126,9 @@ def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
     """Correlate the objective with a metric, whose values are second in the pairs."""
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     r, rho = pearson(x, y), spearman(x, y)
-    low, high = pearson_interval(r, len(x)) or (None, None)
-    rho_low, rho_high = spearman_interval(rho, len(x)) or (None, None)
-    return Correlation(metric, len(x), r, low, high, rho, rho_low, rho_high)
+    of_r = correlation_interval(r, len(x)) or (None, None)
+    of_rho = correlation_interval(rho, len(x), ranks=True) or (None, None)
+    return Correlation(metric, len(x), r, *of_r, rho, *of_rho)
 
 
 def _study_view(store: Store, study_id: str) -> StudyView:
