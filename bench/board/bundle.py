@@ -279,9 +279,10 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
     """Return a row with its curve, which may unpack to `most` bytes, and the bytes that it has."""
     row_name, curve_name = files_of(row_id)
     data, curve = ((root / name).read_bytes() for name in (row_name, curve_name))
-    row = parse_record(root / row_name, data, Row)
-    if not isinstance(row, Row):
-        raise StoreError(str(row).replace(repr(str(root / row_name)), row_name))
+    try:
+        row = parse_record(root / row_name, data, Row)
+    except StoreError as err:
+        raise StoreError(str(err).replace(repr(str(root / row_name)), row_name)) from err
     try:
         table = read_table(curve, most)
         if table.num_rows > _MOST_ROUNDS:

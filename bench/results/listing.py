@@ -16,7 +16,6 @@ from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.notebooks import Shown
 
-_LEAST = 8
 _SHOWN = {
     *("method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
     *("status", "error", "objective", "knn_acc", "linear_acc", "untrained_linear_acc", "grid"),
@@ -29,7 +28,6 @@ class Listing(Shown):
     """Some rows of a store, newest first; replicas of one run share its row id."""
 
     rows: tuple[Row, ...]
-    short_ids: tuple[str, ...]  # beginnings that no other row of the store has
     marks: tuple[Marks, ...]
     total: int  # of rows that fit, with those beyond the limit
     problems: tuple[str, ...] = ()  # files of the store that could not be read
@@ -40,10 +38,7 @@ class Listing(Shown):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Return the rows."""
         fields = ("method", "preset", "alpha", "seed", "status", "linear_acc", "knn_acc")
-        lines = [
-            [short, *(getattr(row, name) for name in fields)]
-            for short, row in zip(self.short_ids, self.rows, strict=True)
-        ]
+        lines = [[row.row_id[:8], *(getattr(row, name) for name in fields)] for row in self.rows]
         return ("run_id", *fields), lines
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,30 +91,13 @@ def runs(
         for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
             raise UnknownNameError("key or column of --where", name, known)
     shown = found[:limit]
-    short, marked = short_ids([row.row_id for row in rows]), marks(store, shown)
+    marked = marks(store, shown)
     return Listing(
         tuple(shown),
-        tuple(short[row.row_id] for row in shown),
         tuple(marked.get(row.row_id, NO_MARKS) for row in shown),
         len(found),
         tuple(store.problems()),
     )
-
-
-def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Return, for each id, its shortest beginning of 8 characters or more that no other has.
-
-    >>> short_ids(["0123456789", "012345678a", "abcdef0123"])["012345678a"]
-    '012345678a'
-    >>> short_ids(["0123456789", "012345678a", "abcdef0123"])["abcdef0123"]
-    'abcdef01'
-    """
-    ordered, short = sorted({*ids}), {}
-    for before, name, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
-        beginnings = (name[:length] for length in range(_LEAST, len(name)))
-        alone = (b for b in beginnings if not (before.startswith(b) or after.startswith(b)))
-        short[name] = next(alone, name)
-    return short
 
 
 def _values(row: Row) -> dict[str, Any]:

@@ -139,8 +139,6 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
 
 def _row(path: Path) -> None:
     row = parse_record(path, path.read_bytes(), Row)
-    if not isinstance(row, Row):
-        raise StoreError(str(row))
     if row.benchmark_version == BENCHMARK_VERSION:
         for name, value in derived(row.config, row.dataset_revision).items():
             if getattr(row, name) != value:
@@ -151,8 +149,6 @@ def _row(path: Path) -> None:
 
 def _trial(path: Path) -> None:
     trial = parse_record(path, path.read_bytes(), Trial)
-    if not isinstance(trial, Trial):
-        raise StoreError(str(trial))
     if trial.study_id != path.parent.name:
         raise StoreError(f"it belongs to study {trial.study_id}")
 

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set, yaml_name
 from fedbench.bench.system.arguments import Option
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal.console import emit_json
 from fedbench.bench.terminal.tables import show_record
 from fedbench.bench.tuning.cluster import CORES, LANES
@@ -85,17 +85,6 @@ def _parse_seeds(text: str | None) -> list[int] | None:
     return None if words is None else [int(word) for word in words]
 
 
-def _parse_trackers(text: str | None) -> list[str]:
-    names = parse_names(text) or []
-    if names:
-        from fedbench.bench.results.trackers import TRACKERS
-
-        for name in names:
-            if name not in TRACKERS:
-                raise UnknownNameError("tracker", name, TRACKERS)
-    return names
-
-
 Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
 ShownSpec = Annotated[str | None, argument("Method with add-ons; default: all methods.", "SPEC")]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
@@ -150,7 +139,11 @@ class Tracked:
 
     track: Annotated[
         Sequence[str] | None,
-        _listed("Show runs in tensorboard, wandb or both.", metavar="NAME", check=_parse_trackers),
+        _listed(
+            "Show runs in tensorboard, wandb or both.",
+            metavar="NAME",
+            check=lambda text: parse_names(text) or [],
+        ),
     ] = None
 
 

@@ -124,8 +124,8 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
-        {"run_id": short, "at_chance": marks.at_chance, "code": row.code, **dict(row)}
-        for row, short, marks in zip(listing.rows, listing.short_ids, listing.marks, strict=True)
+        {"run_id": row.row_id[:8], "at_chance": marks.at_chance, "code": row.code, **dict(row)}
+        for row, marks in zip(listing.rows, listing.marks, strict=True)
     ]
     if not records:
         note("no run fits")

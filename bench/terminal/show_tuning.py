@@ -121,6 +121,7 @@ def show_studies(views: Sequence[StudyView]) -> None:
 
 def _show_trials(study: StudyResult | StudyView) -> None:
     """Print trials, the best first, and encoders before training, with which they are compared."""
+    from fedbench.bench.tuning.scoring import Scoring  # which loads torch
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -139,19 +140,11 @@ def _show_trials(study: StudyResult | StudyView) -> None:
     ]
     if len(trials) > _TRIALS:
         note(f"showing the best {_TRIALS} of {len(trials)} trials; --json has all")
-    records += [{"trial": "start", "objective": score} for score in _starts(study)]
+    starts = Scoring(study.objective or DEFAULT).scores(study.untrained)
+    records += [{"trial": "start", "objective": score} for score in starts]
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
     show_records(records, names, bold=[True])
-
-
-def _starts(study: StudyResult | StudyView) -> list[float]:
-    name = study.objective or DEFAULT
-    if name == DEFAULT:  # without torch
-        return [figures["objective"] for figures in study.untrained if "objective" in figures]
-    from fedbench.bench.tuning.scoring import Scoring
-
-    return Scoring(name).scores(study.untrained)
 
 
 def _interval(correlation: Correlation, kind: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,6 @@ class StudyView:
     seconds: float  # of all trials
     num_bytes: int  # sent in all trials, both directions
     fidelity: Mapping[str, Any] | None = None  # of a search by rungs
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "trials": [dict(trial) for trial in self.trials]}
 
 
 class Studies(list[StudyView]):

@@ -257,8 +257,7 @@ def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("number", "status", "objective", "seconds", "error", "watched", "params")
     scores = (t["objective"] if is_usable(t) else -inf for t in study.trials)
     return {
-        **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
-        "correlations": [asdict(c) for c in study.correlations],
+        **asdict(study),
         "space": dict(space),
         "before": mean([u["objective"] for u in study.untrained if "objective" in u]),
         "trials": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -26,10 +26,6 @@ class Report:
     num_studies: int
     num_bytes: int
     problems: tuple[str, ...]  # a line per unreadable file of the store
-
-    def as_dict(self) -> dict[str, Any]:
-        """Output of `fedbench report --json`."""
-        return {**asdict(self), "file": str(self.file), "problems": list(self.problems)}
 
 
 def write_page(file: Path, content: Mapping[str, Any], num_rows: int) -> Report:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
@@ -48,10 +48,6 @@ class Merged:
     trials_added: int = 0
     trials_same: int = 0
     problems: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Output of `fedbench merge --json`."""
-        return asdict(self)
 
 
 def merge(

@@ -67,30 +67,32 @@ def load_all(paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None
 def load(path: Path, model: type[R]) -> R | str | None:
     """Return the record, or what is wrong with the file, or None if it has just gone."""
     try:
-        return cast("R | str", _load(path, file_mark(path), model))
+        return cast("R", _load(path, file_mark(path), model))
     except FileNotFoundError:
         return None
     except OSError as cause:
         return str(read_error(path, cause))
+    except StoreError as error:
+        return str(error)
 
 
 @lru_cache(2**12)
-def _load(path: Path, mark: Mark, model: type[Record]) -> Record | str:
+def _load(path: Path, mark: Mark, model: type[Record]) -> Record:
     return parse_record(path, read_limited(path, MOST_BYTES), model)
 
 
-def parse_record(path: Path, data: bytes, model: type[R]) -> R | str:
-    """Return the record in a file's bytes, or a line that says what is wrong with the file."""
+def parse_record(path: Path, data: bytes, model: type[R]) -> R:
+    """Return the record in a file's bytes; a StoreError says what is wrong with the file."""
     try:
         records = decode(data, model)
+        if len(records) != 1:
+            raise StoreError(f"holds {len(records)} rows instead of one")
+        record = records[0]
+        name = record.row_id if isinstance(record, Row) else str(getattr(record, "number", ""))
+        if isinstance(record, Row) and "@" in path.stem:
+            name += f"@{replica_hash(record)}"
+        if name != path.stem:
+            raise StoreError(f"its content is that of {name}; give it that name or delete it")
     except StoreError as error:
-        return f"{str(path)!r}: {error}"
-    if len(records) != 1:
-        return f"{str(path)!r}: holds {len(records)} rows instead of one"
-    record = records[0]
-    name = record.row_id if isinstance(record, Row) else str(getattr(record, "number", ""))
-    if isinstance(record, Row) and "@" in path.stem:
-        name += f"@{replica_hash(record)}"
-    if name != path.stem:
-        return f"{str(path)!r}: its content is that of {name}; give it that name or delete it"
+        raise StoreError(f"{str(path)!r}: {error}") from error
     return record

@@ -14,5 +14,5 @@ def test_runs_of_a_store() -> None:
     assert repr(found) == f"<3 of {found.total} runs>"
     shown = found._repr_html_()
     assert shown.count("<tr>") == 4
-    assert f"<td>{found.short_ids[0]}</td><td>{found.rows[0].method}</td>" in shown
+    assert f"<td>{found.rows[0].row_id[:8]}</td><td>{found.rows[0].method}</td>" in shown
     assert "&lt;3 of" in shown  # the caption, escaped
