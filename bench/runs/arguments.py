@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,6 @@ from fedbench.bench.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedbench.bench.results.store.store import Store
-
-
-def yaml_name(folder: str) -> Callable[[str | None], str | None]:
-    """Return a check that refuses an unknown grid or preset."""
-
-    def check(name: str | None) -> str | None:
-        if name is not None:
-            from fedbench.bench.config.yaml_files import load_named
-
-            load_named(folder, name)
-        return name
-
-    return check
 
 
 def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
@@ -69,8 +56,7 @@ class Sources:
     preset: Annotated[
         str | None,
         _value(
-            "Preset to start from, or its YAML file; default: that of the --config file, or demo.",
-            check=yaml_name("presets"),
+            "Preset to start from, or its YAML file; default: that of the --config file, or demo."
         ),
     ] = None
     config_files: Annotated[Sequence[Path | str], _CONFIG] = ()

@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -439,10 +438,7 @@ def _hardware() -> str:
 @cache
 def git_sha() -> str | None:
     """Return the commit of the checkout that this code runs from; None for a wheel."""
-    package = find_spec("fedbench")
-    if package is None or package.origin is None:
-        return None
-    root = Path(package.origin).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]

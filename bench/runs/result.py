@@ -63,7 +63,7 @@ class RunResult(Shown):
             "partition": folder / "partition.safetensors",
         }
         paths = {name: str(path) if path.exists() else None for name, path in files.items()}
-        gigabytes, accuracy = (row.bytes_up_down or 0) / 1e9, row.linear_acc
+        gigabytes, accuracy = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9, row.linear_acc
         per_gb = accuracy / gigabytes if accuracy is not None and gigabytes else None
         return cls(
             run_id=row.row_id,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set, yaml_name
+from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal.console import emit_json
@@ -74,6 +74,10 @@ def parse_names(text: str | None) -> list[str] | None:
     return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
 
 
+def _parse_trackers(text: str | None) -> list[str]:
+    return parse_names(text) or []
+
+
 def _parse_tuned(text: str | None) -> str | list[str] | None:
     return text if text == "auto" else parse_names(text)
 
@@ -96,7 +100,7 @@ Labels = Annotated[
     str | None,
     Option("N examples in C equal classes instead of the data set's.", metavar="balanced:N:C"),
 ]
-Grid = Annotated[str, Option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
+Grid = Annotated[str, Option("Name of a grid, or its YAML file.")]
 ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
 DatasetName = Annotated[str, argument("Name of a data set, file:PATH, folder:PATH, …", "NAME")]
 ReadingSet = Annotated[
@@ -142,7 +146,7 @@ class Tracked:
         _listed(
             "Show runs in tensorboard, wandb or both.",
             metavar="NAME",
-            check=lambda text: parse_names(text) or [],
+            check=_parse_trackers,
         ),
     ] = None
 

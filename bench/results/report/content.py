@@ -89,13 +89,7 @@ def geometries(store: Store, names: Iterable[str]) -> tuple[list[dict[str, Any]]
         except (OSError, ValueError) as error:
             problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
             continue
-        shown = {name: record[name] for name in ("run_id", "title", "setting")}
-        shown["angles"] = {
-            kind: {name: of[name] for name in ("median", "edges", "counts")}
-            for kind, of in record["angles"].items()
-        }
-        shown["map"] = record["map"] if len(records) < _MAX_MAPS else None
-        records.append(shown)
+        records.append(record if len(records) < _MAX_MAPS else {**record, "map": None})
     return records, problems
 
 

@@ -29,24 +29,17 @@ class Report:
 
 
 def write_page(file: Path, content: Mapping[str, Any], num_rows: int) -> Report:
-    """Write the page with some content; a ConfigError says why it cannot be written."""
-    atomic_write_text(file, page(content), error=ConfigError)
-    size, problems = file.stat().st_size, tuple(content["problems"])
-    return Report(file, num_rows, len(content["studies"]), size, problems)
-
-
-def page(content: Mapping[str, Any]) -> str:
-    """Return assets, libraries and data as one HTML text.
-
-    Text from the store cannot end the data's element: `<` is written as an escape.
-    """
+    """Write assets, libraries and content as one page; a ConfigError says why it cannot be."""
     data = visible_json(content, separators=(",", ":"))
-    return Template(_asset("page.html")).substitute(
+    page = Template(_asset("page.html")).substitute(
         title=html.escape(single_line(str(content["title"]))),
         style=_asset("page.css"),
-        data=data.replace("<", "\\u003c"),
+        data=data.replace("<", "\\u003c"),  # text from the store cannot end the data's element
         scripts="\n".join(f"<script>{_asset(name)}</script>" for name in _SCRIPTS),
     )
+    atomic_write_text(file, page, error=ConfigError)
+    size, problems = file.stat().st_size, tuple(content["problems"])
+    return Report(file, num_rows, len(content["studies"]), size, problems)
 
 
 def _asset(name: str) -> str:

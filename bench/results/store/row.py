@@ -223,13 +223,6 @@ class Row(Record):
         return {name: v for name, v in {**columns, **further, **columns}.items() if v is not None}
 
     @property
-    def bytes_up_down(self) -> int | None:
-        """Bytes of the whole run in both directions; None if they were not counted."""
-        if self.bytes_up is None or self.bytes_down is None:
-            return None
-        return self.bytes_up + self.bytes_down
-
-    @property
     def unmoved(self) -> bool:
         """Whether a run that was to train ended with the weights that it began with.
 
