@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import torch
@@ -52,11 +52,26 @@ from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
 OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
-OnResume = Callable[[int, int], None]
-"""Called with the rounds done and all rounds of the run, if an earlier attempt left some."""
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
 _log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """What follows a run, such as `fedbench.RunProgress`."""
+
+    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+        """Take the configuration and the device of each worker, before a run is executed."""
+
+    def resume(self, done: int, total: int) -> None:
+        """Take the rounds done and all rounds, if an earlier attempt is continued."""
+
+    @property
+    def client(self) -> OnClient:
+        """Called whenever a client has ended its part of a round."""
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """Take the record of a round that has ended, and the number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +135,7 @@ def execute(
     origin: Origin,
     place: Place,
     on_round: OnRound | None = None,
-    on_resume: OnResume | None = None,
-    on_client: OnClient | None = None,
+    watcher: Watcher | None = None,
 ) -> Row:
     """Train and evaluate; resumes from the last checkpoint in the run's folder.
 
@@ -163,9 +177,9 @@ def execute(
         trainer = run.trainer
         earlier_seconds = trainer.train_seconds
         taken_over = origin.measured_from is not None and trainer.rounds_done == run.last
-        if on_resume is not None and trainer.rounds_done and not taken_over:
-            on_resume(trainer.rounds_done, trainer.total_rounds)
-        columns |= run.finish(on_round, on_client)
+        if watcher is not None and trainer.rounds_done and not taken_over:
+            watcher.resume(trainer.rounds_done, trainer.total_rounds)
+        columns |= run.finish(on_round, None if watcher is None else watcher.client)
         environment = {**json.loads(columns["env_json"]), **run.circumstances()}
         columns["env_json"] = canonical_json(environment)
     return Row(

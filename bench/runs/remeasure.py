@@ -10,12 +10,11 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedbench.bench.config import RunConfig, training_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, Place, execute, open_dataset
+from fedbench.bench.runs.execute import OnRound, Origin, Place, Watcher, execute, open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import (
@@ -58,19 +57,23 @@ def trained_before(
 
 
 def execute_or_measure(
-    store: Store, rows: Iterable[Row], config: RunConfig, origin: Origin, place: Place, *watch: Any
+    store: Store,
+    rows: Iterable[Row],
+    config: RunConfig,
+    origin: Origin,
+    place: Place,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
 ) -> Row:
-    """Execute a run; if one of the rows has its weights, measure these, with their cost.
-
-    `watch` are the callbacks of `execute`.
-    """
+    """Execute a run; if one of the rows has its weights, measure these, with their cost."""
     dataset = place.dataset or open_dataset(config, place.data_dir)
     device = choose_devices(place.device, place.workers)[0].partition(":")[0]
     earlier = trained_before(rows, store, config, dataset.revision, device)
     if earlier is None or not take_weights(store, earlier, place.folder):
         _drop_taken(place.folder)
-        return execute(config, origin, place, *watch)
-    row = execute(config, replace(origin, measured_from=earlier.row_id), place, *watch)
+        return execute(config, origin, place, on_round, watcher)
+    origin = replace(origin, measured_from=earlier.row_id)
+    row = execute(config, origin, place, on_round, watcher)
     peak = max(row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0)
     return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": peak})
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
@@ -22,7 +22,7 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.compare import Reproduction, compare
-from fedbench.bench.runs.execute import OnRound, Origin, Place, open_dataset, points_of
+from fedbench.bench.runs.execute import OnRound, Origin, Place, Watcher, open_dataset, points_of
 from fedbench.bench.runs.fields import with_code, with_weights
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
@@ -38,28 +38,10 @@ from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import backbone_of
 from fedbench.bench.training.steps import local_steps, partition_of, without_effect
-from fedbench.bench.training.trainer import OnClient
 
 _log = logging.getLogger(__name__)
 
 CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
-
-
-class Watcher(Protocol):
-    """What follows a run, such as `fedbench.RunProgress`."""
-
-    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
-        """Take the configuration and the device of each worker, before a run is executed."""
-
-    def resume(self, done: int, total: int) -> None:
-        """Take the rounds done and all rounds, if an earlier attempt is continued."""
-
-    @property
-    def client(self) -> OnClient:
-        """Called whenever a client has ended its part of a round."""
-
-    def __call__(self, record: RoundRecord, total: int) -> None:
-        """Take the record of a round that has ended, and the number of rounds."""
 
 
 @grouped
@@ -162,14 +144,13 @@ def run(
                         )
                         begun = Begun(run_id, group, config, recorded.preset, dataset.name)
                         tracking.begin(begun, earlier)
-                    resume = client = None
                     if on_progress is not None:
                         on_progress.start(config, devices)
-                        resume, client = on_progress.resume, on_progress.client
                     known = replace(recorded, argv=recorded.argv or command_line())
                     rows = store.rows() if reuse else ()
-                    watch = (ended, resume, client)
-                    row = remeasure.execute_or_measure(store, rows, config, known, place, *watch)
+                    row = remeasure.execute_or_measure(
+                        store, rows, config, known, place, ended, on_progress
+                    )
                     store_run(store, row)
                 except BaseException:
                     tracking.close()

@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from fedbench.bench.results.leaderboard.data_names import known_name
+from fedbench.bench.results.leaderboard.data_names import dataset_name, known_name
 from fedbench.bench.results.store.row import PaperCell
 
 
@@ -37,13 +37,6 @@ def paper_cells() -> tuple[PaperCell, ...]:
 
 PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
 """Columns of a printed number that leaderboards show."""
-
-DATASETS = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tinyimagenet": "TinyImageNet",
-    "tinyimagenet200": "TinyImageNet",
-}
 
 _PREFERRED = "orchestra_table5"
 """Its means are those of table 1 and in part of 2, 6 and 7; it alone has spreads."""
@@ -79,8 +72,7 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     neither has one on a data set whose content is not known. What to know before comparing is in
     the note.
     """
-    dataset = DATASETS.get(known_name(row) or "")
-    cells = _cells_of().get((dataset, row.method), ())
+    cells = _cells_of().get((known_name(row), row.method), ())
     config = json.loads(row.config_json) if cells else {}
     if cells:  # rows from before there was a choice start at random
         config["model"] = {"weights": None, "weights_sha256": None, **config.get("model", {})}
@@ -106,11 +98,12 @@ _Fixed = Mapping[str, Sequence[Any]]
 
 @lru_cache(maxsize=1)
 def _cells_of() -> Mapping[tuple[str | None, str], Sequence[tuple[PaperCell, _Fixed]]]:
-    """Return, by (data set, spec), the printed numbers and the values that each field may have."""
+    """Return, by (`dataset_name`, spec), printed numbers and the values that fields may have."""
     cells: dict[tuple[str | None, str], list[tuple[PaperCell, _Fixed]]] = {}
     for cell in sorted(paper_cells(), key=lambda cell: cell.source != _PREFERRED):
         if cell.spec is not None and cell.fixed_json is not None:
             values = json.loads(cell.fixed_json).items()
             fixed = {name: v if isinstance(v, list) else [v] for name, v in values}
-            cells.setdefault((cell.dataset, cell.spec), []).append((cell, fixed))
+            key = dataset_name(cell.dataset), cell.spec
+            cells.setdefault(key, []).append((cell, fixed))
     return cells

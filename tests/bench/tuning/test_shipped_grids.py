@@ -10,7 +10,7 @@ import pytest
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.leaderboard.data_names import dataset_name
-from fedbench.bench.results.leaderboard.published import DATASETS, paper_cells
+from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
@@ -33,7 +33,7 @@ def whole(name: str) -> list[Cell]:
 def printed(table: str) -> set[tuple[str, str, str]]:
     """Return (data set, setting, method) of every row of a published table."""
     cells = [cell for cell in paper_cells() if cell.source == table]
-    return {(cell.dataset, cell.setting, cell.method) for cell in cells}
+    return {(dataset_name(cell.dataset), cell.setting, cell.method) for cell in cells}
 
 
 @pytest.mark.parametrize("preset", extended(preset_names(), lambda name: name != "demo"))
@@ -53,7 +53,7 @@ def test_every_grid_under_every_preset(name: str, preset: str) -> None:
 
 
 def data_set(cell: Cell) -> str:
-    return DATASETS[dataset_name(cell.config.data.name)]
+    return dataset_name(cell.config.data.name)
 
 
 def preset(cell: Cell) -> str:
