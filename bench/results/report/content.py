@@ -225,9 +225,8 @@ def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
 
 
 def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
-    table = asdict(across_table(comparison, usual))
     ranked = [e for e in comparison.entries if e.mean_rank is not None]
-    return {key: value for key, value in table.items() if key != "column"} | {
+    return asdict(across_table(comparison, usual)) | {
         "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
         "difference": comparison.critical_difference,
         "cliques": comparison.cliques,

@@ -112,15 +112,15 @@ class Frame:
         # Listed again after a write: another process may have added a row meanwhile.
         while (table := self._up_to_date()).num_rows and self._is_new:
             write(self.file, table_bytes(table.replace_schema_metadata(_metadata())))
-            self._mark, self._is_new = _mark(self.file), False
+            self._mark, self._is_new = file_mark(self.file), False
         return bool(table.num_rows)
 
     def _up_to_date(self) -> pa.Table:
         paths = tables_in(self._folder)
-        marks = {path.stem: mark for path in paths if (mark := _mark(path)) is not None}
+        marks = {path.stem: mark for path in paths if (mark := file_mark(path)) is not None}
         table = self._table
-        if table is None or _mark(self.file) != self._mark:
-            self._mark, table = _mark(self.file), self._stored()
+        if table is None or file_mark(self.file) != self._mark:
+            self._mark, table = file_mark(self.file), self._stored()
             self._is_new = table is None
         known = _SCHEMA.empty_table() if table is None else table
         columns = (known.column(name).to_pylist() for name in ("file", "size", "changed"))
@@ -145,12 +145,6 @@ class Frame:
             if (table.schema.metadata or {}).get(_VERSION) == _metadata()[_VERSION]:
                 return table
         return None
-
-
-def _mark(path: Path) -> Mark | None:
-    with suppress(OSError):  # it has just gone, or reading it says what is wrong
-        return file_mark(path)
-    return None
 
 
 @cache

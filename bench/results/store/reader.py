@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, cast
@@ -48,14 +49,12 @@ def tables_in(folder: Path) -> list[Path]:
     return [p for p in list_folder(folder) if p.suffix == ".parquet" and p.name[0] != "."]
 
 
-def file_mark(path: Path) -> Mark:
-    """Return what tells a file from its earlier versions.
-
-    Raises:
-        OSError: if it has just gone, or may not be looked at.
-    """
-    state = path.stat()
-    return state.st_size, state.st_mtime_ns
+def file_mark(path: Path) -> Mark | None:
+    """Return what tells a file from its earlier versions; None if reading it says what is wrong."""
+    with suppress(OSError):
+        state = path.stat()
+        return state.st_size, state.st_mtime_ns
+    return None
 
 
 def load_all(paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
@@ -77,7 +76,7 @@ def load(path: Path, model: type[R]) -> R | str | None:
 
 
 @lru_cache(2**12)
-def _load(path: Path, mark: Mark, model: type[Record]) -> Record:
+def _load(path: Path, mark: Mark | None, model: type[Record]) -> Record:
     return parse_record(path, read_limited(path, MOST_BYTES), model)
 
 

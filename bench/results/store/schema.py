@@ -81,18 +81,10 @@ _SCHEMAS: dict[type[Record], pa.Schema] = {
 def encode(records: Sequence[Record], model: type[Record]) -> bytes:
     """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
-    A file of one record is read with thousands like it, and then parsing its header takes most of
-    the time: it has units but no descriptions, dictionaries, statistics or compression.
+    A file of one record is read with thousands like it: it is not compressed.
     """
     table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
-    if len(records) != 1:
-        return table_bytes(table)
-    fields = [
-        f.with_metadata({k: v for k, v in (f.metadata or {}).items() if k != b"doc"})
-        for f in table.schema
-    ]
-    bare = table.cast(pa.schema(fields, metadata=table.schema.metadata))
-    return table_bytes(bare, compression="none")
+    return table_bytes(table, "none" if len(records) == 1 else "zstd")
 
 
 def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:

@@ -202,7 +202,7 @@ class Store:
         self._all.rows()
         loaded: list[Any] = [*self._all.problems]
         for study_id in self.studies():
-            loaded += load_all(self._trial_paths(study_id), Trial).values()
+            loaded += load_all(tables_in(self._study_dir(study_id)), Trial).values()
             try:
                 self.study(study_id)
             except StoreError as error:
@@ -234,7 +234,7 @@ class Store:
 
     def trials(self, study_id: str) -> list[dict[str, Any]]:
         """The readable trials of a study by number, as records of `write_trial`."""
-        loaded = load_all(self._trial_paths(study_id), Trial).values()
+        loaded = load_all(tables_in(self._study_dir(study_id)), Trial).values()
         trials = sorted((t for t in loaded if isinstance(t, Trial)), key=lambda t: t.number)
         return [from_trial(trial) for trial in trials]
 
@@ -331,9 +331,6 @@ class Store:
 
     def _study_dir(self, study_id: str) -> Path:
         return self.root / "trials" / _checked(study_id, "study id")
-
-    def _trial_paths(self, study_id: str) -> list[Path]:
-        return tables_in(self._study_dir(study_id))
 
     def _write(self, path: Path, data: bytes) -> None:
         self._sweep()
