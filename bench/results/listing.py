@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.system.notebooks import Shown
 
 _SHOWN = {
     *("method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
@@ -24,7 +23,7 @@ _SHOWN = {
 
 
 @dataclass(frozen=True, repr=False)
-class Listing(Shown):
+class Listing:
     """Some rows of a store, newest first; replicas of one run share its row id."""
 
     rows: tuple[Row, ...]
@@ -34,12 +33,6 @@ class Listing(Shown):
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} of {self.total} runs>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return the rows."""
-        fields = ("method", "preset", "alpha", "seed", "status", "linear_acc", "knn_acc")
-        lines = [[row.row_id[:8], *(getattr(row, name) for name in fields)] for row in self.rows]
-        return ("run_id", *fields), lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.compare import Reproduction
-from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.steps import LocalSteps
 
@@ -28,7 +27,7 @@ _PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "de
 
 
 @dataclass(frozen=True, repr=False)
-class RunResult(Shown):
+class RunResult:
     """A finished run; keys of `cost` and `privacy` are columns of the store, most of them."""
 
     run_id: str  # its row id; `export_encoder` and `fedbench export` take it
@@ -96,17 +95,6 @@ class RunResult(Shown):
             f"<run {self.run_id[:8]}: {self.method}, preset {self.preset}, seed {self.seed},"
             f" {self.status}{figures}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return metrics before and after training, and costs."""
-        before = {name: self.metrics.get(f"untrained_{name}") for name in self.metrics}
-        lines: list[list[Any]] = [
-            [name, value, before[name]]
-            for name, value in self.metrics.items()
-            if value is not None and not name.startswith("untrained_")
-        ]
-        costs = [[name, value, None] for name, value in self.cost.items() if value is not None]
-        return ("figure", "value", "before training"), lines + costs
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench run --json`: every field but the row."""

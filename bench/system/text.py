@@ -20,7 +20,7 @@ DROPPED_FIRST = (
     *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ start", "preset", "data"),
     "formula",
 )
-"""Headings of columns that a narrow terminal and a notebook do without, in this order."""
+"""Headings of columns that a narrow terminal does without, in this order."""
 
 
 def utf8_text(text: str) -> str:

@@ -26,7 +26,6 @@ from fedbench.bench.runs.remeasure import without_training
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
@@ -53,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
-class StudyResult(Shown):
+class StudyResult:
     """The outcome of a study.
 
     A trial is a record of `number status objective params seeds watched seconds error` and more.
@@ -82,11 +81,6 @@ class StudyResult(Shown):
     def __repr__(self) -> str:
         best = self.best and f"trial {self.best['trial']}: {self.best['params']}"
         return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}, best {best}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return the trials."""
-        keys = ("number", "objective", "params", "watched", "status", "seconds", "error")
-        return keys, [[trial[key] for key in keys] for trial in self.trials]
 
     @property
     def failed(self) -> int:

@@ -28,7 +28,6 @@ from fedbench.bench.runs.remeasure import trained_before, without_training
 from fedbench.bench.runs.run import command_line, forget_cell, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.best import find_tuned
@@ -43,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
-class SweepResult(Shown):
+class SweepResult:
     """The outcome of a sweep; cells are in the order of the grid.
 
     A cell is a record of `run_id method seed axes scaled status metrics error` and more: `planned`
@@ -71,16 +70,6 @@ class SweepResult(Shown):
             f"<sweep {self.grid}: {self.planned} cells, {self.skipped} in the store already,"
             f" {self.done} done, {self.failed} failed>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return the cells."""
-        header = ("id", "method", "seed", "axes", "status", "linear_acc", "knn_acc", "objective")
-        lines = [
-            [cell["run_id"][:8], cell["method"], cell["seed"], cell["axes"], cell["status"]]
-            + [cell["metrics"].get(name) for name in header[5:]]
-            for cell in self.cells
-        ]
-        return header, lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench sweep --json`."""

@@ -18,7 +18,6 @@ from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellCompa
 from fedbench.bench.results.leaderboard.entries import COLUMNS, Group, Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
-from fedbench.bench.system.notebooks import html_table
 from fedbench.bench.system.text import markdown, plain_table, single_line
 
 if TYPE_CHECKING:
@@ -387,7 +386,3 @@ class Ranking:
             (plain_table(t.header, t.rows, title=t.title), t.footer) for t in tables(self.board)
         ]
         return "\n\n".join("\n".join(filter(None, each)) for each in shown) or self.nothing
-
-    def _repr_html_(self) -> str:
-        shown = (html_table(table.title, table.header, table.rows) for table in tables(self.board))
-        return "".join(shown) or html_table(self.nothing, (), ())
