@@ -122,9 +122,9 @@ def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
     """Correlate the objective with a metric, whose values are second in the pairs."""
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     r, rho = pearson(x, y), spearman(x, y)
-    of_r = correlation_interval(r, len(x)) or (None, None)
-    of_rho = correlation_interval(rho, len(x), ranks=True) or (None, None)
-    return Correlation(metric, len(x), r, *of_r, rho, *of_rho)
+    low, high = correlation_interval(r, len(x)) or (None, None)
+    rho_low, rho_high = correlation_interval(rho, len(x), ranks=True) or (None, None)
+    return Correlation(metric, len(x), r, low, high, rho, rho_low, rho_high)
 
 
 def _study_view(store: Store, study_id: str) -> StudyView:

@@ -190,7 +190,7 @@ def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
 
 def by_column(frame: pd.DataFrame) -> dict[str, Any]:
     """Return a frame as plain lists by column; missing values are null."""
-    lists: dict[str, Any] = plain(frame).to_dict("list")
+    lists: dict[Any, Any] = plain(frame).to_dict("list")
     return lists
 
 
