@@ -6,6 +6,10 @@ import math
 import warnings
 from typing import Any
 
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import TypeAdapter
 
 from fedbench.bench.results.store.store import Store
@@ -24,10 +28,6 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
     one_of("study", known)(study_id)
     if not known:
         raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     metas = {name: store.study(name) or {} for name in (known if study_id is None else [study_id])}
     trials = {name: _trials(store, name, meta) for name, meta in metas.items()}
@@ -46,7 +46,7 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
     return {"file": str(file), "studies": [*metas], "num_trials": num_trials}
 
 
-def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[Any]:
+def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[FrozenTrial]:
     """Return the trials of a study in Optuna's type."""
     try:
         dimensions = TypeAdapter(dict[str, Dimension]).validate_python(meta["space"])
@@ -59,9 +59,7 @@ def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[Any]:
         ) from err
 
 
-def _trial(trial: dict[str, Any], space: dict[str, Any]) -> Any:
-    from optuna.trial import TrialState, create_trial
-
+def _trial(trial: dict[str, Any], space: dict[str, Any]) -> FrozenTrial:
     value = trial["objective"]
     done = trial["status"] == "ok" and value is not None and math.isfinite(value)
     undone = TrialState.FAIL if trial["status"] == "error" else TrialState.PRUNED

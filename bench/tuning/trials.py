@@ -18,7 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.trial import Trial, TrialState
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
@@ -40,9 +43,6 @@ from fedbench.bench.tuning.samplers import SAMPLERS
 from fedbench.bench.tuning.scoring import NUM_SEEDS, SPREAD, Scoring, metrics
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 Params = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -229,8 +229,6 @@ class Trials:
     """
 
     def __init__(self, plan: StudyPlan, records: Sequence[Mapping[str, Any]]) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._plan, self._space = plan, plan.space.distributions()
         self._sampler, self._seed = SAMPLERS[plan.search.sampler], plan.base.config.seed
@@ -307,8 +305,6 @@ class Trials:
 
         It ranks a diverged trial last, so that it leaves too high rates; an error says nothing.
         """
-        from optuna.trial import TrialState
-
         if not self._records.keys() >= self._batch.keys():
             return
         known = [self._records[number] for number in sorted(self._records) if number < self._next]
@@ -396,7 +392,7 @@ class Trials:
             refusal = scoring.refusal({**scores, **spread}, self._untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
-            elif objective is None and not (scoring.ranked and scoring.defined(scores)):
+            elif objective is None and not (scoring.ranked and scores.keys() >= {*scoring.metrics}):
                 status, error = "refused", f"{' or '.join(scoring.metrics)} is undefined"
         return {
             "status": status,

@@ -31,7 +31,6 @@ from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
 from fedbench.bench.tuning.doctor import checkup as doctor
-from fedbench.bench.tuning.doctor import first_runs
 from fedbench.methods import simclr
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
 
@@ -195,7 +194,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
 
 
 def test_tiny_runs_on_a_gpu_say_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_runs, "RUNS", (("simclr", "fp32"), ("no-such-method", "fp32")))
+    monkeypatch.setattr(doctor, "RUNS", (("simclr", "fp32"), ("no-such-method", "fp32")))
     fused_sgd_without_weight_decay(monkeypatch)
     with FakeGPU():
         checks = {check.name: check for check in doctor._first_runs()}

@@ -8,16 +8,24 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import psutil
+import torch
 
+from fedbench.bench.data.datasets import dataset_records
+from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import FedbenchError, ResourceError
+from fedbench.bench.system.first_use import MEANS
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.regime import reproducible
 from fedbench.bench.tuning.cluster import local_gpus
-
-if TYPE_CHECKING:
-    from fedbench.bench.tuning.doctor.first_runs import FirstRun
+from fedbench.bench.tuning.doctor.first_runs import RUNS, FirstRun, first_run
+from fedbench.bench.tuning.job import one_line
+from fedbench.bench.tuning.ray.nodes import report_nodes, versions
+from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
 
 _DEVICES = Path(os.sep, "dev")
 _LITTLE = 2e9  # bytes of memory or disk below which there is a warning
@@ -79,9 +87,6 @@ def checkup(
 
 
 def _packages() -> Iterator[Check]:
-    from fedbench.bench.method import registry
-    from fedbench.bench.tuning.ray.nodes import versions
-
     installed = versions()
     yield Check("python", "ok", platform.python_version())
     if missing := [name for name, version in installed.items() if version is None]:
@@ -93,11 +98,6 @@ def _packages() -> Iterator[Check]:
 
 
 def _processor() -> Iterator[Check]:
-    import torch
-
-    from fedbench.bench.system.compute import physical_cores
-    from fedbench.bench.system.numerics import measure
-
     free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
     detail = f"{physical_cores()} cores, {free / 1e9:.1f} of {total / 1e9:.1f} GB of memory free"
     yield _enough("processor", free, detail, "lower --workers or --concurrency")
@@ -111,8 +111,6 @@ def _enough(name: str, free: float, detail: str, remedy: str) -> Check:
 
 
 def _gpus() -> Iterator[Check]:
-    import torch
-
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)
@@ -130,13 +128,6 @@ def _gpus() -> Iterator[Check]:
 
 def _first_runs() -> Iterator[Check]:
     """Make tiny runs, and say what of them holds and which means of speed are wrong."""
-    import torch
-
-    from fedbench.bench.system.first_use import MEANS
-    from fedbench.bench.system.regime import reproducible
-    from fedbench.bench.tuning.doctor.first_runs import RUNS, first_run
-    from fedbench.bench.tuning.job import one_line
-
     device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
     with reproducible(device):
         for spec, precision in RUNS:
@@ -182,27 +173,20 @@ def _store(store: Store) -> Iterator[Check]:
 
 
 def _data(data_dir: Path | None) -> Iterator[Check]:
-    from fedbench.bench.data.datasets import dataset_records
-
     ready = [record["name"] for record in dataset_records(data_dir) if record["cached"]]
     detail = f"ready: {', '.join(dict.fromkeys(['digits', *ready]))}"
     yield Check("data", "ok", detail, "`fedbench datasets` shows how to get others")
 
 
 def _ray_here() -> Iterator[Check]:
-    from fedbench.bench.tuning.ray.session import ray_session
-
     with ray_session(1):
-        import ray
+        import ray  # the session is ready
 
         offered = ray.cluster_resources()
     yield Check("ray", "ok", f"starts on this machine ({offered.get('CPU', 0):g} CPU for the test)")
 
 
 def _nodes(address: str) -> Iterator[Check]:
-    from fedbench.bench.tuning.ray.nodes import report_nodes
-    from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
-
     if not has_token() or os.environ.get("RAY_AUTH_MODE") == "disabled":
         detail = "no token: everybody who reaches the cluster's port can run code on it"
         yield Check("authentication", "warning", detail, f"{auth_state()}; docs/cluster.md")
