@@ -30,8 +30,7 @@ from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
 from fedbench.bench.evaluation.transfer import metric_prefix
 from fedbench.bench.method.net import Net
-from fedbench.bench.system import seeding
-from fedbench.bench.system.seeding import numpy_generator, single_thread
+from fedbench.bench.system.seeding import generator, numpy_generator, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
@@ -55,13 +54,13 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     seed, count = setup.config.seed, min(_MAX_IMAGES, len(setup.images))
     if not norms or count < 2:
         return
-    rng = seeding.numpy_generator(seed, "statistics")
+    rng = numpy_generator(seed, "statistics")
     chosen = np.sort(rng.choice(len(setup.images), count, replace=False))
-    draws = seeding.generator(seed, "statistics-views")
+    draws = generator(seed, "statistics-views")
     unit = setup.method.needs().pixels == "unit"
     modes = {module: module.training for module in net.modules()}
     momenta = [norm.momentum for norm in norms]
-    with seeding.single_thread(), torch.no_grad():
+    with single_thread(), torch.no_grad():
         net.train()
         for norm in given:
             norm.eval()

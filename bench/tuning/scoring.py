@@ -78,10 +78,6 @@ class Scoring:
         """Return True if a trial has a score only beside others (`studies.with_ranks`)."""
         return isinstance(self._found, ClientObjective) and self._found.ranked
 
-    def defined(self, figures: Mapping[str, float | None]) -> bool:
-        """Return True if an encoder with these figures has a score, be it by rank."""
-        return all(figures.get(name) is not None for name in self.metrics)
-
     def of(self, figures: Mapping[str, float | None]) -> float | None:
         """Return the score of an encoder, more is better; None if undefined, or `ranked`."""
         found = self._found

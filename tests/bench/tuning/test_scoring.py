@@ -49,9 +49,7 @@ def test_scores_rise_as_the_leaderboards_do(name: str) -> None:
         figures = dict.fromkeys(scoring.metrics, value)
         expected = sum(needed(metric).score(value) for metric in scoring.metrics)
         assert scoring.of(figures) == (None if scoring.ranked else expected)
-        assert scoring.defined(figures)
     assert scoring.of({}) is None
-    assert not scoring.defined({})
 
 
 def test_sep_is_clipped_in_sums() -> None:
