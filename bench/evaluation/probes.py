@@ -147,6 +147,11 @@ class Encoded:
         """Features (M, D) of `splits.test`, on `device`."""
         return self._features("test images", self.splits.test)
 
+    @property
+    def train_labels(self) -> NDArray[np.int64]:
+        """Classes (N,) of `splits.train`, for probes of other packages."""
+        return self.splits.train_labels
+
     @cached_property
     def angles(self) -> dict[str, Tensor]:
         """Angles between the classes of test images; see `both_angles`."""
