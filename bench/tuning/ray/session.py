@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.scratch import (
     delete_folder,
@@ -144,6 +143,8 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             # In a notebook the import asks for ipywidgets.
             logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
             import ray
+
+            from fedbench.bench.system.compute import physical_cores
 
             for name in _LOGGERS:  # fedbench reports the events that matter itself
                 logging.getLogger(name).setLevel(logging.CRITICAL)
