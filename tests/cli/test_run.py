@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.cli import main
 
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
 QUICK = (*TINY, "--workers", "1", "--device", "cpu")
@@ -91,6 +95,22 @@ def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path)
         assert answer.out == ""
         assert str(file) in answer.err
         assert len(answer.err.splitlines()) == 1
+
+
+def on_a_full_disk(words: list[str]) -> int:
+    """Be the command where no file takes more than two kilobytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+    main(words)
+
+
+def test_a_full_disk_is_no_bug(shell: Call, tmp_path: Path) -> None:
+    load_dataset("digits", tmp_path / "d", train_subset=80, test_subset=40)
+    words = ("run", "supervised", *QUICK, "--set", "data.train_subset=80", "--set", "model.width=4")
+    places = ("--store", tmp_path / "s", "--data-dir", tmp_path / "d")
+    settings = ("--set", "data.test_subset=40")
+    answer = shell(*words, *settings, *places, program=on_a_full_disk)
+    assert answer.code == 5, answer.err
+    assert "the disk is full" in answer.err
 
 
 def test_bug_is_exit_code_1_and_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedbench import describe, open_store, resolve
 from fedbench.bench.config.overrides import parse_override
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
 
 Call = Callable[..., Any]
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
-ROWS = open_store(STORE).rows()
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return open_store(STORE).rows()
 
 
 def listed(call: Call, *words: str) -> dict[str, Any]:
@@ -23,19 +31,19 @@ def listed(call: Call, *words: str) -> dict[str, Any]:
     return record
 
 
-def test_all_runs_newest_first(call: Call) -> None:
+def test_all_runs_newest_first(call: Call, rows: list[Row]) -> None:
     record = listed(call)
-    assert record["total"] == len(record["runs"]) == len(ROWS)
+    assert record["total"] == len(record["runs"]) == len(rows)
     times = [run["finished_at"] for run in record["runs"]]
     assert times == sorted(times, reverse=True)
 
 
-def test_filters_agree_with_the_rows(call: Call) -> None:
+def test_filters_agree_with_the_rows(call: Call, rows: list[Row]) -> None:
     words = ("--method", "spectral", "--where", "data.partition=rotation", "--where", "seed=2")
     ids = {run["run_id"] for run in listed(call, *words)["runs"]}
     expected = {
         row.row_id
-        for row in ROWS
+        for row in rows
         if (row.method, row.partition, row.seed) == ("spectral", "rotation", 2)
     }
     assert ids == expected
@@ -44,17 +52,17 @@ def test_filters_agree_with_the_rows(call: Call) -> None:
     assert listed(call, "--where", "seed=99999")["runs"] == []
 
 
-def test_a_table_with_short_ids_that_other_commands_take(call: Call) -> None:
+def test_a_table_with_short_ids_that_other_commands_take(call: Call, rows: list[Row]) -> None:
     answer = call("runs", "--store", str(STORE), "--limit", "2")
     header, *lines = answer.out.splitlines()
     assert header.split()[:2] == ["run_id", "method"]
-    assert answer.err.strip() == f"2 of {len(ROWS)} runs; --limit shows more"
+    assert answer.err.strip() == f"2 of {len(rows)} runs; --limit shows more"
     short = lines[0].split()[0]
     assert open_store(STORE).find(short).row_id.startswith(short)
 
 
-def test_a_run_in_full(call: Call) -> None:
-    row = next(row for row in ROWS if '"objective_bytes"' in (row.metrics_json or ""))
+def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
+    row = next(row for row in rows if '"objective_bytes"' in (row.metrics_json or ""))
     answer = call("show", row.row_id[:8], "--store", str(STORE))
     assert answer.code == 0
     for text in (
@@ -69,9 +77,9 @@ def test_a_run_in_full(call: Call) -> None:
     assert len(record["curve"]) == row.num_rounds
 
 
-def test_the_printed_command_gives_the_configuration_of_the_run() -> None:
+def test_the_printed_command_gives_the_configuration_of_the_run(rows: list[Row]) -> None:
     """Of a row of every preset and method: the command is what a reader would type."""
-    for row in {(row.preset, row.method): row for row in ROWS}.values():
+    for row in {(row.preset, row.method): row for row in rows}.values():
         description = describe(row.row_id, STORE)
         words = shlex.split(description.commands[1])
         assert words[:3] == ["fedbench", "run", row.method]
@@ -89,12 +97,12 @@ def test_the_printed_command_gives_the_configuration_of_the_run() -> None:
         assert given.config == row.config
 
 
-def test_a_row_of_other_code_is_only_reproduced(tmp_path: Path, call: Call) -> None:
+def test_a_row_of_other_code_is_only_reproduced(
+    tmp_path: Path, call: Call, rows: list[Row]
+) -> None:
     """A command line with its settings would make another run."""
-    from fedbench.bench.results.store.store import Store
-
-    body = {**json.loads(ROWS[0].config_json), "code": {"edited": "0" * 16}}
-    row = ROWS[0].model_copy(update={"config_json": json.dumps(body)})
+    body = {**json.loads(rows[0].config_json), "code": {"edited": "0" * 16}}
+    row = rows[0].model_copy(update={"config_json": json.dumps(body)})
     Store(tmp_path).write_row(row)
     answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
     record = json.loads(answer.out)
