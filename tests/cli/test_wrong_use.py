@@ -56,7 +56,7 @@ WRONG = {
     "explain client.lr simcrl": "did you mean 'simclr'?",
     "new method simclr": "simclr",
     "new method My_x": "My_x",
-    "runs --method spectrall": "did you mean 'spectral'",
+    "runs --method simcrl": "did you mean 'simclr'",
     "runs --where data.alpa=1": "'data.alpa'; did you mean",
     "runs --where nonsense": "--where",
     "runs --status broken": "'broken'",
@@ -72,9 +72,14 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_it_is_refused(
-    words: str, call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str,
+    call: Callable[..., Any],
+    store: Path,
+    finished: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = Path(__file__).resolve().parents[2] / "leaderboards" / "selection"  # not written to
+    assert finished.code == 0, finished.err
     monkeypatch.setenv("FEDBENCH_STORE", str(store))
     monkeypatch.chdir(tmp_path)
     answer = call(*shlex.split(words))
