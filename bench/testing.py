@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -91,6 +92,15 @@ class MethodContract:
         """The loss is a finite scalar whose gradient reaches each tensor that clients train."""
         for norm, labels in itertools.product(("group", "batch"), self._label_fractions()):
             work = _Local(self._setup(model__norm=norm, **labels))
+            binding = work.runner.binding
+            both = (
+                (binding.layout.server, binding.server),
+                (binding.layout.personal, binding.personal),
+            )
+            for slots, vector in both:
+                for slot in slots:
+                    if slot.trainable and not bool(slot.of(vector.data).any()):
+                        slot.of(vector.data).fill_(0.01)  # a factor of zeros hides the other one
             for batch in work.batches(every_phase=True):
                 out = work.loss(batch)
                 assert out.total.shape == ()
@@ -100,11 +110,7 @@ class MethodContract:
                     assert features.shape[0] == len(batch.labels)
                     assert features.dim() == 2
                 out.total.backward()
-            layout = work.runner.layout
-            for slots, vector in (
-                (layout.server, work.runner.binding.server),
-                (layout.personal, work.runner.binding.personal),
-            ):
+            for slots, vector in both:
                 for slot in slots:
                     if slot.trainable:
                         gradient = vector.grad[slot.start : slot.stop]
@@ -131,12 +137,22 @@ class MethodContract:
             net = setup.make_net()
             layout = setup.layout(net)
             names = [slot.name for slot in (*layout.server, *layout.personal)]
-            assert sorted(names) == sorted(net.state_dict())
+            assert sorted([*names, *layout.frozen]) == sorted(net.state_dict())
 
     def test_private_tensors_stay_where_they_are(self, tmp_path: Path) -> None:
-        """Personal tensors of clients and tensors that only the server holds are never uploaded."""
-        for norm in ("group", "batch-local"):
-            work = _Local(self._setup(model__norm=norm), tmp_path / norm)
+        """Personal tensors and tensors that only the server holds are never uploaded.
+
+        Neither are frozen ones, which training leaves as they are.
+        """
+        cases: list[dict[str, Any]] = [{"model__norm": norm} for norm in ("group", "batch-local")]
+        with suppress(ConfigError):  # of an add-on that freezes by itself, or a lone encoder
+            frozen: dict[str, Any] = {"model__norm": "batch", "model__trainable": "heads"}
+            setup = self._setup(**frozen)
+            setup.layout(setup.make_net())
+            cases.append(frozen)
+        for index, values in enumerate(cases):
+            work = _Local(self._setup(**values), tmp_path / str(index))
+            start = work.setup.make_net()
             layout, vector = work.runner.layout, work.runner.binding.server.data.clone()
             upload = torch.full((layout.upload_size,), torch.nan)
             trained = work.runner.run(Task(work.client.id, 0, RoundPlan(1)), vector, upload)
@@ -152,6 +168,9 @@ class MethodContract:
             ):
                 same = value.numel() > 1 and torch.equal(extra.flatten(), value.flatten())
                 assert not same, f"extra {name!r} holds the private tensor {other!r}"
+            for name in layout.frozen:
+                kept = torch.equal(work.runner.binding.net.tensor(name), start.tensor(name))
+                assert kept, f"training changes the frozen tensor {name!r}"
 
     def test_what_reveals_single_images_is_declared(self) -> None:
         """No upload holds single samples, unless `needs().extras` says so."""

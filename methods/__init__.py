@@ -14,6 +14,7 @@ from fedbench.methods import (  # noqa: F401
     fedx,
     l_dawa,
     lejepa,
+    lora,
     mim,
     orchestra,
     pfedae,

@@ -15,7 +15,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.method import Client, ClientData, Method, Net, Server, Sharing, Upload
+from fedbench.bench.method import (
+    Client,
+    ClientData,
+    ConfigError,
+    Method,
+    Net,
+    Server,
+    Sharing,
+    Upload,
+)
 from fedbench.bench.nn import keep_within_round
 
 Update = Literal["average", "fedu", "fedema", "frozen-predictor"]
@@ -63,7 +72,17 @@ class DivergenceAware(Method):
         return self.update in _REMEMBERED
 
     def add_memory(self, net: Net) -> None:
-        """Give a net with encoder, projector and predictor the tensors that the rule needs."""
+        """Give a net with encoder, projector and predictor the tensors that the rule needs.
+
+        Raises:
+            ConfigError: if the rule goes by how far convolutions move, and none is trained.
+        """
+        trained = any(weight.requires_grad for weight in convolutions(net["encoder"]))
+        if self.update in _REMEMBERED and not trained:
+            raise ConfigError(
+                f"method.update: {self.update} goes by how far the encoder's convolutions move, and"
+                " none is trained; set average, or another model.trainable or model.backbone"
+            )
         for part in _REMEMBERED.get(self.update, ()):
             net[_PREFIX + part] = copy.deepcopy(net[part]).requires_grad_(False)
         if self.keeps_record:
@@ -151,6 +170,8 @@ class Record(nn.Module):
 
 def convolutions(encoder: nn.Module) -> list[Tensor]:
     """Return the weights of all convolutions but 1x1 ones, the shortcuts.
+
+    Frozen ones count as well, and have not moved.
 
     Source: the release of FedU and FedEMA, which finds layers by the name `conv`.
     """

@@ -30,6 +30,15 @@ class FedDecorr(AddOn):
         "batch", description="batch: times (B - 1)^2 / B, as released"
     )
 
+    def without_effect(self, config: RunConfig) -> str:
+        """Say so if the features are those of a frozen encoder."""
+        if self.on != "features" or config.model.trainable != "heads":
+            return super().without_effect(config)
+        return (
+            "feddecorr: its term sees the features alone (method.feddecorr.on), and the encoder is"
+            " frozen (model.trainable); the result is that of the method without it"
+        )
+
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
         """Add none: equal outputs are not correlated."""
         return self.with_terms(config, decorrelation="equal outputs have its least value")

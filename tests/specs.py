@@ -12,7 +12,7 @@ import pytest
 
 from fedbench.bench.method import registry
 
-ON_ANY = ("byol+l-dawa", "simclr+feddecorr", "simclr+scaffold", "spectral+fedprox")
+ON_ANY = ("byol+l-dawa", "simclr+feddecorr", "simclr+lora", "simclr+scaffold", "spectral+fedprox")
 
 
 def extended(values: Iterable[Any], chosen: Callable[[Any], bool]) -> list[Any]:

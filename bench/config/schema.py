@@ -5,6 +5,7 @@ Every field is addressed by its dotted name, as `client.lr` in YAML, `--set` and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import PurePath
@@ -193,6 +194,11 @@ class ModelConfig(Strict):
         pattern="^[0-9a-f]{64}$",
         description="hash of the file that model.weights names; null = as it is now",
     )
+    trainable: str = Field(
+        "all",
+        description="what is trained: all, heads (the encoder is frozen), or last:N (of the encoder"
+        " the last N layers or blocks, and the heads)",
+    )
 
     @field_validator("head_norm")
     @classmethod
@@ -208,15 +214,17 @@ class ModelConfig(Strict):
             raise ValueError("must be null where model.weights is")
         return weights_sha256
 
+    @field_validator("trainable")
+    @classmethod
+    def _names_tensors(cls, trainable: str) -> str:
+        if not re.fullmatch(r"all|heads|last:[1-9][0-9]*", trainable):
+            raise ValueError("must be all, heads or last:N, N at least 1")
+        return trainable
+
     @property
     def mixes_examples(self) -> bool:
         """True with a batch norm anywhere: a training pass then needs two examples."""
         return self.norm != "group" or self.head_norm == "batch"
-
-    @property
-    def averages_statistics(self) -> bool:
-        """True with a batch norm whose statistics clients send to be averaged."""
-        return self.norm == "batch" or self.head_norm == "batch"
 
 
 class ClientConfig(Strict):
@@ -413,8 +421,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the evaluation, the name of the data set and how it is read, since its revision
     says which images, labels and given clients they are, the file that an encoder starts from, of
-    which there is a hash, fields that the partitioner does not read, and privacy, precision and
-    such a start where they are off. Rows of older versions may lack fields.
+    which there is a hash, fields that the partitioner does not read, and privacy, precision, such a
+    start and what is trained where they are off. Rows of older versions may lack fields.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
@@ -426,6 +434,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     started = body["model"].get("weights_sha256") is not None
     left_out = {"weights"} if started else {"weights", "weights_sha256"}
+    left_out |= {"trainable"} if body["model"].get("trainable") == "all" else set()
     body["model"] = {k: v for k, v in body["model"].items() if k not in left_out}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)

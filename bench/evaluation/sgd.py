@@ -26,6 +26,7 @@ from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.probes import Encoded
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
+from fedbench.bench.nn.freezing import thaw
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.training.setup import Setup
@@ -141,7 +142,8 @@ def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[st
 
     The labelled images are equally many of each class, drawn by the run's seed from those that
     protocols learn from (`Setup.probed`); the smaller set lies within the larger one. The net,
-    whose weights are the first ones, does not change. NaN where the training diverged.
+    whose weights are the first ones, does not change; what was frozen in its encoder is tuned as
+    well. NaN where the training diverged.
     """
     setup, dataset = encoded.setup, encoded.setup.dataset
     labels = hide_all(dataset.train_labels)
@@ -153,6 +155,7 @@ def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[st
         # Parts that live for one client's round are in no state_dict, and no encoder needs them.
         net.load_state_dict(encoded.net.state_dict(), strict=False)
         net.to(encoded.device)
+        thaw(net["encoder"])
         accuracies[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
             setup, net, setup.images[chosen], labels[chosen], epochs, batch_size, encoded.device
         )

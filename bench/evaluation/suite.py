@@ -43,9 +43,9 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
 
     They become the mean over batches of the statistics of one view (`evaluation.objective_view`) of
     each of at most 2,048 training images, which follow from the seed, so that methods with the same
-    encoder start from the same one; encoders that start from given weights keep theirs. Weights and
-    the net's mode stay as they are; without a batch norm, and with fewer than two images, nothing
-    changes. No label is read.
+    encoder start from the same one; frozen norms and encoders that start from given weights keep
+    theirs. Weights and the net's mode stay as they are; without a batch norm, and with fewer than
+    two images, nothing changes. No label is read.
     """
     encoders = [net[part] for part in ("encoder", *setup.method.needs().encoders.values())]
     started = encoders if setup.backbone.start is not None else []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from fedbench.bench.nn.freezing import is_frozen
 from fedbench.bench.nn.norms import batch_norms, keep_views_apart, views_apart
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
@@ -52,6 +53,13 @@ class Net(nn.ModuleDict):
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; frozen batch norms keep to the statistics that they have."""
+        super().train(mode)
+        for norm in filter(is_frozen, batch_norms(self)):
+            norm.eval()
+        return self
 
     def forward(self, x: Tensor, *parts: str) -> Tensor:
         """Run `parts` one after another on `x`, (B, …) -> (B, …)."""

@@ -35,11 +35,14 @@ class Sharing(StrEnum):
     SERVER_ONLY = "server-only"
     """Kept by the server, frozen for clients; computing through it sends activations."""
 
+    FROZEN = "frozen"
+    """Held by all from the start, as `build` made it; never trained, sent or stored."""
+
 
 UPLOADED = (Sharing.AVERAGED, Sharing.MEAN_ROW, Sharing.OWN_ROW)
 SENT_DOWN = (*UPLOADED, Sharing.BROADCAST)
 ROWS = (Sharing.MEAN_ROW, Sharing.OWN_ROW)
-FROZEN = (Sharing.BROADCAST, Sharing.SERVER_ONLY)
+UNTRAINED = (Sharing.BROADCAST, Sharing.SERVER_ONLY)
 
 ACTIVATIONS = "activations"
 """Name that declares activations sent to server-only parts, and their gradients."""

@@ -22,6 +22,7 @@ from fedbench.bench.nn.clustering import cluster_locally as cluster_locally
 from fedbench.bench.nn.clustering import cluster_privately as cluster_privately
 from fedbench.bench.nn.clustering import random_units as random_units
 from fedbench.bench.nn.clustering import sinkhorn as sinkhorn
+from fedbench.bench.nn.freezing import freeze as freeze
 from fedbench.bench.nn.heads import mlp as mlp
 from fedbench.bench.nn.heads import projector as projector
 from fedbench.bench.nn.losses import accept as accept

@@ -32,8 +32,8 @@ def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Modu
 def group_normed(backbone: Backbone) -> Backbone:
     """Return the backbone with group norm, whose output for one image ignores its batch.
 
-    Its encoders draw their weights from the global generator; those of `backbone` have the run's
-    first weights.
+    Its encoders draw their weights from the global generator, and all of them is trained; those of
+    `backbone` have the run's first weights, and what is frozen in it.
 
     Raises:
         ConfigError: if its width cannot be divided into `norm_groups` groups.
@@ -43,7 +43,7 @@ def group_normed(backbone: Backbone) -> Backbone:
             f"model.norm_groups: must divide the width {backbone.width} (got"
             f" {backbone.norm_groups}), since the server's parts have group norm"
         )
-    return replace(backbone, norm_name="group", seed=None, start=None)
+    return replace(backbone, norm_name="group", seed=None, start=None, prepare=None)
 
 
 class ImageDecoder(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign, refuse_group_norm
+from fedbench.bench.nn.freezing import freeze_all_but
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.nn.weights import Start, start_of
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
@@ -113,6 +114,8 @@ class Backbone:
     seed: int | None = None
     # Weights that encoders have in place of those drawn; None = random init.
     start: Start | None = field(default=None, compare=False, repr=False)
+    # Freezes a new encoder with its first weights in part, or adapts it; None = all is trained.
+    prepare: Callable[[nn.Module], None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def dim(self) -> int:
@@ -133,7 +136,8 @@ class Backbone:
         """Make a new encoder, (B, C, H, W) -> (B, D).
 
         Its layers draw in the order in which they are made, and then once more in this order if
-        `init` is not torch's. No draw depends on norms and strides, which draw nothing.
+        `init` is not torch's; what `prepare` draws comes last. No draw depends on norms and
+        strides, which draw nothing.
         """
         with nullcontext() if self.seed is None else scope(self.seed, "encoder"):
             match self.shape:
@@ -149,8 +153,10 @@ class Backbone:
                 case shape:
                     made = ResNet(self, shape)
             made.apply(partial(_redraw, init=self.init))
-        if self.start is not None:
-            made.load_state_dict(self.start.tensors, strict=False)  # all but counters of batch norm
+            if self.start is not None:  # it has all but the counters of batch norms
+                made.load_state_dict(self.start.tensors, strict=False)
+            if self.prepare is not None:
+                self.prepare(made)
         return made
 
     def norm(self, channels: int) -> nn.Module:
@@ -228,6 +234,9 @@ def make_backbone(
         image_size,
         None if config.head_norm == "encoder" else config.head_norm,
         config.init,
+        prepare=None
+        if config.trainable == "all"
+        else partial(freeze_all_but, trainable=config.trainable),
     )
 
 

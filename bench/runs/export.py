@@ -17,6 +17,7 @@ from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.nn.weights import SUFFIX, encoder_file
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -82,6 +83,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     setup = Setup.of(config, dataset, partition)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
+    binding.check_frozen(checkpoint.state.get("frozen"))
     binding.server.data.copy_(checkpoint.tensors["server"])
     net.eval()
     personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
@@ -140,7 +142,7 @@ def export_encoder(
         raise StoreError(
             f"run {row.row_id} has one encoder per client; there is no global one to export"
         )
-    tensors = {k: v.clone().contiguous() for k, v in net["encoder"].state_dict().items()}
+    tensors = {k: v.clone().contiguous() for k, v in plain_state(net["encoder"]).items()}
     pixels = setup.method.needs().pixels
     with torch.no_grad():
         feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
@@ -151,7 +153,7 @@ def export_encoder(
     card = {
         "format": FORMAT,
         "run_id": row.row_id,
-        "model": dumped["model"],
+        "model": {k: v for k, v in dumped["model"].items() if k != "trainable"},  # all is
         "image_shape": list(setup.spec.image_shape),
         "feature_dim": feature_dim,
         "pixels": pixels,

@@ -69,7 +69,8 @@ def check_client_privacy(setup: Setup) -> None:
             " neither clipped nor noised; choose a method that sends averages only, or leave"
             " privacy.clip unset"
         )
-    if config.model.averages_statistics:
+    averaged = setup.layout(setup.make_net()).averaged
+    if any(slot.name.endswith("running_var") for slot in averaged):
         raise ConfigError(
             "privacy.clip: averaged batch norm statistics may not get noise, a variance could turn"
             " negative; set model.norm=group or batch-local, and model.head_norm=encoder"

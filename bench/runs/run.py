@@ -36,7 +36,7 @@ from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.setup import backbone_of
+from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import local_steps, partition_of, without_effect
 
 _log = logging.getLogger(__name__)
@@ -121,7 +121,8 @@ def run(
         repeated = _repeat(store, run_id, config, None, places.data_dir, **given)
         row = repeated.claimed
     if row is None:
-        backbone_of(config, dataset)  # raises before anything is written
+        setup = Setup.of(config, dataset, partition_of(dataset, config))
+        setup.layout(setup.make_net())  # raises before anything is written
         store.check_writable()
         with store.lock(run_id) as locked:
             if not locked:

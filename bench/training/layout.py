@@ -6,6 +6,7 @@ sees one tensor per group instead of one per layer.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.method import Net, Sharing
-from fedbench.bench.method.sharing import FROZEN, ROWS, check_table, rule_of
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.method.sharing import ROWS, UNTRAINED, check_table, rule_of
+from fedbench.bench.nn.freezing import frozen_tensors
+from fedbench.bench.system.errors import PluginError, StoreError
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,21 @@ class Layout:
 
     The server's vector begins with the averaged tensors: first the trained ones, then buffers and
     other tensors that are averaged as they are. Rows, broadcast and server-only tensors follow.
+    Frozen tensors are in neither.
 
     Attributes:
         server: slots in the server's vector, in order.
         personal: slots in a client's personal vector, in order.
+        frozen: names of the tensors that every net holds as it was made.
     """
 
     server: tuple[Slot, ...]
     personal: tuple[Slot, ...]
+    frozen: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, net: Net, table: Mapping[str, Sharing]) -> Layout:
-        """Return the layout of a net under a sharing table.
+        """Return the layout of a net under a sharing table, whatever that says of frozen tensors.
 
         Raises:
             PluginError: for a tensor without a rule, a rule without a tensor, a dtype other than
@@ -73,22 +78,26 @@ class Layout:
         """
         state = net.state_dict(keep_vars=True)
         check_table(state, table)
+        held, frozen = frozen_tensors(net), []
         groups: dict[tuple[Sharing, bool], list[tuple[str, Tensor]]] = {}
         for name, value in state.items():
+            rule = Sharing.FROZEN if name in held else rule_of(name, table)
+            if rule is Sharing.FROZEN:
+                frozen.append(name)
+                continue
             if value.dtype != torch.float32:
                 raise PluginError(
                     f"tensor {name!r} is {value.dtype}; register it as float32 or persistent=False"
                 )
-            rule = rule_of(name, table)
             if rule in ROWS and value.dim() < 2:
                 raise PluginError(f"tensor {name!r} is {rule} but has no rows: {list(value.shape)}")
-            groups.setdefault((rule, value.requires_grad and rule not in FROZEN), []).append(
+            groups.setdefault((rule, value.requires_grad and rule not in UNTRAINED), []).append(
                 (name, value)
             )
         order = [(rule, trained) for rule in Sharing for trained in (True, False)]
         server = [key for key in order if key[0] is not Sharing.PERSONAL]
         personal = [key for key in order if key[0] is Sharing.PERSONAL]
-        return cls(tuple(_place(groups, server)), tuple(_place(groups, personal)))
+        return cls(tuple(_place(groups, server)), tuple(_place(groups, personal)), tuple(frozen))
 
     @property
     def server_size(self) -> int:
@@ -142,9 +151,11 @@ class Layout:
     def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
         """Move the net's tensors into new vectors, of which the net then is a view.
 
-        Broadcast and server-only parameters stop requiring gradients.
+        Broadcast, server-only and frozen parameters stop requiring gradients.
         """
         net.to(device)
+        for name in self.frozen:
+            net.tensor(name).requires_grad_(False)
         server, personal = (_bind(net, slots, device) for slots in (self.server, self.personal))
         return Binding(self, net, server, personal)
 
@@ -189,6 +200,26 @@ class Binding:
         """Clear all gradients, in place."""
         self.server.grad.zero_()
         self.personal.grad.zero_()
+
+    @property
+    def frozen_hash(self) -> str:
+        """Hash of the frozen tensors."""
+        digest = hashlib.sha256()
+        for name in self.layout.frozen:
+            digest.update(self.net.tensor(name).detach().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def check_frozen(self, expected: str | None) -> None:
+        """Refuse frozen tensors that are not those of a checkpoint, which has their hash alone.
+
+        Raises:
+            StoreError: if they differ; None = those of a checkpoint from before there were any.
+        """
+        if expected not in (None, self.frozen_hash):
+            raise StoreError(
+                "the frozen tensors of the run are not those that are made here; install the"
+                " versions of fedbench, torch and timm that made it, or run it again"
+            )
 
     def named(self, slots: Iterable[Slot]) -> dict[str, Tensor]:
         """Return copies of tensors by name."""

@@ -135,7 +135,11 @@ class Setup:
         return {**local, **table}
 
     def layout(self, net: Net) -> Layout:
-        """Return the layout of the net's tensors and mark the parts that only the server holds."""
+        """Return the layout of the net's tensors and mark the parts that only the server holds.
+
+        Raises:
+            ConfigError: if `model.trainable` leaves clients nothing to train.
+        """
         layout = Layout.of(net, self.sharing(net))
         for slot in layout.rows:
             if slot.shape[0] != self.spec.num_clients:
@@ -144,6 +148,11 @@ class Setup:
                     f" {self.spec.num_clients} clients"
                 )
         slots = (*layout.server, *layout.personal)
+        if layout.frozen and not any(slot.trainable for slot in slots):
+            raise ConfigError(
+                f"model.trainable={self.config.model.trainable}: clients of {self.config.spec!r}"
+                " have nothing to train but what it freezes; set last:N or all"
+            )
         here = {slot.part for slot in slots if slot.rule is not Sharing.SERVER_ONLY}
         net.remote = frozenset(slot.part for slot in slots) - here
         return layout

@@ -83,6 +83,7 @@ class Trainer:
         self.binding = self.layout.bind(net, device)
         self.vector = self.binding.server.data
         self.initial = self.vector.clone()
+        self._frozen = self.binding.frozen_hash
         self.first_personal = self.binding.personal.data.clone()
         self._optimizer = ServerOptimizer(setup.config.server, optimized_size(self.layout), device)
         self._method_optimizers: dict[str, Optimizer] = {}
@@ -371,6 +372,7 @@ class Trainer:
             "train_seconds": self.train_seconds,
             "after": self._after,
             "switched_off": first_use.switched_off(),
+            "frozen": self._frozen,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
         self._after = self.rounds_done
@@ -392,6 +394,7 @@ class Trainer:
                 f"{self.folder}: its checkpoint holds {tensors['server'].numel():,} numbers, the"
                 f" method has {self.vector.numel():,} now; its code has changed: delete the folder"
             )
+        self.binding.check_frozen(state.get("frozen"))
         self.rounds_done = self.rounds_begun = self._after = checkpoint.rounds_done
         self.vector.copy_(tensors["server"])
         for name, moment in self._optimizer.state().items():

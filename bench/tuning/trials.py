@@ -110,8 +110,9 @@ class StudyPlan:
         objective = self.scoring.name
         # Revision and hash say which images and weights, and the objective which scores.
         named = {*dimensions, "data.name", "evaluation.objectives", "model.weights"}
-        if self.base.config.model.weights is None:
-            named.add("model.weights_sha256")  # which studies of before had not
+        model = self.base.config.model  # which has fields that studies of before had not
+        named |= {"model.weights_sha256"} if model.weights is None else set()
+        named |= {"model.trainable"} if model.trainable == "all" else set()
         return {
             "benchmark": BENCHMARK_VERSION,
             "data": self.dataset.revision,

@@ -28,8 +28,8 @@ from fedbench.bench.system.identity import canonical_json, content_id
 if TYPE_CHECKING:
     import pandas as pd
 
-START = "model.weights_sha256"
-"""In the class, and its title, where encoders start from given weights."""
+START, TRAINABLE = "model.weights_sha256", "model.trainable"
+"""In the class, and its title, where encoders start from given weights, or are frozen in part."""
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "dataset_revision": lambda value: f"revision {value[:8]}",
@@ -43,6 +43,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "benchmark_version": lambda value: f"benchmark version {value}",
     "client.precision": str,
     START: lambda value: f"start {value[:8]}",
+    TRAINABLE: lambda value: f"{value} trained",
     "data.test_subset": lambda value: f"{value:,} test images",
 }
 
@@ -201,7 +202,7 @@ def titles(
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
         alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
-        named = {*settings, *changed, START} - _ALWAYS
+        named = {*settings, *changed, START, TRAINABLE} - _ALWAYS
         parts = [
             *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",

@@ -74,8 +74,9 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     """
     cells = _cells_of().get((known_name(row), row.method), ())
     config = json.loads(row.config_json) if cells else {}
-    if cells:  # rows from before there was a choice start at random
-        config["model"] = {"weights": None, "weights_sha256": None, **config.get("model", {})}
+    if cells:  # rows from before there was a choice start at random and train everything
+        later = {"weights": None, "weights_sha256": None, "trainable": "all"}
+        config["model"] = {**later, **config.get("model", {})}
     for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(

@@ -92,6 +92,37 @@ def test_a_client_of_100_exchanges_every_float_of_its_net(
     assert ledger.bytes_down == 4 * (floats + down_only)
 
 
+VIT_HEAD = O_HEAD - (512 - 192) * 512  # on features of 192
+# ViT-Tiny on four patches of 16x16x3 and a class token: two norms, attention and MLP in a layer.
+VIT_LAYER = 4 * 192 + (192 + 1) * 576 + (192 + 1) * 192 + (192 + 1) * 768 + (768 + 1) * 192
+VIT = (768 + 1) * 192 + 192 + 5 * 192 + 12 * VIT_LAYER + 2 * 192
+LORA = 8 * (768 + 192 + 12 * (192 + 576 + 192 + 192 + 2 * (192 + 768)))  # rank x (in + out)
+
+
+@pytest.mark.parametrize(
+    ("spec", "trainable", "floats"),
+    [
+        ("simclr", "all", VIT + VIT_HEAD),
+        ("simclr", "heads", VIT_HEAD),
+        ("simclr", "last:1", VIT_LAYER + 2 * 192 + VIT_HEAD),
+        ("simclr+lora", "all", LORA + VIT_HEAD),
+    ],
+)
+def test_a_frozen_transformer_costs_nothing(spec: str, trainable: str, floats: int) -> None:
+    pytest.importorskip("timm")
+    values = {"backbone": "timm:vit_tiny_patch16_224", "norm": "batch", "trainable": trainable}
+    backbone = make_backbone(ModelConfig.model_validate(values), 3)
+    method = registry.create(spec, {})
+    with torch.device("meta"):
+        net = method.build(backbone, DataSpec((3, 32, 32), 10, 100))
+    net.drop_counters()
+    layout = Layout.of(net, method.sharing())
+    ledger = Ledger.of_client(layout)
+    assert ledger.bytes_up == ledger.bytes_down == 4 * layout.upload_size == 4 * floats
+    factors = LORA if "lora" in spec else 0
+    assert sum(p.numel() for p in net.parameters()) == VIT + VIT_HEAD - 4 * 512 + factors
+
+
 def test_ledgers_add_up() -> None:
     client = Ledger()
     client.add("up", "a", 1)

@@ -14,6 +14,7 @@ from torch import nn
 from fedbench.bench.method import DataSpec, Net, Sharing
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
@@ -102,7 +103,7 @@ def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
     """This pairs gains over the untrained encoder, and differences of methods, by seed."""
     labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
     encoder, plain = (
-        tiny_setup(tiny_config(name, seed=3, **given)).make_net()["encoder"].state_dict()
+        plain_state(tiny_setup(tiny_config(name, seed=3, **given)).make_net()["encoder"])
         for name, given in ((spec, labels), ("simclr", {}))
     )
     shared = [name for name in encoder if name.removeprefix("backbone.") in plain]

@@ -1,0 +1,92 @@
+"""Frozen tensors of an encoder: every process makes them alike, and no training changes them.
+
+A module is marked whose own tensors, not those of its children, are frozen. A deep copy keeps the
+mark, and so targets and second encoders are frozen where the first one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor, nn
+
+from fedbench.bench.system.errors import ConfigError
+
+_MARK = "holds_frozen_tensors"
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def freeze(modules: Iterable[nn.Module]) -> None:
+    """Freeze the tensors of each module itself, not those of its children."""
+    for module in modules:
+        vars(module)[_MARK] = True
+        for parameter in module.parameters(recurse=False):
+            parameter.requires_grad_(False)
+
+
+def thaw(net: nn.Module) -> None:
+    """Undo `freeze` everywhere in a net."""
+    for module in net.modules():
+        if vars(module).pop(_MARK, False):
+            for parameter in module.parameters(recurse=False):
+                parameter.requires_grad_(True)
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Tell whether the tensors of the module itself are frozen."""
+    return _MARK in vars(module)
+
+
+def frozen_tensors(net: nn.Module) -> set[str]:
+    """Return the `state_dict` names of all frozen tensors of a net."""
+    return {n for n in net.state_dict() if is_frozen(net.get_submodule(n.rpartition(".")[0]))}
+
+
+def freeze_all_but(encoder: nn.Module, trainable: str) -> None:
+    """Freeze an encoder but for what `model.trainable` names: nothing, or its last units.
+
+    Raises:
+        ConfigError: if it has no more units than are to be trained.
+    """
+    parts, (kind, _, number) = units(encoder), trainable.partition(":")
+    kept = int(number) if kind == "last" else 0
+    if kept and kept >= len(parts):
+        has = f"{len(parts)} unit{'' if len(parts) == 1 else 's'}"
+        raise ConfigError(
+            f"model.trainable: the encoder has {has}, and last:N trains fewer (got {trainable});"
+            " all trains everything"
+        )
+    trained = {m for unit in parts[len(parts) - kept :] for part in unit for m in part.modules()}
+    freeze(module for module in encoder.modules() if module not in trained)
+
+
+def units(encoder: nn.Module) -> list[list[nn.Module]]:
+    """Split an encoder into the units that `last:N` counts, in order.
+
+    They are its children with parameters, those of a Sequential or ModuleList one by one. A norm
+    belongs to the unit before it, as does whatever has no parameters.
+    """
+    found: list[list[nn.Module]] = []
+    for module in _opened(encoder):
+        if not isinstance(module, _NORMS) and any(True for _ in module.parameters()):
+            found.append([module])
+        elif found:
+            found[-1].append(module)
+    return found
+
+
+def _opened(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            yield from _opened(child)
+        else:
+            yield child
+
+
+def plain_state(encoder: nn.Module) -> dict[str, Tensor]:
+    """Return the `state_dict` with parametrized weights, as those of `lora`, as plain ones."""
+    state = {n: v for n, v in encoder.state_dict().items() if ".parametrizations." not in f".{n}"}
+    for path, module in encoder.named_modules():
+        for name in getattr(module, "parametrizations", ()):
+            state[f"{path}.{name}".lstrip(".")] = getattr(module, name).detach()
+    return state
