@@ -119,7 +119,7 @@ def submit(
         licence=LICENCE,
         left_out=left_out,
         checks=tuple(checker.counts.values()),
-        commands=_commands(target, identity, rows),
+        commands=_commands(target, identity, len(rows), methods),
         text=_text(identity, rows, who),
     )
 
@@ -159,10 +159,9 @@ def _refuse(checker: Checker, num_runs: int) -> None:
     )
 
 
-def _commands(target: Path, identity: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    methods = sorted({row.method for row in rows})
+def _commands(target: Path, identity: str, count: int, methods: Sequence[str]) -> tuple[str, ...]:
     of = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
-    message = f"Add {len(rows):,} run{'s' * (len(rows) > 1)} of {of}"
+    message = f"Add {count:,} run{'s' * (count > 1)} of {of}"
     branch, file = f"results-{identity[:10]}", shlex.quote(str(target.absolute()))
     return (
         f"git switch -c {branch}",

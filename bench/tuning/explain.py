@@ -29,12 +29,13 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
     check_key(key, spec or "any method", fields)
     alike: dict[str, list[str]] = {}  # equal fields of several methods are one
     for owner, info in fields[key].items():
-        facts = repr((info.description, kind_text(info), _default(info)))
+        default = info.get_default(call_default_factory=True)
+        facts = repr((info.description, kind_text(info), default))
         alike.setdefault(facts, []).append(owner)
     presets, records = [load_preset(name) for name in preset_names()], []
     for named in alike.values():
         owners, info = [*filter(None, named)], fields[key][named[0]]
-        default = _default(info)
+        default = info.get_default(call_default_factory=True)
         records.append(
             {
                 "key": key,
@@ -68,10 +69,6 @@ def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
 def _specs() -> dict[str, str]:
     """Map every method to itself, and each add-on to the first spec that has it alone."""
     return {spec.rpartition("+")[2]: spec for spec in reversed(registry.specs())}
-
-
-def _default(info: FieldInfo) -> Any:
-    return info.get_default(call_default_factory=True)
 
 
 def _values(

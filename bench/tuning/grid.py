@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -30,7 +30,7 @@ from fedbench.bench.system.identity import canonical_json
 METHOD = "method"
 _DATA = "data.name"
 Scalar = bool | int | float | str | None
-Axes = dict[str, tuple[Scalar, ...]]
+Axes = dict[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]]
 Point = dict[str, Scalar]
 
 
@@ -79,10 +79,8 @@ class _Lists(Strict):
 
     @field_validator("axes")
     @classmethod
-    def _not_empty(cls, axes: Axes | None) -> Axes | None:
-        for key, values in (axes or {}).items():
-            if not values:
-                raise ValueError(f"axis {key} must have at least one value")
+    def _named(cls, axes: Axes | None) -> Axes | None:
+        for key in axes or ():
             if key in ("seed", "spec", METHOD):
                 raise ValueError(f"axis {key} must be written as 'seeds:' or 'methods:'")
         return axes
