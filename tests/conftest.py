@@ -28,4 +28,5 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 patch.delenv(name)
         patch.setenv("FEDBENCH_DATA_DIR", str(root / "data"))
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setattr(os, "fsync", lambda descriptor: None)  # no test is about a loss of power
         yield root
