@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from fedbench.bench.system.errors import ConfigError
 
@@ -25,11 +26,14 @@ def freeze(modules: Iterable[nn.Module]) -> None:
 
 
 def thaw(net: nn.Module) -> None:
-    """Undo `freeze` everywhere in a net."""
+    """Undo `freeze` everywhere in a net, and freeze what changes its weights instead, as `lora`."""
     for module in net.modules():
         if vars(module).pop(_MARK, False):
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(True)
+        if isinstance(module, ParametrizationList):
+            for change in module:
+                change.requires_grad_(False)
 
 
 def is_frozen(module: nn.Module) -> bool:

@@ -181,18 +181,20 @@ def test_statistics_of_frozen_norms_are_not_filled() -> None:
     assert not changed & {*layout.frozen}
 
 
-def test_fine_tuning_reaches_what_was_frozen(tmp_path: Path) -> None:
+def test_fine_tuning_trains_an_encoder_that_was_frozen_as_any_other(tmp_path: Path) -> None:
     """The probe judges an encoder as a start, however that was trained."""
     values: dict[str, Any] = {"federation__num_rounds": 0, "evaluation__protocols": ["finetune"]}
     values |= {"evaluation__untrained": False, "data__test_subset": 20}
-    rows = [
-        run(tiny_config("supervised", model__trainable=t, **values), store=tmp_path, workers=1).row
-        for t in ("all", "heads")
+    configs = [
+        tiny_config("supervised", **values),
+        tiny_config("supervised", model__trainable="heads", **values),
+        tiny_config("supervised+lora", **values),
     ]
-    assert rows[0].row_id != rows[1].row_id
+    rows = [run(config, store=tmp_path, workers=1).row for config in configs]
+    assert len({row.row_id for row in rows}) == 3
     found = [{k: v for k, v in row.metrics.items() if "finetune" in k} for row in rows]
-    assert found[0] == found[1]
     assert found[0]
+    assert found[0] == found[1] == found[2]
 
 
 def test_the_audit_and_client_privacy_know_frozen_tensors() -> None:
