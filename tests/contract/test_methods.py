@@ -38,6 +38,8 @@ class TestEveryAddOn(MethodContract):
     @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
+        # Frozen batch norms of random weights do not norm: at the tests' rate it diverges.
+        self.fields = {"client__lr": 0.001} if self.spec == "simclr+lora" else {}
 
     @pytest.mark.extended
     def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
