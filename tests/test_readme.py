@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -109,9 +111,12 @@ def test_the_readme_is_short() -> None:
 @pytest.fixture(scope="module")
 def board() -> str:
     """Return what the study of the board prints."""
-    command = [sys.executable, str(ROOT / "docs" / "studies" / "board.py")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return "\n".join(line.rstrip() for line in printed.splitlines())
+    studies, printed = ROOT / "docs" / "studies", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.syspath_prepend(studies)
+        patch.setattr(sys, "argv", ["board.py"])
+        runpy.run_path(str(studies / "board.py"), run_name="__main__")
+    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
 
 
 def test_the_board_shown_is_that_of_the_rows(board: str) -> None:
