@@ -31,6 +31,7 @@ from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
 from fedbench.bench.tuning.doctor import checkup as doctor
+from fedbench.bench.tuning.doctor import first_runs
 from fedbench.methods import simclr
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
 
@@ -130,18 +131,12 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
     assert list(first_use.switched_off()) == [name]
 
 
-@pytest.mark.parametrize(
-    ("spec", "values"),
-    [
-        ("simclr", {}),
-        ("simclr+uv", {}),  # trains a row of its own
-        ("orchestra", {"method__global_steps": 5}),  # a step fills the client's memory
-    ],
-)
+# An add-on trains a row of its own; a step of orchestra fills the client's memory.
+@pytest.mark.parametrize("spec", ["simclr", "simclr+uv", "orchestra"])
 def test_what_is_right_stays_and_nothing_is_said(
-    spec: str, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spec: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = tiny_config(spec, **SMALL, **values)
+    config = tiny_config(spec, **SMALL)
     in_lanes = run(tmp_path / "lanes", 2, config)
     assert RECORDED_STEPS in first_use.agreed()
     alone = run(tmp_path / "alone", None, config)
@@ -195,6 +190,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
 
 def test_tiny_runs_on_a_gpu_say_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "RUNS", (("simclr", "fp32"), ("no-such-method", "fp32")))
+    monkeypatch.setattr(first_runs, "_TINY", {**first_runs._TINY, "data.train_subset": 64})
     fused_sgd_without_weight_decay(monkeypatch)
     with FakeGPU():
         checks = {check.name: check for check in doctor._first_runs()}

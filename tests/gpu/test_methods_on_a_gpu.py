@@ -81,8 +81,6 @@ def setup_of(spec: str, **values: Any) -> Setup:
     given: dict[str, Any] = {"model__norm": "batch", "client__batch_size": 8}
     if spec.split("+")[0] in ("semifed", "cbafed"):
         given["data__label_fraction"] = 0.5
-    if spec.startswith("orchestra"):
-        given["method__global_steps"] = 5
     return tiny_setup(tiny_config(spec, **{**given, **values}))
 
 
