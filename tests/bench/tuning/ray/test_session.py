@@ -38,19 +38,6 @@ time.sleep(0.6)
 """
 
 
-LISTENING = """
-import socket, time
-with socket.create_server(("127.0.0.1", 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    time.sleep(600)
-"""
-
-
-def port_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 @pytest.mark.parametrize(
     ("what", "code", "out", "err"),
     [
@@ -65,11 +52,10 @@ def test_a_death_ends_the_process_unless_it_ends_in_time(
     folder = tmp_path / "fb-session"
     folder.mkdir()
     (folder / ".fedbench").write_text("")
-    listening = [sys.executable, "-c", LISTENING]
     with (
-        subprocess.Popen(listening, stdout=subprocess.PIPE, text=True) as raylet,
+        socket.create_server(("127.0.0.1", 0)) as raylet,
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), port_of(raylet), what],
+            [sys.executable, "-c", SCRIPT, str(folder), str(raylet.getsockname()[1]), what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,8 +65,7 @@ def test_a_death_ends_the_process_unless_it_ends_in_time(
     ):
         assert process.stdout is not None
         assert process.stdout.readline() == "watching\n"
-        raylet.kill()
-        raylet.wait()
+        raylet.close()
         said = process.communicate("\n", timeout=60)
         assert (said[0], said[1][: len(err) or None]) == (out, err)
     assert process.returncode == code
