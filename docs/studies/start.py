@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from compare import LEVEL, detectable, holm  # the modules beside this one
-from long_training import STORE, show, stored
+from long_training import show, stored
 from scipy import stats
 
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "start"
 METHODS = ("simclr", "byol", "orchestra", "aligned")
 RATES, CHOOSING, JUDGING = (0.003, 0.01, 0.03, 0.1), 100, range(5)
 ALPHAS = (0.1, 100.0)
@@ -38,7 +39,8 @@ def read(store: Path, starts: dict[str, str]) -> pd.DataFrame:
         starts: SHA-256 of a file -> name of the start.
     """
     rows = stored(store)
-    rows = rows[rows["preset"].eq("start")].reset_index(drop=True)
+    federated = rows["preset"].eq("start") & rows["num_clients"].gt(1)  # the starts have one client
+    rows = rows[federated].reset_index(drop=True)
     settings = pd.json_normalize([json.loads(text) for text in rows["config_json"]])
     settings = settings.reindex(columns=["client.lr", "model.weights_sha256", "model.trainable"])
     metrics = pd.DataFrame([json.loads(text or "{}") for text in rows["metrics_json"]])
@@ -196,8 +198,9 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=STORE)
     arguments = parser.parse_args()
     runs = read(arguments.store, names())
-    show("Rates chosen by align-unif", chosen(runs).to_frame("rate"))
-    if arguments.rates:
+    rates = chosen(runs)
+    show("Rates chosen by align-unif", rates.to_frame("rate"))
+    if arguments.rates or rates.empty:
         return
     own = judged(runs)
     summary = own.groupby(CELL)[["before", "after"]].agg(["mean", "std", "size"])
