@@ -70,13 +70,13 @@ def units(encoder: nn.Module) -> list[list[nn.Module]]:
     They are its children with parameters, those of a Sequential or ModuleList one by one. A norm
     belongs to the unit before it, as does whatever has no parameters.
     """
-    found: list[list[nn.Module]] = []
+    parts: list[list[nn.Module]] = []
     for module in _opened(encoder):
         if not isinstance(module, _NORMS) and any(True for _ in module.parameters()):
-            found.append([module])
-        elif found:
-            found[-1].append(module)
-    return found
+            parts.append([module])
+        elif parts:
+            parts[-1].append(module)
+    return parts
 
 
 def _opened(module: nn.Module) -> Iterator[nn.Module]:

@@ -206,7 +206,12 @@ class Tracking:
             self.round(point)
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """Pass the numbers of a round, flat as in its curve, and all `gigabytes` sent so far."""
+        """Pass the numbers of a round, flat as in its curve, and all `gigabytes` sent so far.
+
+        A run that resumes repeats the rounds after its last checkpoint: they are passed once.
+        """
+        if record["round_index"] < self._rounds:
+            return
         self._rounds += 1
         self._seconds += record.get("seconds") or 0.0
         self._sent += (record.get("bytes_up") or 0) + (record.get("bytes_down") or 0)

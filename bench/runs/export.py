@@ -153,7 +153,7 @@ def export_encoder(
     card = {
         "format": FORMAT,
         "run_id": row.row_id,
-        "model": {k: v for k, v in dumped["model"].items() if k != "trainable"},  # all is
+        "model": {k: v for k, v in dumped["model"].items() if k != "trainable"},  # none is frozen
         "image_shape": list(setup.spec.image_shape),
         "feature_dim": feature_dim,
         "pixels": pixels,

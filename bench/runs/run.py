@@ -139,12 +139,9 @@ def run(
                     _log.warning("%s", line)
                 try:
                     if track:
-                        group, earlier = (
-                            config_id(config, dataset.revision),
-                            points_of(place.folder),
-                        )
+                        group = config_id(config, dataset.revision)
                         begun = Begun(run_id, group, config, recorded.preset, dataset.name)
-                        tracking.begin(begun, earlier)
+                        tracking.begin(begun, points_of(place.folder))
                     if on_progress is not None:
                         on_progress.start(config, devices)
                     known = replace(recorded, argv=recorded.argv or command_line())

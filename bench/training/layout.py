@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.method.sharing import ROWS, UNTRAINED, check_table, rule_of
-from fedbench.bench.nn.freezing import frozen_tensors
+from fedbench.bench.nn.freezing import freeze, frozen_tensors
 from fedbench.bench.system.errors import PluginError, StoreError
 
 
@@ -151,11 +151,15 @@ class Layout:
     def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
         """Move the net's tensors into new vectors, of which the net then is a view.
 
-        Broadcast, server-only and frozen parameters stop requiring gradients.
+        Broadcast, server-only and frozen parameters stop requiring gradients, and batch norms with
+        frozen statistics keep to these.
         """
         net.to(device)
         for name in self.frozen:
             net.tensor(name).requires_grad_(False)
+            module, _, leaf = name.rpartition(".")
+            if leaf == "running_mean":
+                freeze([net.get_submodule(module)])
         server, personal = (_bind(net, slots, device) for slots in (self.server, self.personal))
         return Binding(self, net, server, personal)
 

@@ -14,6 +14,7 @@ import pytest
 
 import fedbench
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import ResourceError
 
 CHEAP = {"federation.num_rounds": 2, "data.train_subset": 160, "model.width": 4}
@@ -58,6 +59,18 @@ def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, str]) -> None:
     assert logged["final/knn_acc"] == {2: np.float32(row.knn_acc)}
     sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
     assert logged["round/gigabytes"][2] == pytest.approx(sent)
+
+
+def test_rounds_that_a_resumed_run_repeats_are_passed_once(tracked: tuple[Store, str]) -> None:
+    store, run_id = tracked
+    row, points = store.row(run_id), store.curve(run_id)
+    assert row is not None
+    tracking = Tracking(["tensorboard"], store)
+    tracking.begin(Begun.of(row), points)
+    tracking.round(points[1])
+    tracking.end(row, points)
+    sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
+    assert scalars(store.root / "tensorboard")["round/gigabytes"][2] == pytest.approx(sent)
 
 
 def test_hyperparameters_and_results_are_a_line_of_one_table(tracked: tuple[Store, str]) -> None:

@@ -206,12 +206,16 @@ def test_the_audit_and_client_privacy_know_frozen_tensors() -> None:
 
 
 def test_a_table_may_freeze_a_part_of_its_own() -> None:
-    net = Net({"encoder": nn.Linear(2, 1), "teacher": nn.Linear(2, 3)})
+    teacher = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    net = Net({"encoder": nn.Linear(2, 1), "teacher": teacher})
     layout = Layout.of(net, {"teacher.*": Sharing.FROZEN, "*": Sharing.AVERAGED})
     layout.bind(net)
-    assert layout.frozen == ("teacher.weight", "teacher.bias")
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    assert layout.frozen == tuple(f"teacher.{name}" for name in before)
     assert layout.server_size == layout.upload_size == 3
-    assert not any(parameter.requires_grad for parameter in net["teacher"].parameters())
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    net.train()(torch.ones(4, 2), "teacher")
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.996, 1.0])
