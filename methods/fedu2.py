@@ -92,7 +92,8 @@ class FedU2(AddOn):
         """Replace the average of trained tensors by the step along the min-norm direction."""
         trained = [upload.weights for upload in uploads if upload.num_steps]
         if self.combine and trained:
-            names = _trained_names(self, net)
+            # Rows of an add-on that follows are parameters too, and in no client's average.
+            names = [name for name in _trained_names(self, net) if name in trained[0]]
             held = torch.cat([server.before[name].flatten() for name in names]).double()
             changes = []  # from each client's model to the server's
             for weights in trained:

@@ -21,9 +21,10 @@ class LoRA(AddOn):
     Source: Hu et al. 2021, https://arxiv.org/abs/2106.09685: a weight becomes
     W + scale / rank * B A, where B is zero at first, so that the first encoder is the start's. As
     in its release, A is drawn as torch draws a linear layer. Deviations: of a transformer all
-    linear layers are adapted, not some projections of attention, and a kernel is a matrix with a
-    row for each output channel. All else in the encoder is frozen, biases and norms too: batch
-    norms keep the statistics of the start, which say nothing where its weights are random.
+    linear layers are adapted, not some projections of attention (in torchvision's attention the
+    output's alone, since queries, keys and values are no layers there), and a kernel is a matrix
+    with a row for each output channel. All else in the encoder is frozen, biases and norms too:
+    batch norms keep the statistics of the start, which say nothing where its weights are random.
 
     The server averages A and B, and targets follow both; the mean of B times the mean of A is not
     the mean of B A that FedAvg of the weights would give (Sun et al. 2024, FFA-LoRA,

@@ -76,10 +76,12 @@ def averaged_parameters(
 
     The part `before`, an add-on's, and what follows it are left out.
     """
+    parts = [name for name, _ in net.named_children()]
+    left_out = parts[parts.index(before) :] if before in parts else []
     for name, value in net.named_parameters():
-        if name.startswith(f"{before}."):
-            return
-        if value.requires_grad and rule_of(name, table) is Sharing.AVERAGED:
+        if name.partition(".")[0] in left_out or not value.requires_grad:
+            continue
+        if rule_of(name, table) is Sharing.AVERAGED:
             yield value
 
 

@@ -103,6 +103,14 @@ def test_the_first_round_and_a_single_client_are_fedavg(tmp_path: Path) -> None:
         torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("addon", ["scaffold", "fedu2"])
+def test_an_add_on_with_rows_may_follow_one_that_goes_by_trained_tensors(
+    addon: str, tmp_path: Path
+) -> None:
+    trainer = train(tiny_setup(tiny_config(f"simclr+{addon}+uv")), tmp_path)
+    assert bool(trainer.vector.isfinite().all())
+
+
 def l_dawa(**fields: Any) -> Any:
     return create("simclr+l-dawa", {"l-dawa": {"warmup_rounds": 0, **fields}})
 
