@@ -82,12 +82,6 @@ def test_the_line_of_make_bench() -> None:
     assert importlib.util.find_spec("benchmarks.__main__")
 
 
-@pytest.mark.extended
-def test_make_bench(tmp_path: Path) -> None:
-    make("bench", f"ARGS=--smoke --only views --out {tmp_path}")
-    assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
-
-
 def test_make_format_and_clean(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.bench.config import config_id, row_id
+from fedbench.bench.config import row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Grid, load_grid, plan
 
@@ -206,71 +205,3 @@ def test_regret_and_tau_by_hand(study: Any) -> None:
     counts = np.array([[2.0, 1, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0]])
     assert module.taus(x, -x, counts).tolist() == [-1.0, 0.0]
     assert module.regret(accuracy, accuracy, 24) == 0
-
-
-@pytest.mark.extended  # a minute, and the study has ended
-@pytest.mark.slow
-def test_selection_ranks_a_perfect_score_first(
-    study: Any, row: Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = study("selection")
-    monkeypatch.setattr(module, "DRAWS", 100)
-    rng = np.random.default_rng(0)
-    grid = load_grid(module.GRID).model_copy(update={"axes": {"data.alpha": (0.1,)}})
-    quality: dict[str, float] = {}
-
-    def score(config: Any) -> dict[str, Any]:
-        name = config_id(config, "r")  # whatever the seed, and however it is evaluated
-        true = quality.setdefault(name, rng.uniform(0.2, 0.5))
-        metrics = {"sep": true, "rankme": -true, "sigreg": -true}
-        return {"linear_acc": true, "objective": 0.3, "metrics_json": json.dumps(metrics)}
-
-    methods = ["simclr", "byol"]
-    rows = _rows(row, grid, score, methods=methods, set=module.MEASURED)
-
-    sep = {made.row_id: json.loads(made.metrics_json or "{}")["sep"] for made in rows}
-
-    class Curves:
-        def curve(self, row_id: str) -> list[dict[str, Any]]:
-            return [
-                {
-                    "round_index": done - 1,
-                    "loss": 1.0,
-                    "num_steps": 1,
-                    **({"metrics.sep": sep[row_id], "metrics.objective": 0.3} if measured else {}),
-                }
-                for done in range(1, 13)
-                for measured in [done in module.ROUNDS[:-1]]
-            ]
-
-    lines, said = module.outcome(Curves(), rows)
-    table = {line[0]: line[1:] for line in lines}
-    assert said.startswith("tau between seeds 1.00; regret of the preset's ")
-    assert "cells: simclr α = 0.1, byol α = 0.1" in said
-    assert module.outcome(Curves(), []) == ([], "no cell has all its runs yet")
-    assert table["sep"][:2] == ["1.00", "1.00 to 1.00"]
-    assert table["sep"][3] == "1.00 to 1.00"  # above the objective, which ties all
-    assert table["rankme"][0] == "-1.00"
-    assert table["sigreg"][0] == "1.00"  # lower is better
-    assert table["objective"][0] == "0.00"  # all tied
-    assert float(table["sep"][-1]) == 0.0
-    assert "byol" not in module.outcome(Curves(), rows[:-1])[1]  # one run is missing
-    assert module.scored_on_less(Curves(), rows)[0] == []
-    again = [
-        made
-        for variant in module.VARIANTS.values()
-        for made in _rows(row, grid, score, methods=methods, set={**module.SCORED, **variant})
-    ]
-    less, said = module.scored_on_less(Curves(), [*rows, *again])
-    by_name = {line[0]: line[1:] for line in less}
-    assert said == "cells: simclr α = 0.1, byol α = 0.1"
-    assert by_name["rankme"][:4] == ["-1.00", "-1.00", "-1.00", "-1.00"]
-    assert by_name["sep"] == ["1.00", "1.00", "", "", "0.0", "0.0", "", ""]  # no noise is on it
-    assert not {"final_loss", "knn_acc", "linear_1pct_acc"} & {*by_name}
-    halved, said = module.fewer_rounds(Curves(), rows)
-    *by_sep, mean = [line[3:] for line in halved if line[2] == "sep"]
-    assert {tuple(line[:2] + line[3:]) for line in by_sep} == {("0.0", "0.0", "16")}
-    assert all(float(line[2]) > 0 for line in by_sep)  # the best of four is not always the best
-    assert len(by_sep) == len(methods)
-    assert mean[:2] == ["0.00", "0.00"]
-    assert said == "noise floor 0.0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import Layout, Slot
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.feddecorr import squared_correlation
-from fedbench.methods.fedu2 import min_norm_weights, sphere_log, tangent_transport
+from fedbench.methods.fedu2 import min_norm_weights, sphere_log
 
 
 def make_setup(**values: Any) -> Setup:
@@ -225,14 +224,6 @@ def test_weights_by_hand(
     np.testing.assert_allclose(min_norm_weights(gram(*vectors)), weights, atol=1e-9)
 
 
-def test_opposed_clients_stop_the_server_and_angles_shorten_its_step() -> None:
-    weights = min_norm_weights(gram((1.0, 0.0), (-1.0, 0.0)))
-    np.testing.assert_allclose(weights, [0.5, 0.5])
-    vectors = np.array([(2.0, 0.0), (2 * math.cos(2.5), 2 * math.sin(2.5))])
-    shortest = min_norm_weights(vectors @ vectors.T) @ vectors
-    assert np.linalg.norm(shortest) == pytest.approx(2 * math.cos(1.25))
-
-
 def test_logarithms_have_the_length_of_the_angle_and_touch_the_sphere() -> None:
     rng = torch.Generator().manual_seed(0)
     points, rows = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (3, 7))
@@ -254,16 +245,6 @@ def test_the_logarithm_of_a_point_at_itself_and_at_its_antipode_is_finite() -> N
     tangents = sphere_log(torch.cat([axes, -axes]), axes)
     assert bool(tangents.isfinite().all())
     torch.testing.assert_close(tangents.diagonal().T, torch.zeros(3, 3), atol=2e-3, rtol=0)
-
-
-def test_transport_is_zero_for_a_permutation_and_not_for_a_point() -> None:
-    rng = torch.Generator().manual_seed(0)
-    samples, points = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (8, 4))
-    slices = torch.randn(4, 5, 6, generator=rng)
-    shuffled = samples[torch.randperm(8, generator=rng)]
-    assert float(tangent_transport(shuffled, samples, points, slices)) == pytest.approx(0, abs=1e-9)
-    collapsed = samples[:1].expand(8, 5)
-    assert float(tangent_transport(collapsed, samples, points, slices)) > 0.1
 
 
 def test_one_client_at_rate_one_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -77,18 +77,6 @@ def test_factors_follow_the_seed_and_not_the_method() -> None:
     assert not torch.equal(factors(first), factors(setup_of(seed=1).make_net()))
 
 
-def test_a_client_sends_factors_and_heads() -> None:
-    setup = setup_of(method__lora__rank=3)
-    net = setup.make_net()
-    sizes = [
-        3 * (len(m.weight) + m.weight[0].numel())
-        for m in net["encoder"].modules()
-        if isinstance(m, nn.Linear | nn.Conv2d)
-    ]
-    heads = sum(value.numel() for value in net["projector"].state_dict().values())
-    assert setup.layout(net).upload_size == sum(sizes) + heads
-
-
 def test_a_run_is_repeated_and_exported_with_plain_weights(tmp_path: Path) -> None:
     config = tiny_config("simclr+lora", model__norm="batch", evaluation__protocols=[])
     store, setup = Store(tmp_path / "store"), tiny_setup(config)

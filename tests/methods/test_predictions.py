@@ -23,7 +23,7 @@ from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
-from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mean_distance, mix
+from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mix
 
 CLIENT = Client(0, 0, generator(0, "client"))
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
@@ -224,33 +224,6 @@ def shift(module: nn.Module, by: float) -> None:
 
 def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def test_mean_distance_equals_a_loop() -> None:
-    before = [torch.randn(2, 3, generator=generator(0, "a")), torch.zeros(4)]
-    after = [torch.randn(2, 3, generator=generator(0, "b")), torch.full((4,), 3.0)]
-    first = math.sqrt(
-        sum(
-            (x - y) ** 2
-            for x, y in zip(*(t[0].flatten().tolist() for t in (before, after)), strict=True)
-        )
-    )
-    # The second moved by 3 in each of four places: 6.
-    assert mean_distance(before, after).item() == pytest.approx((first + 6) / 2, rel=1e-6)
-    assert mean_distance(before, before).item() == 0
-
-
-def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
-    both = [Net({"encoder": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3)}) for _ in range(2)]
-    received, trained = both
-    shift(trained, 2.0)
-    old, new = state(received), state(trained)
-    mix(received, trained, 0.25)
-    for name, value in state(received).items():
-        torch.testing.assert_close(value, 0.25 * new[name] + 0.75 * old[name])
-    mix(received, trained, 1.0)
-    assert all(torch.equal(value, new[name]) for name, value in state(received).items())
-    torch.testing.assert_close(state(trained), new)
 
 
 def test_shortcuts_do_not_count() -> None:

@@ -68,15 +68,6 @@ def test_a_collapsed_encoder_scores_zero(size: int) -> None:
     assert "sep" not in score
 
 
-def test_orthogonal_features_have_a_closed_form() -> None:
-    # One-hot features: s = 1 with itself and 0 with the N - 1 others, so with temperature t
-    # unif = -log((e^(1/t) + N - 1) / N), 0 without the pair of x with itself, rho = 1 - 1 / N.
-    for size in (2, 10, 300):
-        client = client_align_unif(torch.eye(size), 2.5 * torch.eye(size))
-        expected = -math.log((math.exp(5.0) + size - 1) / size)
-        assert client == pytest.approx((1.0, expected, 0.0, 1 - 1 / size), abs=1e-9)
-
-
 @pytest.mark.parametrize("noise", [0.5, 1.2])
 def test_contraction_takes_the_objective_to_zero_and_leaves_sep(noise: float) -> None:
     # z -> m + c (z - m): rho and delta shrink with c^2, their ratio stays.

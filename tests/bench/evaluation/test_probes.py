@@ -266,12 +266,6 @@ def test_collapsed_features_give_the_majority_class() -> None:
     assert accuracy(features, labels, other, torch.arange(10) % 2) == 0.5
 
 
-def test_same_bits_twice() -> None:
-    features, labels = mixed(300, 6)
-    first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
-    assert torch.equal(first.weight, second.weight)
-
-
 LABELS = np.arange(5).repeat(4)
 
 

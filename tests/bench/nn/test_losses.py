@@ -7,17 +7,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.nn.losses import (
     accept,
-    balanced_thresholds,
     classification,
     client_cross_entropy,
     clip_length,
     clipped_spectral_contrast,
-    confident_cross_entropy,
     consistency,
     info_nce,
     mutual_prediction,
@@ -25,7 +22,6 @@ from fedbench.bench.nn.losses import (
     nt_xent,
     spectral_contrast,
     spread,
-    sum_over_classes,
 )
 from fedbench.bench.system.seeding import generator
 
@@ -179,18 +175,6 @@ def test_client_cross_entropy_equals_a_loop_and_ignores_lengths() -> None:
     torch.testing.assert_close(client_cross_entropy(7 * codes, 0.1 * rows, 2, 0.3), loss)
 
 
-def test_every_class_and_the_unlabelled_part_are_separate_terms() -> None:
-    values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
-    labels = torch.tensor([3, -1, 0, 3, -1, 7])
-    # Means: unlabelled (2 + 16) / 2 = 9, class 0: 4, class 3: (1 + 8) / 2 = 4.5, class 7: 32.
-    total = sum_over_classes(lambda group: values[group].mean(), labels, min_size=1)
-    assert total.item() == 9 + 4 + 4.5 + 32
-    assert (
-        sum_over_classes(lambda group: values[group].mean(), labels, min_size=2).item() == 9 + 4.5
-    )
-    assert sum_over_classes(lambda group: values[group].mean(), labels, min_size=3).item() == 0
-
-
 def test_classification_is_a_mean_over_labelled_examples_and_a_sum_over_views() -> None:
     one, two = draw(4, 5, purpose="a"), draw(4, 5, purpose="b")
     labels = torch.tensor([2, -1, 0, -1])
@@ -221,32 +205,6 @@ def test_consistency_is_the_divergence_from_the_weak_view() -> None:
     loss.backward()
     assert weak.grad is None
     assert strong.grad is not None
-
-
-def test_only_confident_guesses_count_and_all_are_divided_by() -> None:
-    guesses = torch.tensor([[0.96, 0.04], [0.94, 0.06], [0.05, 0.95], [0.5, 0.5]])
-    logits = draw(4, 2)
-    # The first and the third reach 0.95; the sum is divided by all four.
-    losses = [
-        F.cross_entropy(logits[i : i + 1], torch.tensor([c])).item() for i, c in ((0, 0), (2, 1))
-    ]
-    loss = confident_cross_entropy(guesses, logits, 0.95)
-    assert loss.item() == pytest.approx(sum(losses) / 4, rel=1e-5)
-    assert confident_cross_entropy(guesses, logits, 0.97).item() == 0
-
-
-def test_thresholds_by_hand() -> None:
-    """The deviation divides by n - 1, as the release's does.
-
-    Shares 0.4, 0.3, 0.2, 0.1: mean 0.25, squares 0.0225 + 0.0025 + 0.0025 + 0.0225 = 0.05, over 3
-    the root of 0.016667, 0.129099 (over 4 it would be 0.111803).
-    """
-    share = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    expected = [0.95, 0.95, 0.910901, 0.810901]  # the first two would be 1.1109 and 1.0109
-    thresholds = balanced_thresholds(share, 0.84, 0.95)
-    torch.testing.assert_close(thresholds, torch.tensor(expected), atol=1e-5, rtol=0)
-    even = balanced_thresholds(torch.full((10,), 0.1), 0.84, 0.95)
-    torch.testing.assert_close(even, torch.full((10,), 0.94))
 
 
 def test_acceptance_by_hand() -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedbench.bench.config import RunConfig, config_id, row_id, training_id
 from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.method import Labels, Net, Sharing, registry
-from fedbench.bench.nn.target import ema_update
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.audit import audit
@@ -216,13 +215,3 @@ def test_a_table_may_freeze_a_part_of_its_own() -> None:
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     net.train()(torch.ones(4, 2), "teacher")
     assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.3, 0.996, 1.0])
-def test_averaging_equal_tensors_changes_no_bit(decay: float) -> None:
-    values = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e3
-    net = nn.ModuleDict({"a": nn.Linear(1000, 1), "target_a": nn.Linear(1000, 1)})
-    for part in net.values():
-        part.weight.data.copy_(values)  # type: ignore[operator]
-    ema_update(net, decay)
-    assert torch.equal(net["target_a"].weight[0], values)  # type: ignore[index]

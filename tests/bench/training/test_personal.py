@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,8 +11,6 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.system.tensor_files import read
@@ -178,35 +171,3 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     if client is not None:
         assert hashes(cut / "clients") == hashes(tmp_path / "whole" / "clients")
     assert "going back one round" in caplog.text
-
-
-RUN = """
-import sys
-from fedbench.bench.config.schema import RunConfig
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.run import run
-run(RunConfig.model_validate_json(sys.argv[1]), store=Store(sys.argv[2]), workers=1, device="cpu")
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_with_every_clients_encoder_bit_for_bit(tmp_path: Path) -> None:
-    """SIGKILL comes in the middle of round 2; the files equal those of an undisturbed run."""
-    config = tiny_config("pfedae", federation__num_rounds=3, evaluation__protocols=())
-    whole, killed = Store(tmp_path / "whole"), Store(tmp_path / "killed")
-    root = str(Path(__file__).resolve().parents[3])
-    command = [sys.executable, "-c", RUN, config.model_dump_json(), str(killed.root)]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}) as process:
-        while not list(killed.root.glob("cells/*/clients/1-1.safetensors")):
-            assert process.poll() is None
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-    (cell,) = (killed.root / "cells").iterdir()
-    assert len(list((cell / "clients").glob("*.safetensors"))) <= 8  # of two rounds
-    (cell / "clients" / ".2-1.safetensors.1a2b3c4d.tmp").write_bytes(b"half a file")
-    a, b = (run(config, store=store, workers=1, device="cpu").row for store in (whole, killed))
-    assert (a.resumes, b.resumes) == (0, 1)
-    assert hashes(cell / "clients") == hashes(whole.cell_dir(a.row_id) / "clients")
-    assert len(hashes(cell / "clients")) == 4
-    assert (a.objective, a.bytes_up, a.metrics_json) == (b.objective, b.bytes_up, b.metrics_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import math
 import random
 import tempfile
@@ -134,20 +133,6 @@ def test_the_order_in_which_trials_end_leaves_no_trace(sampler: str) -> None:
     assert search(sampler=sampler, order=max) == expected
     assert search(sampler=sampler, order=shuffle.choice) == expected
     assert search(sampler=sampler, seed=1) != expected
-
-
-def test_a_study_that_is_killed_again_and_again_ends_with_the_same_trials() -> None:
-    expected, shuffle = search(), random.Random(5)
-    table: Table = {}
-    for lost in itertools.cycle([3, 1, 2]):
-        table = search(finished=table, stop_after=lost, order=shuffle.choice)
-        if len(table) == 14:
-            break
-    assert table == expected
-
-
-def test_more_trials_extend_a_study() -> None:
-    assert search(total=13, finished=search(total=6)) == search(total=13)
 
 
 def test_points_come_first_and_the_search_learns() -> None:
