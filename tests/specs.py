@@ -6,11 +6,14 @@ Other add-ons are tested on one method each; `-m extended` has all compositions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from fedbench.bench.method import registry
+from fedbench.bench.method import Batch, registry
+from fedbench.bench.system.seeding import generator
 
 ON_ANY = ("byol+l-dawa", "simclr+feddecorr", "simclr+lora", "simclr+scaffold", "spectral+fedprox")
 
@@ -43,3 +46,16 @@ TIMES = {
     *("resumes", "argv"),
 }
 """Columns of a row that differ between runs with the same result."""
+
+
+def batch_of(size: int = 5, views: Iterable[str] = "ab") -> Batch:
+    """Return a batch without labels, of a noise image of 8x8 pixels for each name of a view."""
+    drawn = (torch.randn(size, 1, 8, 8, generator=generator(0, name)) for name in views)
+    return Batch(tuple(drawn), torch.full((size,), -1))
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

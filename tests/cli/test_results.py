@@ -10,6 +10,7 @@ from typing import Any
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
+from tests.specs import flip
 
 Call = Callable[..., Any]
 
@@ -49,9 +50,7 @@ def test_verify(call: Call, copy: Path) -> None:
     fine = call("verify", "--store", copy)
     assert fine.code == 0
     path = next((copy / "rows").glob("*.parquet"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path, path.stat().st_size // 2)
     damaged = call("verify", "--store", copy)
     assert damaged.code == 5
     assert str(path) in damaged.out.replace("\n", "")

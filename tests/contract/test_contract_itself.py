@@ -27,6 +27,7 @@ from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.simclr import SimCLR
+from tests.bench.runs.test_audit import Memory
 
 
 class DeadTensor(SimCLR):
@@ -67,17 +68,8 @@ class Leaky(SimCLR):
         return {"memory": net.tensor("projector.0.weight")}
 
 
-class Hoarder(SimCLR):
+class Hoarder(Memory):
     """Averages a buffer that holds single projections."""
-
-    def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        net = super().build(backbone, data)
-        net.register_buffer("rows", torch.zeros(64, self.projection_dim))
-        return net
-
-    def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        rows, new = net.tensor("rows"), net(out.features[0], "projector")
-        rows.copy_(torch.cat([new, rows])[: len(rows)])
 
 
 class NoSum(SimCLR):

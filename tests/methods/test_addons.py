@@ -11,27 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, RoundPlan, Sharing, registry
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import all_tensors, loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import Aggregate
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import Layout, Slot
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.feddecorr import squared_correlation
 from fedbench.methods.fedu2 import min_norm_weights, sphere_log
+from tests.specs import batch_of
 
 
 def make_setup(**values: Any) -> Setup:
     return tiny_setup(tiny_config("simclr+uv", **values))
-
-
-def make_batch(size: int = 6) -> Batch:
-    views = tuple(torch.randn(size, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    return Batch(views, torch.full((size,), -1))
 
 
 def client(k: int) -> Client:
@@ -40,7 +35,7 @@ def client(k: int) -> Client:
 
 def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
     setup = make_setup(**{"method.uv.weight": 0.7, "method.uv.temperature": 0.2})
-    net, batch = setup.make_net(), make_batch()
+    net, batch = setup.make_net(), batch_of(6)
     out = loss_of(setup.method, net, batch, client(2))
     base = registry.create("simclr", {"hidden_dim": 16, "projection_dim": 16})
     alone = base.loss(net, batch, client(2))
@@ -245,13 +240,3 @@ def test_the_logarithm_of_a_point_at_itself_and_at_its_antipode_is_finite() -> N
     tangents = sphere_log(torch.cat([axes, -axes]), axes)
     assert bool(tangents.isfinite().all())
     torch.testing.assert_close(tangents.diagonal().T, torch.zeros(3, 3), atol=2e-3, rtol=0)
-
-
-def test_one_client_at_rate_one_is_taken_as_it_is(tmp_path: Path) -> None:
-    """A convex combination of one model is that model, which is what averaging gives."""
-    one = {"federation__participation": 0.25, "federation__num_rounds": 1}
-    runs = [
-        all_tensors(train(tiny_setup(tiny_config(spec, **one, **fields)), tmp_path / spec))
-        for spec, fields in (("simclr", {}), ("simclr+fedu2", {"method__fedu2__weight": 0.0}))
-    ]
-    torch.testing.assert_close(*runs)

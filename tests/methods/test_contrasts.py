@@ -20,6 +20,7 @@ from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, trai
 from fedbench.methods.featarc import FeatARC
 from fedbench.methods.fedsc import correlation_contrast
 from fedbench.methods.fedx import relation_gap
+from tests.specs import batch_of
 
 CLIENT = Client(0, 0, generator(0, "client"))
 
@@ -30,9 +31,9 @@ def test_the_loss_compares_projections_of_two_views(
 ) -> None:
     setup = tiny_setup(tiny_config("simclr", method__variant=variant, method__temperature=0.3))
     net = setup.make_net()
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
-    h = [net["encoder"](view) for view in views]
+    batch = batch_of()
+    out = setup.method.loss(net, batch, CLIENT)
+    h = [net["encoder"](view) for view in batch.views]
     contrast = nt_xent if variant == "nt-xent" else info_nce
     expected = contrast(net["projector"](h[0]), net["projector"](h[1]), 0.3)
     torch.testing.assert_close(out.total, expected)
@@ -45,9 +46,9 @@ def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
     fields = {"method__norm": norm, "method__num_outputs": outputs, "method__mu": 0.5}
     setup = tiny_setup(tiny_config("spectral", **fields))
     net = setup.make_net()
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
-    h = [net["encoder"](view) for view in views]
+    batch = batch_of()
+    out = setup.method.loss(net, batch, CLIENT)
+    h = [net["encoder"](view) for view in batch.views]
     z = [net["projector"](features) for features in h]
     if outputs is not None:
         z = [net["output"](features / features.norm(dim=1, keepdim=True)) for features in z]
@@ -67,15 +68,15 @@ def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
     fields = {"method__anchor": anchor, "method__align_weight": 0.3, "method__temperature": 0.2}
     setup = tiny_setup(tiny_config("featarc", model__norm=norm, **fields))
     net = setup.make_net().train()
-    names = ("a", "b", "clean")[: len(setup.method.needs().views)]
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in names)
+    batch = batch_of(views="abc"[: len(setup.method.needs().views)])
+    views = batch.views
     received = setup.make_net().eval()
     setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
     with torch.no_grad():  # the client trains, what it received stays
         for part in ("encoder", "projector"):
             for value in net[part].parameters():
                 value.mul_(1.1)
-    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    out = setup.method.loss(net, batch, CLIENT)
     h = [net["encoder"](view) for view in views[:2]]
     z = [net["projector"](features) for features in h]
     if anchor == "projector":

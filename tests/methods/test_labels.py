@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +12,17 @@ from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Loss, Net, Server, Upload
-from fedbench.bench.nn.losses import client_cross_entropy
+from fedbench.bench.nn.losses import (
+    client_cross_entropy,
+    negative_cosine,
+    nt_xent,
+    spectral_contrast,
+)
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
+from tests.specs import batch_of
 
 CLIENT = Client(0, 0, generator(0, "client"))
 
@@ -29,8 +34,7 @@ CLIENT = Client(0, 0, generator(0, "client"))
 def test_the_loss_is_the_mean_over_views(spec: str, fields: dict[str, Any]) -> None:
     setup = tiny_setup(tiny_config(spec, **fields))
     net = setup.make_net()
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    labels = torch.tensor([0, 9, 3, 3, 1])
+    views, labels = batch_of().views, torch.tensor([0, 9, 3, 3, 1])
     out = setup.method.loss(net, Batch(views, labels), CLIENT)
     logits = [net["classifier"](net["encoder"](view)) for view in views]
     expected = (F.cross_entropy(logits[0], labels) + F.cross_entropy(logits[1], labels)) / 2
@@ -49,7 +53,7 @@ def computed(setup: Setup, labels: torch.Tensor = LABELS) -> tuple[Loss, dict[st
     """Return the loss after a step away from the received model, and its logits by name."""
     net = setup.make_net()
     setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b", "c"))
+    views = batch_of(views="abc").views
     received = net["classifier"](net["encoder"].eval()(views[2])).detach()
     net["encoder"].train()
     with torch.no_grad():
@@ -202,72 +206,52 @@ CLIENT_1 = Client(1, 0, generator(0, "client"))
 # Three unlabelled, three of class 4, two of class 0, one of class 7.
 MIXED = torch.tensor([4, -1, 0, 4, -1, 7, 0, -1, 4])
 GROUPS = {-1: [1, 4, 7], 0: [2, 6], 4: [0, 3, 8], 7: [5]}
-Loop = Callable[[Net, list[Tensor], list[int]], float]
+Contrast = Callable[[Net, list[Tensor]], Tensor]
 
 
-def unit(z: Tensor) -> list[float]:
-    length = math.sqrt(sum(float(v) ** 2 for v in z))
-    return [float(v) / length for v in z]
+def nt_xent_of(net: Net, h: list[Tensor]) -> Tensor:
+    return nt_xent(net["projector"](h[0]), net["projector"](h[1]), 0.5)
 
 
-def dot(a: list[float], b: list[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
+def spectral_of(net: Net, h: list[Tensor]) -> Tensor:
+    return spectral_contrast(*(F.normalize(net["projector"](view), dim=1) for view in h))
 
 
-def simclr_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
-    """SimCLR's loss of one group at temperature 0.5; views pick their partner among all others."""
-    z1, z2 = (net["projector"](view) for view in h)
-    views = [unit(z1[i]) for i in group] + [unit(z2[i]) for i in group]
-    size, total = len(group), 0.0
-    for i, view in enumerate(views):
-        scores = [math.exp(dot(view, other) / 0.5) for other in views]
-        partner = (i + size) % (2 * size)
-        total -= math.log(scores[partner] / (sum(scores) - scores[i]))
-    return total / (2 * size)
-
-
-def spectral_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
-    z1, z2 = (net["projector"](view) for view in h)
-    near = sum(dot(unit(z1[i]), unit(z2[i])) for i in group) / len(group)
-    far = [dot(unit(z1[i]), unit(z2[j])) ** 2 for i in group for j in group if i != j]
-    return -2 * near + sum(far) / len(far)
-
-
-def simsiam_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
+def simsiam_of(net: Net, h: list[Tensor]) -> Tensor:
     z = [net["projector"](view) for view in h]
     p = [net["predictor"](projection) for projection in z]
-    pairs = [(p[0][i], z[1][i]) for i in group] + [(p[1][i], z[0][i]) for i in group]
-    return -sum(dot(unit(a), unit(b)) for a, b in pairs) / len(pairs)
+    return (negative_cosine(p[0], z[1]) + negative_cosine(p[1], z[0])) / 2
 
 
-METHODS: list[tuple[str, dict[str, Any], Loop, set[int]]] = [
+METHODS: list[tuple[str, dict[str, Any], Contrast, set[int]]] = [
     # A group of one has no negatives and adds nothing; SimSiam needs none.
-    ("simclr", {"method__temperature": 0.5}, simclr_loop, {-1, 0, 4}),
-    ("spectral", {"method__num_outputs": None}, spectral_loop, {-1, 0, 4}),
-    ("simsiam", {"method__heads": "m"}, simsiam_loop, {-1, 0, 4, 7}),
+    ("simclr", {"method__temperature": 0.5}, nt_xent_of, {-1, 0, 4}),
+    ("spectral", {"method__num_outputs": None}, spectral_of, {-1, 0, 4}),
+    ("simsiam", {"method__heads": "m"}, simsiam_of, {-1, 0, 4, 7}),
 ]
 
 
 def made(spec: str, fields: dict[str, Any]) -> tuple[Setup, Net, Batch]:
     setup = tiny_setup(tiny_config(spec, data__label_fraction=0.5, **fields))
-    views = tuple(torch.randn(9, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    return setup, setup.make_net(), Batch(views, MIXED)
+    return setup, setup.make_net(), Batch(batch_of(9).views, MIXED)
 
 
-@pytest.mark.parametrize(("spec", "fields", "loop", "groups"), METHODS)
+@pytest.mark.parametrize(("spec", "fields", "contrast", "groups"), METHODS)
 def test_the_loss_is_summed_over_the_classes_and_the_unlabelled_part(
-    spec: str, fields: dict[str, Any], loop: Loop, groups: set[int]
+    spec: str, fields: dict[str, Any], contrast: Contrast, groups: set[int]
 ) -> None:
     setup, net, batch = made(spec, fields)
     out = setup.method.loss(net, batch, CLIENT_1)
     with torch.no_grad():
         h = [net["encoder"](view) for view in batch.views]
-        contrast = sum(loop(net, h, GROUPS[label]) for label in groups)
+        of_groups = sum(
+            float(contrast(net, [view[GROUPS[label]] for view in h])) for label in groups
+        )
         named = [(i, c) for c, rows in GROUPS.items() if c >= 0 for i in rows]  # 6 of 9
         guesses = [torch.log_softmax(net["classifier"](view), dim=1) for view in h]
         truth = -sum(float(view[i, c]) for view in guesses for i, c in named) / len(named)
     assert out.parts["labels"].item() == pytest.approx(truth, rel=1e-4)
-    assert out.total.item() == pytest.approx(contrast + truth, rel=1e-4)
+    assert out.total.item() == pytest.approx(of_groups + truth, rel=1e-4)
 
 
 @pytest.mark.parametrize(("uv_on", "rows"), [("all", list(range(9))), ("unlabelled", [1, 4, 7])])

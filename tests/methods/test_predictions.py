@@ -24,6 +24,7 @@ from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, trai
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mix
+from tests.specs import batch_of
 
 CLIENT = Client(0, 0, generator(0, "client"))
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
@@ -31,11 +32,6 @@ STATEFUL = {"method__target": "personal", "method__update": "fedu"}
 
 def setup_of(**fields: Any) -> Setup:
     return tiny_setup(tiny_config("byol", **fields))
-
-
-def batch_of(size: int = 5) -> Batch:
-    views = tuple(torch.randn(size, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    return Batch(views, torch.full((size,), -1))
 
 
 def moved(net: Net, *parts: str, by: float = 0.1) -> None:
@@ -145,9 +141,9 @@ def simsiam(**fields: Any) -> Setup:
 def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
     setup = simsiam(method__heads=heads)
     net = setup.make_net()
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
-    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
-    h = [net["encoder"](view) for view in views]
+    batch = batch_of()
+    out = setup.method.loss(net, batch, CLIENT)
+    h = [net["encoder"](view) for view in batch.views]
     z = [net["projector"](features) for features in h]
     p = [net["predictor"](features) for features in z]
     cosines = F.cosine_similarity(p[0], z[1]).mean() + F.cosine_similarity(p[1], z[0]).mean()
@@ -159,10 +155,9 @@ def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
 def test_projections_get_their_gradient_through_the_predictor_only() -> None:
     setup = simsiam()
     net = setup.make_net()
-    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
     with torch.no_grad():
         net.tensor("predictor.3.weight").zero_()  # constant: nothing flows back through it
-    setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT).total.backward()
+    setup.method.loss(net, batch_of(), CLIENT).total.backward()
     bias = net.tensor("predictor.3.bias").grad
     assert bias is not None
     assert bool(bias.any())

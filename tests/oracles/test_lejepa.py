@@ -217,24 +217,3 @@ def test_the_pooled_gradient_with_other_clients_is_that_of_the_formula(clients: 
     others = sums_of(rows, client.directions.double())
     _, gradient = client.loss(others)
     assert_same_direction_and_length(gradient, client.expected(others)[1])
-
-
-def test_with_clients_of_the_same_size_the_term_pulls_as_hard_as_the_local_one() -> None:
-    """Four clients of 20 images send statistics in a new run: within a factor of 2, not B / N."""
-    client = Pooled(twins=True)
-    answers = []
-    for k in (0, 2, 3):
-        asked = Client(k, 0, generator(0, "survey", k))
-        data = client.setup.client_data(k, "cpu")
-        assert len(data) == len(client.data) == 20
-        with torch.no_grad():
-            answers.append(client.method.pre_round(client.net.eval(), data, asked))
-    totals = {n: torch.stack([a[n].double() for a in answers]).sum(dim=0) for n in answers[0]}
-    shape = (SLICES, KNOTS)
-    others = (
-        totals["cosines"].reshape(shape),
-        totals["sines"].reshape(shape),
-        int(totals["count"]),
-    )
-    ratio = float(client.loss(others)[1].norm() / client.local_loss()[1].norm())
-    assert 0.5 < ratio < 2

@@ -139,23 +139,3 @@ def test_control_variates_are_the_papers(
         np.testing.assert_allclose(held(trainer, k), value.flatten(), atol=1e-4)
     assert np.abs(expected).max() > 0.05
     np.testing.assert_allclose(common(trainer), expected.flatten(), atol=1e-4)
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_the_servers_variate_is_the_mean_of_all_clients(tmp_path: Path, weighting: str) -> None:
-    """On SimCLR with momentum, batches and half of the clients a round, idle ones among them."""
-    config = tiny_config(
-        "simclr+scaffold",
-        data__num_clients=len(SHARES),
-        client__batch_size=8,
-        client__keep_last_batch=True,
-        federation__participation=0.5,
-        federation__num_rounds=4,
-        server__weighting=weighting,
-    )
-    trainer = train(tiny_setup(config, shares=SHARES), tmp_path)
-    cohorts = [set(trainer.cohort(index)) for index in range(4)]
-    assert any(cohort & set(IDLE) for cohort in cohorts)
-    mean = np.mean([held(trainer, k) for k in range(len(SHARES))], axis=0)
-    assert np.abs(mean).max() > 0
-    np.testing.assert_allclose(common(trainer), mean, atol=1e-3 * np.abs(mean).max())

@@ -16,7 +16,6 @@ from scipy import stats
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.statistics import mean, spearman
 from fedbench.bench.results.store.row import Row
 from tests.bench.results.conftest import build_row, rank
 
@@ -95,32 +94,6 @@ def test_ranks_of_a_metric_of_which_less_is_better() -> None:
         for seed, value in enumerate(values)
     ]
     assert set(ranks_on(rank(rows, metric="sigreg")).values()) == {1}
-
-
-def tables(rng: random.Random) -> tuple[list[list[int]], list[list[float]]]:
-    """Draw sums of right answers of 4 methods in 8 tasks with many ties, and means beside them."""
-    whole, rounded = [], []
-    for _ in range(8):
-        ahead = [rng.choice((0, 0, 1)) for _ in range(4)]
-        counts = [
-            (*numbers[:2], numbers[2] + more)
-            for numbers, more in zip(equal_sums(rng, IMAGES, 4), ahead, strict=True)
-        ]
-        whole.append([sum(numbers) for numbers in counts])
-        rounded.append([mean(accuracies(numbers)) or 0.0 for numbers in counts])
-    return whole, rounded
-
-
-def test_rank_correlations_see_the_ties() -> None:
-    rng = random.Random(4)
-    for _ in range(50):
-        whole, rounded = tables(rng)
-        for x, y in ((0, 1), (2, 3)):
-            exact = [[row[i] for row in zip(*whole, strict=True)] for i in (x, y)]
-            noisy = [[row[i] for row in zip(*rounded, strict=True)] for i in (x, y)]
-            constant = any(len(set(values)) == 1 for values in exact)
-            expected = None if constant else stats.spearmanr(exact[0], exact[1]).statistic
-            assert spearman(*noisy) == (None if expected is None else pytest.approx(expected))
 
 
 def across(cells: Sequence[Mapping[str, Answers]]) -> CellComparison:

@@ -32,6 +32,7 @@ from fedbench.bench.runs.run import run
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.steps import partition_of
+from tests.specs import flip
 
 Forge = Callable[[Entry, Entry], Entry]
 """From the row of seed 0 and that of seed 1, which the board has, to a forged one."""
@@ -123,31 +124,21 @@ CONFIGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 """Other configurations, with the ids that follow from them."""
 
+METRICS = (
+    *(("metrics", n, {n: 1.5}) for n in ("mlp_acc", "linear_local_acc", "untrained_mlp_acc")),
+    ("metrics", "mlp_acc", {"mlp_acc": 0.51234}),  # of part of an image
+)
+"""Other further metrics."""
+
 FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
     **{
-        f"columns {values}": (partial(lambda v, a, _: with_row(a, **v), values), check, named)
-        for check, named, values in COLUMNS
-    },
-    **{
-        f"configuration {values}": (
-            partial(lambda v, a, _: with_config(a, **v), values),
+        f"{change.__name__} {values}": (
+            partial(lambda change, values, a, _: change(a, **values), change, values),
             check,
             named,
         )
-        for check, named, values in CONFIGS
-    },
-    **{
-        f"{name} {value}": (
-            partial(lambda v, a, _: with_metrics(a, **v), {name: value}),
-            "metrics",
-            name,
-        )
-        for name, value in (
-            ("mlp_acc", 1.5),
-            ("mlp_acc", 0.51234),  # of part of an image
-            ("linear_local_acc", 1.5),
-            ("untrained_mlp_acc", 1.5),
-        )
+        for change, table in ((with_row, COLUMNS), (with_config, CONFIGS), (with_metrics, METRICS))
+        for check, named, values in table
     },
     "idle clients hidden": (
         lambda a, _: with_points(a, lambda p: p | {"idle_clients": 1}),
@@ -260,9 +251,7 @@ def accuracy_above_one(folder: Path, row_id: str) -> None:
 
 def flipped_bit(folder: Path, row_id: str) -> None:
     path = folder / files_of(row_id)[1]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path, path.stat().st_size // 2)
 
 
 def edited_manifest(folder: Path, row_id: str) -> None:

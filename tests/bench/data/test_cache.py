@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +21,21 @@ from PIL import Image
 from fedbench.bench.data.cache import CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
+from tests.specs import flip
 
 FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "meta.json")
 
 
-def write(writer: CacheWriter, value: int = 7) -> tuple[str, ...]:
+def write(
+    writer: CacheWriter,
+    value: int = 7,
+    shape: tuple[int, ...] = (4, 1, 2, 2),
+    classes: tuple[str, ...] = ("a", "b"),
+) -> tuple[str, ...]:
     for split in ("train", "test"):
-        writer.put(f"{split}_images", np.full((4, 1, 2, 2), value, dtype=np.uint8))
+        writer.put(f"{split}_images", np.full(shape, value, dtype=np.uint8))
         writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
-    return ("a", "b")
+    return classes
 
 
 def names(folder: Path) -> list[str]:
@@ -65,16 +73,10 @@ def never(_: CacheWriter) -> tuple[str, ...]:
     raise AssertionError("the cache must not be built again")
 
 
-def _flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-2] ^= 1
-    file.write_bytes(data)
-
-
 def _flip_and_hide(file: Path) -> None:
     before = file.stat()
     time.sleep(0.02)  # longer than the granularity of the file system's clock
-    _flip(file)
+    flip(file, -2)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -87,7 +89,7 @@ def _empty(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [_flip, _flip_and_hide, _truncate, _empty, Path.unlink])
+@pytest.mark.parametrize("damage", [flip, _flip_and_hide, _truncate, _empty, Path.unlink])
 def test_damage_is_found_and_repaired(
     file: str, damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,16 +108,6 @@ def test_damage_is_found_and_repaired(
 
 
 def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: Path) -> None:
-    def with_shape(writer: CacheWriter) -> tuple[str, ...]:
-        for split in ("train", "test"):
-            writer.put(f"{split}_images", np.full((4, 1, 1, 4), 7, dtype=np.uint8))
-            writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
-        return ("a", "b")
-
-    def with_names(writer: CacheWriter) -> tuple[str, ...]:
-        write(writer)
-        return ("c", "d")
-
     def in_blocks(writer: CacheWriter) -> tuple[str, ...]:
         for split in ("train", "test"):
             blocks = (np.full((size, 1, 2, 2), 7, dtype=np.uint8) for size in (1, 3))
@@ -123,11 +115,11 @@ def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: P
             writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
         return ("a", "b")
 
-    def with_more_classes(writer: CacheWriter) -> tuple[str, ...]:
-        write(writer)
-        return ("a", "b", "no image")
-
-    writes = (write, with_names, in_blocks, with_shape, lambda w: write(w, 8), with_more_classes)
+    more: tuple[dict[str, Any], ...] = (
+        *({"classes": ("c", "d")}, {"shape": (4, 1, 1, 4)}, {"value": 8}),
+        {"classes": ("a", "b", "no image")},
+    )
+    writes = (write, in_blocks, *(partial(write, **given) for given in more))
     revisions = [ensure(tmp_path / str(i), "set", "1", w).revision for i, w in enumerate(writes)]
     assert revisions[0] == revisions[1] == revisions[2]
     assert len(set(revisions)) == 4

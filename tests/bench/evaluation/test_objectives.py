@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.evaluation import metrics
-from fedbench.bench.evaluation.objectives import names, registry, scores
+from fedbench.bench.evaluation.objectives import registry, scores
 from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
     Accumulator,
@@ -25,12 +22,11 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     epsilon,
     with_noise,
 )
-from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections, score_of_sums
+from fedbench.bench.evaluation.objectives.base import BYTES, Projections
 from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.evaluation.objectives.statistics import Pairs, Slices
+from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.system import plugins
-from fedbench.bench.system.errors import ConfigError, PluginWarning
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
 
@@ -225,49 +221,6 @@ def test_bytes_count_every_statistic_once_and_every_client() -> None:
     numbers = sum(s.of(Projections(Z, V), {}).numel() for s in once.values())
     total = BYTES * numbers + bytes_sent(OBJECTIVES["clusterability"], 4)
     assert values(Z, V, CLIENTS)["objective_bytes"] == 3 * total
-
-
-class _Foreign(Objective):
-    """Number of images."""
-
-    name, formula, source, statistics = "count", "n", "a test", (Pairs(),)
-    metric = score_of_sums("count", "objective_view", better="lower")
-
-    def combine(self, sums: Any) -> float:
-        return float(sums["pairs"][0])
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [("Foreign", ""), ("dict", "Objective"), ("Taken", "'rankme'"), ("missing", "missing")],
-)
-def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, message: str) -> None:
-    kinds = {"Foreign": _Foreign, "dict": dict, "Taken": scores.RankMe}
-
-    class Point(EntryPoint):
-        def load(self) -> Any:
-            return kinds[target]
-
-    points = [Point("count", "elsewhere:Objective", names.GROUP)]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
-    monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
-    registry.objectives.cache_clear()
-    try:
-        if message:
-            with pytest.warns(PluginWarning, match=message):
-                assert registry.objectives().keys() == OBJECTIVES.keys()
-        else:
-            found = registry.objectives()["count"]
-            sums = Accumulator([found], 3)
-            for client in CLIENTS:
-                sums.add(Z[client], V[client])
-            assert sums.values()["count"] == 12
-            assert registry.scored(["count"]) == [
-                registry.objectives()["participation-ratio"],
-                found,
-            ]
-    finally:
-        registry.objectives.cache_clear()
 
 
 PRIVATE = with_noise(objectives().values())

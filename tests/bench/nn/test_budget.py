@@ -8,7 +8,7 @@ import sys
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import pld, rdp
+from dp_accounting import rdp
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
@@ -55,22 +55,6 @@ def test_composition_over_rounds(epsilon: float, times: int) -> None:
     exact = exact_epsilon(budget.sum_std, budget.count_parameter, 1e-3, times)
     assert exact <= budget.composed(times) <= 1.005 * exact  # rounded up, never down
     assert budget.composed(times) < times * epsilon  # what adding up would give, with times * delta
-
-
-def test_the_librarys_events_agree() -> None:
-    """Laplace in place of two-sided geometric noise, as in the release, gives slightly less."""
-    budget = ClusterBudget(1.0, 1e-3)
-    account = pld.PLDAccountant()
-    account.compose(dp_accounting.GaussianDpEvent(budget.sum_std))
-    account.compose(dp_accounting.LaplaceDpEvent(1 / budget.count_parameter), LEVELS)
-    assert 0.97 < account.get_epsilon(1e-3) <= 1.0
-
-
-def test_epsilon_of_clients_that_always_take_part_is_the_gaussian_one() -> None:
-    """T rounds of noise z are one of z / sqrt(T)."""
-    for noise, rounds in ((2.0, 10), (4.0, 20)):
-        exact = dp_accounting.get_epsilon_gaussian(noise / math.sqrt(rounds), 1e-5)
-        assert client_epsilon(noise, 1e-5, {1.0: rounds}) == pytest.approx(exact, rel=1e-3)
 
 
 def test_epsilon_of_sampled_clients_lies_below_renyis_bound_and_above_no_rounds() -> None:

@@ -137,31 +137,6 @@ def test_an_empty_cluster_takes_one_row_and_says_so() -> None:
     torch.testing.assert_close(clusters.centroids, rows[:2])
 
 
-def slow_globally(points: Tensor, start: Tensor, steps: int) -> Tensor:
-    """Global clustering with autograd, torch's optimizer and the steps of the release."""
-    layer = torch.nn.Linear(start.shape[1], start.shape[0], bias=False, dtype=start.dtype)
-    layer.weight.data = F.normalize(start, dim=1)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    for _ in range(steps):
-        scores = layer(F.normalize(points, dim=1))
-        q = slow_sinkhorn(scores.detach(), 25.0, 100, 1e-2).to(points.dtype)
-        loss = -F.cosine_similarity(q, F.softmax(scores / 0.1, dim=1), dim=1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        layer.weight.data = F.normalize(layer.weight.data, dim=1)
-    return layer.weight.data
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_global_clustering_equals_autograd(dtype: torch.dtype) -> None:
-    points, start = blobs(21, 10, 4).to(dtype), unit(5, 10, purpose="c", dtype=dtype)
-    fast = cluster_globally(points, start, steps=40)
-    slow = slow_globally(points, start, steps=40)
-    assert float((slow - F.normalize(start, dim=1)).abs().max()) > 0.01, "something moved"
-    assert float((fast - slow).abs().max()) < 1e-5
-
-
 @pytest.mark.parametrize("strength", [25.0, 25.1, 30.0, 37.5, 38.0, 300.0])
 def test_global_clustering_at_every_strength(strength: float) -> None:
     """Opposite points have scores at both ends of [-1, 1], where exponentials are most extreme."""

@@ -17,11 +17,13 @@ from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import Metric, heading, main_metrics
 from fedbench.bench.evaluation.objectives import registry
 from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_sums
+from fedbench.bench.evaluation.objectives.scores import RankMe
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system import plugins
+from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.layout import Layout
 from tests.bench.results.conftest import rank
@@ -115,3 +117,12 @@ def test_a_foreign_probe_has_heading_direction_and_class(foreign: Callable[..., 
     assert main_metrics(found) == ["objective", "knn_acc", "centroid_acc"]
     assert heading("centroid_acc") == "centroid %"
     assert needed("untrained_centroid_acc").reads == metrics.PROBES
+
+
+@pytest.mark.parametrize(("target", "named"), [(dict, "Objective"), (RankMe, "'rankme'")])
+def test_an_objective_that_is_none_or_takes_a_name_is_left_out(
+    foreign: Callable[..., None], target: type, named: str
+) -> None:
+    foreign("fedbench.objectives", "count", target)
+    with pytest.warns(PluginWarning, match=named):
+        assert "count" not in registry.objectives()

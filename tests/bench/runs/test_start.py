@@ -19,7 +19,7 @@ from fedbench.bench.runs.export import export_encoder, load_encoder
 from fedbench.bench.runs.fields import with_weights
 from fedbench.bench.runs.run import canonical, reproduce, run
 from fedbench.bench.system.errors import ConfigError, DataError
-from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup
 
 
 def weights(folder: Path, seed: int = 3, norm: str = "batch") -> Path:
@@ -77,14 +77,6 @@ def test_the_first_encoder_is_that_of_the_file(spec: str, start: Path) -> None:
     inner = {k.removeprefix("0."): v for k, v in state.items() if not k.startswith("1.")}
     for name, value in inner.items():
         assert torch.equal(value, given[name]), name
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(start: Path, tmp_path: Path) -> None:
-    setup = tiny_setup(config_of(start))
-    whole = train(setup, tmp_path / "whole")
-    train(setup, tmp_path / "parts", rounds=1)
-    assert_same_run(whole, train(setup, tmp_path / "parts"))
-    assert_same_run(whole, train(setup, tmp_path / "lanes", lanes=2))
 
 
 def test_a_run_is_reproduced_measured_again_and_exported(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.best import best_file, write_best
+from tests.specs import flip
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +71,7 @@ def test_a_store_that_is_well(whole: Path) -> None:
 )
 def test_a_flipped_bit_in_each_kind(copy: Path, kind: str, pattern: str) -> None:
     (path,) = copy.glob(pattern)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path, path.stat().st_size // 2)
     result = verify(copy)
     (damage,) = result.damaged
     assert (damage.file, damage.kind) == (str(path), kind)

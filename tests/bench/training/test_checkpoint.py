@@ -24,6 +24,7 @@ from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer, default_seconds
 from fedbench.bench.training.workers import InProcess
+from tests.specs import flip
 
 RUN = "a" * 20
 
@@ -34,12 +35,6 @@ def checkpoint(rounds: int, run: str = RUN, **state: object) -> Checkpoint:
 
 def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
-
-
-def flip_last_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
 
 
 def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
@@ -62,7 +57,7 @@ def test_a_damaged_one_is_passed_over(
         save_checkpoint(tmp_path, checkpoint(rounds))
     newest = files(tmp_path)[-1]
     if damage == "altered":
-        flip_last_byte(newest)
+        flip(newest)
     elif damage == "renamed":
         newest = newest.rename(tmp_path / "round-00000009.safetensors")
     else:
@@ -79,7 +74,7 @@ def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
     """Otherwise the damaged file could survive in place of the good one when one is kept."""
     for rounds in (1, 2, 3):
         save_checkpoint(tmp_path, checkpoint(rounds))
-    flip_last_byte(files(tmp_path)[-1])
+    flip(files(tmp_path)[-1])
     for resumes in (1, 2):
         save_checkpoint(tmp_path, checkpoint(3, resumes=resumes))
         assert len(files(tmp_path)) == 2

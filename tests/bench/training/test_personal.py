@@ -20,6 +20,7 @@ from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
+from tests.specs import flip
 
 CPU = torch.device("cpu")
 
@@ -105,12 +106,6 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
     assert names(tmp_path / "clients") == [f"{k}-{r}.safetensors" for k in range(4) for r in (2, 3)]
 
 
-def damage(path: Path, place: int = -1) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("swapped", [("0-1", "1-1"), ("0-0", "0-1")])
 def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[str, str]) -> None:
     """Client and round are in the checksum, not only in the name."""
@@ -159,12 +154,10 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     client = min((k for k in stored if 2 in stored[k]), default=None)
     assert (client is None) == (spec == "orchestra")
     if damaged != "client":
-        damage(sorted(cut.glob("round-*"))[-1])
+        flip(sorted(cut.glob("round-*"))[-1])
     if damaged != "checkpoint" and client is not None:
         path = cut / "clients" / f"{client}-2.safetensors"
-        damage(
-            path, path.read_bytes().index(read(path, "personal")[1]["personal"].numpy().tobytes())
-        )
+        flip(path, path.read_bytes().index(read(path, "personal")[1]["personal"].numpy().tobytes()))
     resumed = train(setup, cut)
     assert_same_run(whole, resumed)
     assert resumed.resumes == 1  # not from the start

@@ -37,20 +37,30 @@ def one_by_one(operation: Callable[..., Tensor], images: Tensor, *parameters: Te
     return torch.stack([operation(image, *values) for image, *values in rows])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
-def test_factors_equal_torchvision(name: str, shape: tuple[int, int, int]) -> None:
-    images, factor = images_of(shape), uniform(0.0, 2.0)
-    result = getattr(image_ops, f"adjust_{name}")(images, factor)
-    expected = one_by_one(getattr(tvf, f"adjust_{name}"), images, factor)
-    torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
+def gray(image: Tensor) -> Tensor:
+    return tvf.rgb_to_grayscale(image, num_output_channels=3) if len(image) == 3 else image
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Tensor], Tensor | None, float]] = {
+    **{
+        f"adjust_{name}": (getattr(tvf, f"adjust_{name}"), uniform(0.0, 2.0), 2e-6)
+        for name in ("brightness", "contrast", "saturation")
+    },
+    "adjust_hue": (tvf.adjust_hue, torch.linspace(-0.5, 0.5, BATCH), 2e-5),  # the whole circle
+    "grayscale": (gray, None, 1e-6),
+    "gaussian_blur": (lambda x, s: tvf.gaussian_blur(x, [3, 3], [s, s]), uniform(0.1, 2.0), 1e-6),
+}
+"""Torchvision's operation, the parameter of each image, and the tolerance."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_hue_equals_torchvision_over_the_whole_circle(shape: tuple[int, int, int]) -> None:
-    images, turn = images_of(shape), torch.linspace(-0.5, 0.5, BATCH)
-    expected = one_by_one(tvf.adjust_hue, images, turn)
-    torch.testing.assert_close(image_ops.adjust_hue(images, turn), expected, atol=2e-5, rtol=0)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_equal_torchvision(name: str, shape: tuple[int, int, int]) -> None:
+    reference, parameter, within = OPERATIONS[name]
+    images, given = images_of(shape), [] if parameter is None else [parameter]
+    result = getattr(image_ops, name)(images, *given)
+    expected = one_by_one(reference, images, *given)
+    torch.testing.assert_close(result, expected, atol=within, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (1, 16, 16)])
@@ -69,20 +79,6 @@ def test_jitter_equals_the_four_operations_in_each_images_order(
         expected.append(image)
     result = image_ops.color_jitter(images, order, *factors)
     torch.testing.assert_close(result, torch.stack(expected), atol=5e-5, rtol=0)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_grayscale_equals_torchvision(shape: tuple[int, int, int]) -> None:
-    images = images_of(shape)
-    expected = tvf.rgb_to_grayscale(images, num_output_channels=3) if shape[0] == 3 else images
-    torch.testing.assert_close(image_ops.grayscale(images), expected, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_blur_equals_torchvision(shape: tuple[int, int, int]) -> None:
-    images, sigma = images_of(shape), uniform(0.1, 2.0)
-    expected = one_by_one(lambda x, s: tvf.gaussian_blur(x, [3, 3], [s, s]), images, sigma)
-    torch.testing.assert_close(image_ops.gaussian_blur(images, sigma), expected, atol=1e-6, rtol=0)
 
 
 def test_solarize_equals_torchvision_at_every_eight_bit_value() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,12 @@ from scipy import stats
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.tuning.grid import load_grid, plan
 
-STUDIES = Path(__file__).resolve().parent.parent / "docs" / "studies"
+from .conftest import STUDIES
 
 
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(STUDIES))
-    return importlib.import_module("start")
+@pytest.fixture(name="study")
+def _start(study: Any) -> Any:
+    return study("start")
 
 
 def runs(**changed: Any) -> pd.DataFrame:

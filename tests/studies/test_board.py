@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from fedbench import open_store
-from fedbench.bench.config import row_id
 from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.tuning.grid import Grid, load_grid, plan
+from fedbench.bench.tuning.grid import load_grid, plan
 
-ROOT = Path(__file__).resolve().parent.parent
+from .conftest import made
+
 METHODS = ["simclr", "byol", "rotpred"]
-
-
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that imports a study's module."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "studies"))
-    return importlib.import_module
-
-
-@pytest.fixture(scope="module")
-def row() -> Row:
-    """Return any row on the studies' data."""
-    return open_store(ROOT / "leaderboards" / "results").rows()[0]
-
-
-def made(
-    row: Row, grid: Grid, score: Callable[[Any], dict[str, Any]], **settings: Any
-) -> list[Row]:
-    """Return a made-up row for each cell, with what `score(config)` gives."""
-    rows = []
-    for cell in plan(grid, preset="laptop", environ={}, **settings):
-        config = cell.config
-        update = {
-            "row_id": row_id(config, row.dataset_revision),
-            "config_json": config.model_dump_json(),
-            "method": config.spec,
-            "alpha": config.data.alpha,
-            "seed": config.seed,
-            "status": "ok",
-            "untrained_linear_acc": 0.3,
-            **score(config),
-        }
-        rows.append(row.model_copy(update=update))
-    return rows
 
 
 def test_scores_of_rules_by_hand(study: Any) -> None:
@@ -72,14 +33,6 @@ def test_scores_of_rules_by_hand(study: Any) -> None:
     assert summed.tolist() == pytest.approx([-0.9, 0.9, 0.8, never])
     # Ranks from the worst, which is the run that diverged: loss 4, 3, 2, SEP 2, 3, 4.
     assert rules.judge("loss+sep", values).tolist() == [6.0, 6.0, 6.0, never]
-
-
-def test_letters_are_stretches_in_which_no_pair_differs(study: Any) -> None:
-    compare = study("compare")
-    p = {("a", "b"): 0.9, ("a", "c"): 0.01, ("a", "d"): 0.01, ("b", "c"): 0.3, ("b", "d"): 0.02}
-    table = pd.DataFrame({"p": {**p, ("c", "d"): 0.6}})
-    assert compare.tie_groups("abcd", table) == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
-    assert compare.tie_groups("a", table) == {"a": "a"}
 
 
 def test_all_pairs_are_tested_with_one_variance(study: Any) -> None:
@@ -111,23 +64,9 @@ def test_pooled_and_welch_tests_are_those_of_scipy(study: Any) -> None:
     assert row["p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def test_the_detectable_difference_is_found_with_probability_four_fifths(study: Any) -> None:
-    error = math.sqrt(2 / 5)  # five values each of standard deviation 1
-    difference = study("compare").detectable(error, 8.0)
-    rng = np.random.default_rng(2)
-    drawn = rng.normal(size=(2, 20_000, 5))
-    drawn[0] += difference
-    found = stats.ttest_ind(drawn[0], drawn[1], axis=1).pvalue < 0.05
-    assert found.mean() == pytest.approx(0.8, abs=0.01)  # standard error 0.003
-
-
-def test_holm_multiplies_the_smallest_by_their_number(study: Any) -> None:
-    adjusted = study("compare").holm(pd.Series([0.04, 0.01, 0.03]))
-    assert adjusted.tolist() == pytest.approx([0.06, 0.03, 0.06])
-
-
 def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> None:
     module = study("board")
+    planned = partial(plan, preset="laptop", environ={})
 
     def trial(config: Any) -> dict[str, Any]:
         rate, spec = config.client.lr, config.spec
@@ -143,7 +82,7 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
             "linear_acc": 0.4 + rate,
         }
 
-    rows = made(row, module.RATES, trial, methods=METHODS)
+    rows = made(row, planned(module.RATES, methods=METHODS), trial)
     assert {*module.trials(rows[:-1], "cifar10")["method"]} == {"simclr", "byol"}
     tried = module.trials(rows, "cifar10")
     rates = module.chosen(tried).to_dict()
@@ -161,7 +100,8 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
 
     for method, rate in rates.items():
         grid = load_grid(module.FOLDER / "board.yaml")
-        rows += made(row, grid, judged, methods=[method], set={"client.lr": rate})
+        cells = planned(grid, methods=[method], set={"client.lr": rate})
+        rows += made(row, cells, judged)
     blind = {r.row_id: Marks(("loss",)) for r in rows if (r.method, r.seed) == ("simclr", 3)}
     runs = module.judging(rows, "cifar10", rates, blind)
     assert len(runs) == 3 * 3 * 5
@@ -195,7 +135,7 @@ def test_a_rule_is_confirmed_by_its_order_and_its_regret(
             **{"objective": objective, "metrics_json": metrics},
         }
 
-    rows = made(row, load_grid(module.GRID), score)
+    rows = made(row, plan(load_grid(module.GRID), preset="laptop", environ={}), score)
     assert {*module.complete(rows[:-1])} == {"aligned", "simsiam", "featarc"}
     table, tests = module.outcome(rows)
     assert table.loc["loss", "tau"] == pytest.approx(1.0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,41 +10,12 @@ import pytest
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.tuning.grid import Grid, load_grid, plan
+from fedbench.bench.tuning.grid import load_grid, plan
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from .conftest import ROOT, made
 
-
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that imports a study's module."""
-    monkeypatch.syspath_prepend(str(DOCS / "studies"))
-    return importlib.import_module
-
-
-@pytest.fixture(scope="module")
-def row() -> Row:
-    """Return any row on the studies' data."""
-    return open_store(DOCS.parent / "leaderboards" / "results").rows()[0]
-
-
-def _rows(row: Row, grid: Grid, score: Any, **settings: Any) -> list[Row]:
-    """Return a made-up row for each cell, with what `score(config)` gives."""
-    rows = []
-    for cell in importlib.import_module("cells").planned(grid, **settings):
-        config = cell.config
-        update = {
-            "row_id": row_id(config, row.dataset_revision),
-            "config_json": config.model_dump_json(),
-            "method": config.spec,
-            "seed": config.seed,
-            "status": "ok",
-            **score(config),
-        }
-        rows.append(row.model_copy(update=update))
-    return rows
+DOCS = ROOT / "docs"
 
 
 def test_the_log_has_what_the_rows_give(study: Any) -> None:
@@ -90,11 +59,12 @@ def test_heterogeneity_is_decided_at_the_rate_with_the_highest_sep(study: Any, r
         noise = 0.001 * config.seed * (1 if config.spec == "byol" else -3)
         return {"linear_acc": 0.5 + noise - (lost if config.data.alpha == 0.1 else 0)}
 
-    rows = _rows(row, module.RATES, trial, methods=methods)
+    planned = study("cells").planned
+    rows = made(row, planned(module.RATES, methods=methods), trial)
     assert module.chosen_rates(rows[:-3]) == {}  # a rate of each is missing
     assert module.chosen_rates(rows)["byol"] == {"sep": 0.01, "objective": 0.001, "linear": 0.03}
     settings = {"methods": methods, "set": {"client.lr": 0.01}}
-    rows += _rows(row, module.COMPARISON, compared, **settings)
+    rows += made(row, planned(module.COMPARISON, **settings), compared)
     table = {line[0]: line[1:] for line in module.outcome(rows)}
     assert table["orchestra"][:5] == ["0.01", "48.7", "49.7", "49.7", "+1.00 ± 0.00"]
     assert table["byol"][4:9] == ["+6.00 ± 0.00", "refuted", "+5.00 ± 0.00", "0", "supported"]
@@ -110,7 +80,7 @@ def test_participation_compares_what_is_lost_from_end_to_end(study: Any, row: Ro
         lost = {"orchestra": 0.01, "byol": 0.04, "simclr": 0.01}[config.spec]
         return {"linear_acc": 0.5 - share * lost}
 
-    rows = _rows(row, load_grid("participation"), score)
+    rows = made(row, study("cells").planned(load_grid("participation")), score)
     table = {(line[0], line[1]): line[2:] for line in module.outcome(rows)}
     assert set(table) == {("clients a round", method) for method in module.METHODS}
     assert table["clients a round", "byol"][1:] == [
