@@ -9,7 +9,7 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.compare import Spread, _verdict, judge, spreads
+from fedbench.bench.runs.compare import Spread, judge, spreads
 from fedbench.bench.runs.execute import Origin, facts
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -72,24 +72,25 @@ def test_an_encoder_before_training_has_no_seed_to_differ_by() -> None:
     assert untrained.source == "1 % of 300 test images"
 
 
-def test_reasons() -> None:
-    bits = [Difference("linear_acc", 0.5, 0.6)]
-    near, far = (Spread("linear_acc", 0.5, 0.6, 0.04, limit, "") for limit in (0.2, 0.05))
-    exact = [*bits, Difference("partition_hash", "a", "b")]
-    loss, rounds = Difference("round 1 loss", 1.0, 2.0), Difference("rounds", 3, 4)
-    assert _verdict([], (), [], apart=False) == ("same bits", "")
-    assert _verdict(bits, (near,), ["mine"], apart=True)[0] == "different"
-    assert _verdict(bits, (near,), [], apart=False)[0] == "different"
-    assert _verdict([*bits, loss], (near,), [], apart=True)[0] == "cannot tell"  # 20 points
-    for found, spread, named in (
-        (bits, (near, far), "linear_acc"),
-        (bits, (), "spread"),
-        (exact, (near,), "partition_hash"),
-        ([loss, rounds], (near,), "rounds"),
-    ):
-        verdict, reason = _verdict(found, spread, [], apart=True)
-        assert verdict == "different"
-        assert named in reason
+@pytest.mark.parametrize(
+    ("changed", "of_rounds", "verdict", "named"),
+    [
+        ({}, [], "same bits", ""),
+        ({"linear_acc": 0.51, "platform": "a"}, [], "different", "platform"),
+        ({"linear_acc": 0.9}, [], "different", "linear_acc"),
+        ({"linear_acc": None}, [], "different", "spread"),
+        ({"linear_acc": 0.51, "partition_hash": "b"}, [], "different", "partition_hash"),
+        ({}, [Difference("rounds", 3, 4)], "different", "rounds"),
+    ],
+)
+def test_reasons(
+    changed: dict[str, Any], of_rounds: list[Difference], verdict: str, named: str
+) -> None:
+    row = row_of(linear_acc=0.5, platform="a")
+    again = row.model_copy(update={"platform": "b", **changed})
+    judged = judge(row, again, [row], 2000, of_rounds)
+    assert judged.verdict == verdict
+    assert named in judged.reason
 
 
 @pytest.mark.parametrize(

@@ -108,14 +108,6 @@ def test_unfit_runs_name_their_reason(spec: str, values: Any, reason: str) -> No
     assert reason in reason_to_run_eagerly(setup_of(spec, **values))
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    setup = setup_of("orchestra")
-    alone = train(setup, tmp_path / "alone")
-    train(setup, tmp_path / "lanes", rounds=1)
-    trainer, _ = train_in_lanes(setup, tmp_path / "lanes", 4)
-    assert_same_run(alone, trainer)
-
-
 def test_a_step_that_reads_the_client_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
