@@ -119,7 +119,9 @@ def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: P
         *({"classes": ("c", "d")}, {"shape": (4, 1, 1, 4)}, {"value": 8}),
         {"classes": ("a", "b", "no image")},
     )
-    writes = (write, in_blocks, *(partial(write, **given) for given in more))
+    changed: list[Callable[[CacheWriter], tuple[str, ...]]]
+    changed = [partial(write, **given) for given in more]
+    writes = (write, in_blocks, *changed)
     revisions = [ensure(tmp_path / str(i), "set", "1", w).revision for i, w in enumerate(writes)]
     assert revisions[0] == revisions[1] == revisions[2]
     assert len(set(revisions)) == 4
