@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,24 +14,15 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.probes import knn_accuracy
 from fedbench.bench.nn.weights import shipped_encoders
 from fedbench.bench.runs.execute import open_dataset
+from fedbench.leaderboards import encoders
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = os.environ.get("FEDBENCH_CIFAR10", "")
 NAMES = sorted(shipped_encoders())
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("encoders", ROOT / "leaderboards" / "encoders.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_list_is_that_of_the_cards(script: ModuleType) -> None:
-    assert (script.FOLDER / "README.md").read_text(encoding="utf-8") == script.table()
+def test_the_list_is_that_of_the_cards() -> None:
+    assert (encoders.FOLDER / "README.md").read_text(encoding="utf-8") == encoders.table()
 
 
 @pytest.mark.parametrize("name", NAMES)

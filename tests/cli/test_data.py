@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from fedbench.bench.data import datasets
 from fedbench.bench.data.known import REVISIONS
+from tests.bench.data.test_datasets import write_folder
 
 from .conftest import Answer
 
@@ -26,20 +25,6 @@ SMALL = {
     "evaluation.untrained": "false",
     "evaluation.objective_max_examples": 8,
 }
-
-
-def image_folder(root: Path, *, turned: bool = False) -> Path:
-    """Write 16 training and 8 test images in 2 classes; `turned` reverses the files."""
-    rng = np.random.default_rng(0)
-    for split, number in (("train", 8), ("test", 4)):
-        for name in "ab":
-            for index in range(number):
-                pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                place = number - index if turned else index
-                file = root / split / name / f"{place}.png"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels).save(file)
-    return root
 
 
 @pytest.fixture
@@ -58,8 +43,8 @@ def run(call: Call, tmp_path: Path) -> Callable[..., Answer]:
 def test_the_same_images_under_two_names_are_one_data_set(
     run: Callable[..., Answer], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = image_folder(tmp_path / "cifar100x")
-    two = image_folder(tmp_path / "snapshot123", turned=True)
+    one = write_folder(tmp_path / "cifar100x")
+    two = write_folder(tmp_path / "snapshot123", turned=True)
     first = run("simclr", one)
     assert first.code == 0, first.err
     assert not first.json["stored_before"]

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedbench.bench.config import DataConfig
-from fedbench.bench.data.partition import Partition, balanced_labels, make_partition
+from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.system.errors import DataError
-
-CIFAR10, _ = balanced_labels("balanced:50000:10")
-CIFAR100, _ = balanced_labels("balanced:50000:100")
-
-
-def config(partition: str, **fields: Any) -> DataConfig:
-    return DataConfig.model_validate({"partition": partition, **fields})
+from tests.bench.config.partitioners.test_partitioners import CIFAR10, CIFAR100, config
 
 
 def test_a_partition_is_a_read_only_value() -> None:
