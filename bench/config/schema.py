@@ -422,7 +422,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Left out are the evaluation, the name of the data set and how it is read, since its revision
     says which images, labels and given clients they are, the file that an encoder starts from, of
     which there is a hash, fields that the partitioner does not read, and privacy, precision, such a
-    start and what is trained where they are off. Rows of older versions may lack fields.
+    start and freezing where they are off. Rows of older versions may lack fields.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
