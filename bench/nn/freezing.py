@@ -67,12 +67,13 @@ def freeze_all_but(encoder: nn.Module, trainable: str) -> None:
 def units(encoder: nn.Module) -> list[list[nn.Module]]:
     """Split an encoder into the units that `last:N` counts, in order.
 
-    They are its children with parameters, those of a Sequential or ModuleList one by one. A norm
-    belongs to the unit before it, as does whatever has no parameters.
+    They are its children with parameters, those of a Sequential or ModuleList one by one. What has
+    none but those of norms belongs to the unit before it.
     """
     parts: list[list[nn.Module]] = []
     for module in _opened(encoder):
-        if not isinstance(module, _NORMS) and any(True for _ in module.parameters()):
+        layers = (layer for layer in module.modules() if not isinstance(layer, _NORMS))
+        if any(True for layer in layers for _ in layer.parameters(recurse=False)):
             parts.append([module])
         elif parts:
             parts[-1].append(module)

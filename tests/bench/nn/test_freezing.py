@@ -42,6 +42,14 @@ def test_units_are_layers_and_blocks_and_norms_belong_to_the_one_before(
         assert {name.split(".")[0] for name in trained} == {"blocks"}
 
 
+def test_a_head_that_only_norms_is_no_unit() -> None:
+    """As in ConvNeXt of timm, whose last child is a pool with a norm."""
+    head = nn.Module()
+    head.add_module("norm", nn.LayerNorm(2))
+    first, last = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert units(nn.Sequential(first, last, head)) == [[first], [last, head]]
+
+
 def test_what_stands_before_the_first_unit_is_frozen_with_it() -> None:
     stage = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]))
     net = nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 2), stage)
