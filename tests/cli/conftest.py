@@ -18,6 +18,9 @@ import pytest
 from fedbench.cli import main
 
 Env = Mapping[str, str]
+Call = Callable[..., Any]
+TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+QUICK = (*TINY, "--workers", "1", "--device", "cpu")
 
 
 class Answer(NamedTuple):
@@ -102,8 +105,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(store: Path) -> Answer:
     """Row of one `fedbench run`, started in another directory."""
-    tiny = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-    words = ["run", "simclr", *tiny, "--workers", "1", "--device", "cpu", "--json"]
+    words = ["run", "simclr", *QUICK, "--json"]
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(store.parent),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from fedbench.bench.tuning.doctor.checkup import Check
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import fedbench
@@ -12,7 +9,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import field_infos, get
 from fedbench.bench.runs.presets import preset_names
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 
 def test_every_key_has_a_meaning() -> None:

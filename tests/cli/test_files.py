@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,8 @@ from fedbench.bench.data.sources import base
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.tuning.grid import load_grid, plan
 
-Call = Callable[..., Any]
+from .conftest import Call
+
 ROOT = Path(__file__).resolve().parents[2]
 PRESET = "preset: {name}\ndescription: d\nsource: ours\nextends: demo\nvalues: {{{values}}}\n"
 LR = "client.lr: {value: 0.01, from: ours}"

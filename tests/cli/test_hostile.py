@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.terminal.console import note
 from fedbench.bench.terminal.tables import show_table
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 
 def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:

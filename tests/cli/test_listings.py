@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-
-Call = Callable[..., Any]
+from .conftest import TINY, Call
 
 
 def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import PluginError
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 METHOD = '''
 from fedbench.bench.method.registry import register

@@ -7,17 +7,12 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-QUICK = (*TINY, "--workers", "1", "--device", "cpu")
-
-Call = Callable[..., Any]
+from .conftest import QUICK, Call
 
 
 def test_help_is_quick_to_import() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from tests.specs import flip
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 
 def put(store: Path, row: Row) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ import pytest
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.cli import main
 
-TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-QUICK = (*TINY, "--workers", "1", "--device", "cpu")
-
-Call = Callable[..., Any]
+from .conftest import QUICK, Call
 
 
 def test_run_keeps_the_contract_of_its_json(finished: Any, store: Path) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Call = Callable[..., Any]
+from .conftest import Call
 
 
 @pytest.mark.slow

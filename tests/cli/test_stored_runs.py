@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 
-Call = Callable[..., Any]
+from .conftest import Call
+
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
 
