@@ -141,7 +141,9 @@ def _of_timm(timm: Any, name: str, image_shape: ImageShape) -> tuple[nn.Module, 
     net = _sized(make, img_size=tuple(size))
     patch = getattr(getattr(net, "patch_embed", None), "patch_size", None)
     if isinstance(patch, tuple) and any(n % p for n, p in zip(size, patch, strict=True)):
-        raise ValueError("its patches of {}x{} do not divide them".format(*patch))
+        raise ValueError(
+            "its patches of {}x{} do not divide them; set data.image_size".format(*patch)
+        )
     classifier = getattr(net, "pretrained_cfg", {}).get("classifier") or ()
     return net, [classifier] if isinstance(classifier, str) else [*classifier]
 

@@ -55,10 +55,9 @@ def freeze_all_but(encoder: nn.Module, trainable: str) -> None:
     parts, (kind, _, number) = units(encoder), trainable.partition(":")
     kept = int(number) if kind == "last" else 0
     if kept and kept >= len(parts):
-        has = f"{len(parts)} unit{'' if len(parts) == 1 else 's'}"
         raise ConfigError(
-            f"model.trainable: the encoder has {has}, and last:N trains fewer (got {trainable});"
-            " all trains everything"
+            f"model.trainable: the encoder has {len(parts)} layers or blocks, and last:N"
+            f" trains fewer (got {trainable}); all trains everything"
         )
     trained = {m for unit in parts[len(parts) - kept :] for part in unit for m in part.modules()}
     freeze(module for module in encoder.modules() if module not in trained)

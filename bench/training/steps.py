@@ -107,6 +107,8 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
         name = "client.local_epochs" if rounds else "federation.num_rounds"
         return (f"{name}=0: nothing is trained, and every metric is of the encoder at its start",)
     lines = [method.without_effect(config)]
+    if config.model.trainable == "heads":
+        lines.append("model.trainable=heads: probes measure the encoder, which stays at its start")
     largest = int(_images(config, method, partition_of(dataset, config)).max())
     if batch > largest and config.client.keep_last_batch:
         lines.append(

@@ -108,7 +108,7 @@ def test_a_run_that_would_train_nothing_is_refused_and_writes_nothing(tmp_path: 
     net = Net({"encoder": setup.make_net()["encoder"]})
     with pytest.raises(ConfigError, match=r"model\.trainable=heads"):
         setup.layout(net)
-    with pytest.raises(ConfigError, match="4 units"):
+    with pytest.raises(ConfigError, match="4 layers"):
         run(tiny_config("simclr", model__trainable="last:4"), store=tmp_path / "store")
     with pytest.raises(ConfigError, match="fedprox"):
         run(tiny_config("pfedae+fedprox"), store=tmp_path / "store")
