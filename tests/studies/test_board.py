@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -62,6 +64,23 @@ def test_pooled_and_welch_tests_are_those_of_scipy(study: Any) -> None:
     row = compare({"a": a, "b": b}, "a").loc["b"]
     assert row["test"] == "Welch"
     assert row["p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def test_letters_are_stretches_in_which_no_pair_differs(study: Any) -> None:
+    compare = study("compare")
+    p = {("a", "b"): 0.9, ("a", "c"): 0.01, ("a", "d"): 0.01, ("b", "c"): 0.3, ("b", "d"): 0.02}
+    table = pd.DataFrame({"p": {**p, ("c", "d"): 0.6}})
+    assert compare.tie_groups("abcd", table) == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
+
+
+def test_the_detectable_difference_is_found_with_probability_four_fifths(study: Any) -> None:
+    error = math.sqrt(2 / 5)  # five values each of standard deviation 1
+    difference = study("compare").detectable(error, 8.0)
+    rng = np.random.default_rng(2)
+    drawn = rng.normal(size=(2, 20_000, 5))
+    drawn[0] += difference
+    found = stats.ttest_ind(drawn[0], drawn[1], axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.01)  # standard error 0.003
 
 
 def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> None:
