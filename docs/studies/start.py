@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from compare import LEVEL, detectable, holm  # the modules beside this one
-from long_training import show, stored
+from long_training import show
 from scipy import stats
+
+from fedbench import open_store
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "start"
 METHODS = ("simclr", "byol", "orchestra", "aligned")
@@ -38,15 +40,12 @@ def read(store: Path, starts: dict[str, str]) -> pd.DataFrame:
         store: folder of results.
         starts: SHA-256 of a file -> name of the start.
     """
-    rows = stored(store)
+    rows = open_store(store).frame()
     federated = rows["preset"].eq("start") & rows["num_clients"].gt(1)  # the starts have one client
     rows = rows[federated].reset_index(drop=True)
     settings = pd.json_normalize([json.loads(text) for text in rows["config_json"]])
     settings = settings.reindex(columns=["client.lr", "model.weights_sha256", "model.trainable"])
-    metrics = pd.DataFrame([json.loads(text or "{}") for text in rows["metrics_json"]])
-    extra = [name for name in metrics if name not in rows]
-    runs = rows.join(settings).join(metrics[extra])
-    runs = runs.rename(columns={"client.lr": "rate", "method": "spec"})
+    runs = rows.join(settings).rename(columns={"client.lr": "rate", "method": "spec"})
     runs["start"] = runs["model.weights_sha256"].map(starts).fillna("random")
     runs["method"] = runs["spec"].str.split("+").str[0]
     heads = runs["model.trainable"].eq("heads")
