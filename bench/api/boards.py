@@ -77,7 +77,7 @@ def leaderboard(
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
-        marks=marks(store, frame.itertuples()),
+        marks=marks(store, frame[["row_id", "status", "finished_at"]].itertuples()),
         reproduced=people,
     )
     problems = (*store.problems(), *unreadable)

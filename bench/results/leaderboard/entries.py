@@ -170,7 +170,9 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     rows["value"] = metric_values(rows, metric)
     marks, studies = beside.get("marks", {}), beside.get("studies", {})
     first = rows.drop_duplicates("at").set_index("at")
-    ended = rows[rows.status != "error"]
+    texts = {"task", "evaluation", "hyperparameters"}  # long, and known of `rows` and `first`
+    short = rows[[name for name in rows if not name.endswith("_json") and name not in texts]]
+    ended = short[rows.status != "error"]
     ends = ended.drop_duplicates("slot")
     # Seeds that did not fail or diverge; of each the row of the metric, or one that lacks it.
     ok = ended[(ended.status == "ok") & ended.slot.isin(ends.slot[ends.status == "ok"])]

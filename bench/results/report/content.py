@@ -148,7 +148,7 @@ def content(
     Labels of clients are read from the data caches in `data_dir`; None = the usual folder.
     """
     curves, unreadable = load_curves(store, frame)
-    marked = marks(store, frame.itertuples())
+    marked = marks(store, frame[["row_id", "status", "finished_at"]].itertuples())
     geometry, torn = geometries(store, frame.file)
     views = studies(store)
     by_client, not_known = partitions(store, frame, data_dir)

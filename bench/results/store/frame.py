@@ -82,11 +82,11 @@ def lines(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 class Frame:
-    """The table of a store, in `file`; `problems` has a line for every row that is unreadable."""
+    """The table of a store, in `file`."""
 
     def __init__(self, root: Path) -> None:
         self.file, self._folder = root / "leaderboard.parquet", root / "rows"
-        self.problems: list[str] = []
+        self._problems: list[str] = []
         self._table: pa.Table | None = None
         self._mark: Mark | None = None  # of the file when it was read or written
         self._is_new = False  # the file lacks what the table has
@@ -100,12 +100,21 @@ class Frame:
             self._rows = decode_table(table.select(ROW_SCHEMA.names), Row)
         return [*self._rows]
 
-    def frame(self) -> pd.DataFrame:
-        """Return the readable rows as a frame, which must not be changed."""
+    def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
+        """Return the readable rows as a frame, which must not be changed; `write` may fail."""
         table = self._up_to_date()
+        if self._is_new:
+            with suppress(StoreError):
+                self.save(write)
+            table = self._table
         if self._frame is None:
             self._frame = table.to_pandas()
         return self._frame
+
+    def problems(self) -> list[str]:
+        """Return a line for every row that is unreadable."""
+        self._up_to_date()
+        return self._problems
 
     def save(self, write: Callable[[Path, bytes], None]) -> bool:
         """Bring the file up to date with `write`; return False if there are no rows."""
@@ -129,7 +138,7 @@ class Frame:
         there = {*kept.column("file").to_pylist()}
         new = load_all([path for path in paths if path.stem not in there], Row)
         rows = {path.stem: row for path, row in new.items() if isinstance(row, Row)}
-        self.problems = [text for text in new.values() if isinstance(text, str)]
+        self._problems = [text for text in new.values() if isinstance(text, str)]
         if rows or not all(whole):
             added = _table([*rows.values()], [(name, *marks.get(name, (0, 0))) for name in rows])
             known = _sorted(pa.concat_tables([kept, added], promote_options="default"))

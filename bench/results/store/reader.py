@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -37,7 +38,7 @@ def list_folder(folder: Path) -> list[Path]:
         StoreError: when it is a file or may not be read.
     """
     try:
-        return sorted(folder.iterdir())
+        return sorted(folder.iterdir(), key=attrgetter("name"))
     except FileNotFoundError:
         return []
     except OSError as cause:

@@ -132,9 +132,7 @@ class Store:
         It has the columns of `Row` and `frame.FURTHER`, and one for every further metric, and is
         kept for the next time, if the store may be written to.
         """
-        with suppress(StoreError):
-            self._all.save(atomic_write_bytes)
-        return self._all.frame()
+        return self._all.frame(atomic_write_bytes)
 
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
@@ -199,8 +197,7 @@ class Store:
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
-        self._all.rows()
-        loaded: list[Any] = [*self._all.problems]
+        loaded: list[Any] = [*self._all.problems()]
         for study_id in self.studies():
             loaded += load_all(tables_in(self._study_dir(study_id)), Trial).values()
             try:
