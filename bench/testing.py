@@ -237,21 +237,20 @@ class MethodContract:
 
     def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
         """A run that pauses is at its pause, and ends, where one that never pauses is."""
-        for optimizer in ("average", "adam"):
-            values: dict[str, Any] = {
-                "server__optimizer": optimizer,
-                "federation__participation": 0.5,
-                "federation__num_rounds": 4,
-            }
-            setup = self._setup(**values)
-            passed: list[Tensor] = []
-            whole = train(setup, tmp_path / optimizer / "whole", passed=passed)
-            folder = tmp_path / optimizer / "cut"
-            paused = train(setup, folder, rounds=2)
-            assert torch.equal(all_tensors(paused), passed[paused.rounds_done - 1])
-            resumed = train(self._setup(**values), folder)
-            assert resumed.resumes == 1
-            assert_same_run(whole, resumed)
+        values: dict[str, Any] = {
+            "server__optimizer": "adam",  # with a state of its own, which averaging lacks
+            "federation__participation": 0.5,
+            "federation__num_rounds": 4,
+        }
+        setup = self._setup(**values)
+        passed: list[Tensor] = []
+        whole = train(setup, tmp_path / "whole", passed=passed)
+        folder = tmp_path / "cut"
+        paused = train(setup, folder, rounds=2)
+        assert torch.equal(all_tensors(paused), passed[paused.rounds_done - 1])
+        resumed = train(self._setup(**values), folder)
+        assert resumed.resumes == 1
+        assert_same_run(whole, resumed)
 
     def test_fields_are_checked_and_survive_a_round_trip(self) -> None:
         """Fields survive a round trip through JSON; bad names and values are refused by name."""
@@ -304,7 +303,6 @@ class MethodContract:
             model__norm="batch",
             client__batch_size=8,
             client__keep_last_batch=True,
-            client__local_epochs=2,
         )
         alone = train(setup, tmp_path / "alone")
         assert_same_run(alone, train(setup, tmp_path / "lanes", lanes=3))

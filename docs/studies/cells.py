@@ -46,9 +46,9 @@ def ran(
         (method, value of each axis in the grid's order, seed) -> row.
     """
     by_id = {row.row_id: row for row in rows}
-    found = {}
+    found, cells = {}, planned(grid, **settings)
     for revision in {row.dataset_revision for row in rows}:
-        for cell in planned(grid, **settings):
+        for cell in cells:
             row = by_id.get(row_id(cell.config, revision))
             if row is not None:
                 found[row.method, *cell.axes.values(), row.seed] = row

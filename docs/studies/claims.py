@@ -10,6 +10,7 @@ import argparse
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,17 @@ def _verification(source: str, published: Sequence[float]) -> list[Test]:
     ]
 
 
+@cache
+def selection_cells() -> dict[tuple[str, float], list[list[Row]]]:
+    """Return the rows of the study of selection, by method and alpha."""
+    return selection.cells(open_store(selection.STORE).rows())
+
+
 def figure_4(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return the correlation of objective and k-NN accuracy over the runs of each cell."""
     del rows  # those of the study of selection
     lines, means = [], []
-    for (method, alpha), table in selection.cells(open_store(selection.STORE).rows()).items():
+    for (method, alpha), table in selection_cells().items():
         runs = [row for entry in table for row in entry if row.status == "ok"]
         pairs = np.array([(row.objective, row.knn_acc) for row in runs], dtype=float)  # (n, 2)
         before = np.mean([row.untrained_knn_acc for row in runs])
@@ -143,7 +150,7 @@ def figure_4(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 def matched(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return what skew costs at matched configurations of the study of selection."""
     del rows
-    found = selection.cells(open_store(selection.STORE).rows())
+    found = selection_cells()
     lost = {}
     for method in selection.OWN:
         rates = [each.get("client.lr", 0.0) for each in selection.configurations(method)]

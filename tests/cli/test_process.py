@@ -29,14 +29,9 @@ def test_help_is_quick_to_import() -> None:
     assert "Example: fedbench run" in done.stdout
 
 
-def test_what_reads_the_store_does_not_load_torch(call: Call) -> None:
-    """All in one process, on the rows of the repository: it is a test of imports, not of views."""
-    store = str(Path(__file__).resolve().parents[2] / "leaderboards" / "results")
-    commands = [
-        ["leaderboard", "--store", store],
-        ["studies", "--store", store],
-        ["runs", "--store", store],
-    ]
+def test_what_reads_the_store_does_not_load_torch(copy: Path, call: Call) -> None:
+    """All in one process: it is a test of imports, not of views."""
+    commands = [[name, "--store", str(copy)] for name in ("leaderboard", "studies", "runs")]
     # The first reading of a store derives marks from curves, for which it needs the methods.
     assert call(*commands[0]).code == 0
     code = (

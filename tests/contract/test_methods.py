@@ -42,6 +42,10 @@ class TestEveryAddOn(MethodContract):
         self.fields = {"client__lr": 0.001} if self.spec == "simclr+lora" else {}
 
     @pytest.mark.extended
+    def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
+        super().test_hidden_labels_change_nothing(tmp_path)
+
+    @pytest.mark.extended
     def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
         super().test_lanes_change_no_bits(tmp_path)
 

@@ -99,6 +99,7 @@ def test_the_releases_anchor_needs_equal_widths() -> None:
         method.build(setup.backbone, setup.spec)
 
 
+@pytest.mark.extended
 class TestCleanAnchor(MethodContract):
     """Contract for the release's anchor with its third view."""
 

@@ -33,6 +33,7 @@ def one_batch(x: torch.Tensor) -> Batch:
     return Batch((x,), torch.full((len(x),), -1))
 
 
+@pytest.mark.extended
 class TestTransformer(MethodContract):
     spec = "mim"
     fields = {"model__backbone": "vit-5", "model__width": 12}  # noqa: RUF012

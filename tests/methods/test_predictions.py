@@ -126,6 +126,7 @@ class TestStateful(MethodContract):
     fields: Mapping[str, Any] = MappingProxyType(STATEFUL)
 
 
+@pytest.mark.extended
 class TestReinit(MethodContract):
     """Contract for a target that lives for one round."""
 

@@ -26,11 +26,12 @@ from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
+from tests.specs import extended
 
 METHODS = [spec for spec in registry.specs() if "+" not in spec]
 SSL = [
-    *("simclr", "byol", "simsiam", "spectral", "orchestra", "rotpred", "featarc", "aligned", "ssd"),
-    *("fedx", "fedsc", "lejepa", "mim"),
+    *("simsiam", "spectral", "rotpred", "featarc", "aligned", "ssd", "fedx", "fedsc", "lejepa"),
+    "mim",
 ]
 CPU = torch.device("cpu")
 
@@ -52,7 +53,8 @@ def start_of(setup: Setup) -> dict[str, Tensor]:
     [
         *((spec, "heads") for spec in METHODS),
         *((spec, "last:1") for spec in ("byol", "pfedae", "simclr")),
-        *((f"{spec}+lora", "all") for spec in (*SSL, "pfedae")),
+        *((f"{spec}+lora", "all") for spec in ("byol", "orchestra", "pfedae", "simclr")),
+        *extended([(f"{spec}+lora", "all") for spec in SSL], bool),
         *((f"simclr+{addon}", "heads") for addon in ("fedprox", "scaffold", "l-dawa", "uv")),
         ("simclr+feddecorr", "last:2"),
         ("simclr+fedu2", "heads"),

@@ -201,9 +201,13 @@ def stored(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "values"), [("simclr", {}), ("pfedae", {}), ("byol", {"method__target": "personal"})]
+    ("spec", "values", "stop", "saved"),
+    [
+        ("simclr", {}, 2, []),
+        ("pfedae", {}, 4, [3]),
+        ("byol", {"method__target": "personal"}, 6, [3, 5]),
+    ],
 )
-@pytest.mark.parametrize(("stop", "saved"), [(2, []), (4, [3]), (6, [3, 5])])
 def test_a_run_broken_off_between_checkpoints_ends_with_the_same_bits(
     tmp_path: Path, clock: Clock, spec: str, values: dict[str, str], stop: int, saved: list[int]
 ) -> None:
