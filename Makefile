@@ -25,13 +25,14 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 	$(BIN)/fedbench sweep --grid heterogeneity --methods simclr,supervised --seeds 0,1,2
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
-# Three processes share the files of tests, in the order of tests/conftest.py.
+# Three processes share the files of tests, in the order of tests/conftest.py, beside mypy.
 test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/mypy & types=$$!; \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
+	  tests=$$?; wait $$types && exit $$tests
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)

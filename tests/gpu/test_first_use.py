@@ -32,6 +32,7 @@ from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
 from fedbench.bench.tuning.doctor import checkup as doctor
 from fedbench.bench.tuning.doctor import first_runs
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
+from tests.specs import extended
 
 SMALL: dict[str, Any] = {
     "model__norm": "batch",
@@ -121,7 +122,7 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
 
 
 # An add-on trains a row of its own; a step of orchestra fills the client's memory.
-@pytest.mark.parametrize("spec", ["simclr", "simclr+uv", "orchestra"])
+@pytest.mark.parametrize("spec", extended(["simclr+uv", "orchestra", "simclr"], "simclr".__eq__))
 def test_what_is_right_stays_and_nothing_is_said(
     spec: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
