@@ -30,9 +30,9 @@ test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	@$(BIN)/mypy & types=$$!; \
+	@$(BIN)/mypy > /dev/null & types=$$!; \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
-	  tests=$$?; wait $$types && exit $$tests
+	  tests=$$?; { wait $$types || $(BIN)/mypy; } && exit $$tests
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)

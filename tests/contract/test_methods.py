@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from fedbench.bench.testing import (
     train,
 )
 from fedbench.bench.tuning.space import load_space
+from tests.gpu.fake_gpu import without_onednn
 from tests.specs import OTHERS, REFUSED, SPECS
+
+
+@pytest.fixture(autouse=True)
+def _quick_convolutions() -> Iterator[None]:
+    """Tiny ones take less time without oneDNN, with which other tests train."""
+    with without_onednn():
+        yield
 
 
 class TestEveryMethod(MethodContract):

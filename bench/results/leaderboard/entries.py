@@ -33,6 +33,7 @@ from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import PUBLISHED, published_number
 from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
 from fedbench.bench.results.store.frame import lines, plain
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import KEYS
 from fedbench.bench.system.identity import canonical_json, content_id
 
@@ -170,9 +171,9 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     rows["value"] = metric_values(rows, metric)
     marks, studies = beside.get("marks", {}), beside.get("studies", {})
     first = rows.drop_duplicates("at").set_index("at")
-    texts = {"task", "evaluation", "hyperparameters"}  # long, and known of `rows` and `first`
-    short = rows[[name for name in rows if not name.endswith("_json") and name not in texts]]
-    ended = short[rows.status != "error"]
+    texts = ["task", "evaluation", "hyperparameters"]  # long, and known of `rows` and `first`
+    texts += [name for name in Row.model_fields if name.endswith("_json")]
+    ended = rows.drop(columns=texts)[rows.status != "error"]
     ends = ended.drop_duplicates("slot")
     # Seeds that did not fail or diverge; of each the row of the metric, or one that lacks it.
     ok = ended[(ended.status == "ok") & ended.slot.isin(ends.slot[ends.status == "ok"])]
