@@ -122,7 +122,9 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
 
 
 # An add-on trains a row of its own; a step of orchestra fills the client's memory.
-@pytest.mark.parametrize("spec", extended(["simclr+uv", "orchestra", "simclr"], "simclr".__eq__))
+@pytest.mark.parametrize(
+    "spec", extended(["simclr+uv", "orchestra", "simclr"], {"orchestra", "simclr"}.__contains__)
+)
 def test_what_is_right_stays_and_nothing_is_said(
     spec: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -134,7 +134,9 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
     assert there == pytest.approx(here, abs=0.05, nan_ok=True)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    "spec", extended(SPECS, lambda spec: "+" in spec and spec not in {*WAITS, "simclr+uv"})
+)
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
     setup, waits, signatures = setup_of(spec), 0, []

@@ -48,7 +48,7 @@ def test_honest_results_are_compared_with_the_board(
     assert "No rank has changed" in comment
 
 
-@pytest.mark.slow
+@pytest.mark.extended  # test_forgeries has each check without the script
 def test_a_forged_row_is_refused(honest: tuple[Entry, ...], tmp_path: Path) -> None:
     forge, _, named = FORGERIES["an accuracy of 150 % after a round"]
     base = store(tmp_path / "base", honest[2])

@@ -121,7 +121,6 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[st
 @pytest.mark.parametrize(
     ("spec", "values", "participation", "state", "damaged"),
     [
-        ("pfedae", {}, 0.5, "between rounds", "client"),
         ("pfedae", {}, 0.5, "between rounds", "both"),
         ("pfedae", {}, 1.0, "in a round", "client"),
         ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
