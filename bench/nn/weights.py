@@ -107,11 +107,17 @@ def read_weights(config: ModelConfig) -> Weights:
 def _read(path: Path, changed: int, size: int) -> Weights:
     data = path.read_bytes()
     try:
+        checked = has_checksum(data)
+    except ValueError as err:
+        raise DataError(
+            f"model.weights: {str(path)!r} is torn or altered: {err}; copy or export it again"
+        ) from err
+    try:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         entry = header.get("__metadata__", {}).get("fedbench")
         model = None
-        if entry is not None and has_checksum(data):
+        if entry is not None and checked:
             card = json.loads(entry)["values"]["card"]
             model = ModelConfig.model_validate(card["model"])
     except (SafetensorError, KeyError, TypeError, ValueError) as err:

@@ -39,7 +39,7 @@ class Listing:
         shown = [
             {"run_id": row.row_id}
             | row.model_dump(mode="json", include=_SHOWN)
-            | {"at_chance": list(mark.at_chance), "code": row.code}
+            | {"start": row.start, "at_chance": list(mark.at_chance), "code": row.code}
             for row, mark in zip(self.rows, self.marks, strict=True)
         ]
         return {"total": self.total, "runs": shown}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.evaluation.metrics import main_metrics
+from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
 from fedbench.bench.evaluation.shrinkage import shrinkage
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
 from fedbench.bench.terminal.show_results import show_reproduction
@@ -26,8 +26,8 @@ _BEFORE = "untrained_"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
-    *("run_id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
-    *("seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "code"),
+    *("run_id", "method", "preset", "start", "dataset", "partition", "alpha", "num_clients"),
+    *("num_rounds", "seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "code"),
     "finished_at",
 )
 _PROVENANCE = (
@@ -61,7 +61,9 @@ def show_result(result: RunResult) -> None:
     """Print the result of a run: objective, accuracies, cost, privacy."""
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
     metrics = result.row.metrics
-    shown = [name for main in main_metrics(metrics) for name in (main, _BEFORE + main)]
+    further = [n for n in metrics if n.startswith("transfer_") and is_accuracy(n)]
+    elsewhere = [n for n in further if not n.endswith("_train_acc")]
+    shown = [name for n in (*main_metrics(metrics), *elsewhere) for name in (n, _BEFORE + n)]
     _show_metrics({name: metrics[name] for name in shown if name in metrics})
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
@@ -124,7 +126,11 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
-        {"run_id": row.row_id[:8], "at_chance": marks.at_chance, "code": row.code, **dict(row)}
+        {
+            **dict(row),
+            **{"run_id": row.row_id[:8], "start": (row.start or "")[:8]},
+            **{"at_chance": marks.at_chance, "code": row.code},
+        }
         for row, marks in zip(listing.rows, listing.marks, strict=True)
     ]
     if not records:

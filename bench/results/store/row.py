@@ -238,6 +238,12 @@ class Row(Record):
         return dict(json.loads(self.config_json).get("code", {}))
 
     @property
+    def start(self) -> str | None:
+        """SHA-256 of the file that the encoder starts from; None = random init."""
+        found: str | None = json.loads(self.config_json).get("model", {}).get("weights_sha256")
+        return found
+
+    @property
     def config(self) -> RunConfig:
         """The configuration of the run.
 

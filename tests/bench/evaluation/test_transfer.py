@@ -15,6 +15,7 @@ from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.evaluation.probes import Splits
 from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.terminal.show_runs import show_result
 from fedbench.bench.testing import tiny_config, tiny_setup
 
 SMALL = {
@@ -37,7 +38,9 @@ def saved(path: Path, shape: tuple[int, ...], count: int = 40) -> str:
     return f"npz:{path}"
 
 
-def test_on_the_runs_own_data_they_are_the_runs_own(tmp_path: Path) -> None:
+def test_on_the_runs_own_data_they_are_the_runs_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = saved(tmp_path / "shades.npz", (12, 12))
     values = {**SMALL, "evaluation.transfer": [other, "digits"]}
     result = fedbench.run("simclr", set=values, workers=1, store=tmp_path / "store")
@@ -46,6 +49,11 @@ def test_on_the_runs_own_data_they_are_the_runs_own(tmp_path: Path) -> None:
         assert metrics[f"transfer_digits_{name}"] == metrics[name]
         assert metrics[f"untrained_transfer_digits_{name}"] == metrics[f"untrained_{name}"]
     assert metrics["transfer_npz_shades_npz_linear_acc"] > 0.9  # bright or dark is easy to see
+    show_result(result)
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    probes = {"knn_acc", "linear_acc", *(f"few_shot_{shots}_acc" for shots in (1, 5, 10))}
+    prefix = "transfer_digits_"
+    assert {name[len(prefix) :] for name in shown if name.startswith(prefix)} == probes
 
 
 def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:

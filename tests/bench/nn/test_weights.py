@@ -149,6 +149,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             started(tmp_path / name)
         assert "model.weights" in str(caught.value)
         assert "\n" not in str(caught.value)
+        assert ("torn or altered" in str(caught.value)) == (name in ("altered", "torn"))
     with pytest.raises(UnknownNameError, match="'simclr@laptop'"):
         started("simcrl@laptop")
 

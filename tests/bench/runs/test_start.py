@@ -14,6 +14,7 @@ from fedbench.bench.config import RunConfig, config_id, row_id, training_id
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
 from fedbench.bench.results.leaderboard.published import published_number
+from fedbench.bench.results.listing import runs
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import export_encoder, load_encoder
 from fedbench.bench.runs.fields import with_weights
@@ -130,6 +131,8 @@ def test_starts_have_classes_of_their_own(start: Path, tmp_path: Path) -> None:
     for row in rows[1:]:
         assert any(str(row.config.model.weights_sha256)[:8] in text for text in texts)
     assert sum("start" in text for text in texts) == 2
+    files = {record["start"] for record in runs(store).as_dict()["runs"]}
+    assert files == {None, *(row.config.model.weights_sha256 for row in rows[1:])}
 
 
 def test_a_file_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
