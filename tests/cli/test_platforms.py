@@ -17,7 +17,7 @@ import fedbench
 from fedbench.bench.results.store.store import Store, replica_key
 
 pytestmark = [
-    pytest.mark.slow,  # two processes that train
+    pytest.mark.extended,  # two processes that train
     pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86"),
 ]
 CAPPED = {

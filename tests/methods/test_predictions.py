@@ -176,6 +176,7 @@ def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
         assert same == (slot.name.startswith(("predictor", "initial_predictor")))
 
 
+@pytest.mark.extended
 class TestFedEMA(MethodContract):
     """Contract for the rule with the largest memory."""
 
