@@ -25,12 +25,13 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 	$(BIN)/fedbench sweep --grid heterogeneity --methods simclr,supervised --seeds 0,1,2
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
-# Three processes share the files of tests, in the order of tests/conftest.py, beside mypy.
+# Three processes share the files of tests, in the order of tests/conftest.py. Beside them mypy is
+# silent; if it fails, it runs again, from its cache, to print why.
 test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	@$(BIN)/mypy > /dev/null & types=$$!; \
+	@$(BIN)/mypy > /dev/null & types=$$!; trap "kill $$types; exit 130" INT TERM; \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; { wait $$types || $(BIN)/mypy; } && exit $$tests
 

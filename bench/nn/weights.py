@@ -80,8 +80,8 @@ def read_weights(config: ModelConfig) -> Weights:
     """Read the file that a model starts from; the last two are remembered.
 
     Raises:
-        DataError: if it cannot be read, is no safetensors file, has a number that is not finite, or
-            is not the file of `weights_sha256`.
+        DataError: if it cannot be read, is torn or altered, is no safetensors file, has a number
+            that is not finite, or is not the file of `weights_sha256`.
         UnknownNameError: if no encoder of this name comes with fedbench.
     """
     path, wanted = encoder_file(config.weights or ""), config.weights_sha256

@@ -61,8 +61,8 @@ def show_result(result: RunResult) -> None:
     """Print the result of a run: objective, accuracies, cost, privacy."""
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
     metrics = result.row.metrics
-    further = [n for n in metrics if n.startswith("transfer_") and is_accuracy(n)]
-    elsewhere = [n for n in further if not n.endswith("_train_acc")]
+    further = [n for n in metrics if is_accuracy(n) and not n.endswith("_train_acc")]
+    elsewhere = [n for n in further if n.startswith("transfer_")]
     shown = [name for n in (*main_metrics(metrics), *elsewhere) for name in (n, _BEFORE + n)]
     _show_metrics({name: metrics[name] for name in shown if name in metrics})
     record = result.as_dict()
@@ -127,9 +127,11 @@ def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
         {
+            "run_id": row.row_id[:8],
+            "start": (row.start or "")[:8],
+            "at_chance": marks.at_chance,
+            "code": row.code,
             **dict(row),
-            **{"run_id": row.row_id[:8], "start": (row.start or "")[:8]},
-            **{"at_chance": marks.at_chance, "code": row.code},
         }
         for row, marks in zip(listing.rows, listing.marks, strict=True)
     ]

@@ -26,8 +26,9 @@ from scipy import stats
 from fedbench import open_store
 from fedbench.bench.config import row_id
 from fedbench.bench.method import registry
+from fedbench.bench.results.store.released import CURVE, read_checked
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import ROW_SCHEMA, decode_table, read_table
+from fedbench.bench.results.store.schema import UNPACKED_BOARD, decode_table, read_table
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import resolve
 
@@ -128,8 +129,8 @@ def _verification(source: str, published: Sequence[float]) -> list[Test]:
 @cache
 def selection_cells() -> dict[tuple[str, float], list[list[Row]]]:
     """Return the rows of the study of selection, by method and alpha."""
-    table = read_table(selection.STORE.read_bytes())  # without its curves, which no claim needs
-    return selection.cells(decode_table(table.select(ROW_SCHEMA.names), Row))
+    table = read_table(read_checked(str(selection.STORE)), UNPACKED_BOARD)
+    return selection.cells(decode_table(table.drop_columns([CURVE]), Row))
 
 
 def figure_4(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:

@@ -25,13 +25,14 @@ from tests.gpu.fake_gpu import without_onednn
 from tests.specs import OTHERS, REFUSED, SPECS
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _quick_convolutions() -> Iterator[None]:
-    """Tiny ones take less time without oneDNN, with which other tests train."""
+    """Train tiny nets without oneDNN, which is slower for them; other tests use it."""
     with without_onednn():
         yield
 
 
+@pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it."""
 
@@ -40,6 +41,7 @@ class TestEveryMethod(MethodContract):
         self.spec = request.param
 
 
+@pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryAddOn(MethodContract):
     """Contract of every add-on, on a method; what takes long is for the extended run."""
 
@@ -117,7 +119,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if "+" not in spec])
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
-    """The result is finite, with weights in float32; that it repeats is tested in lanes."""
+    """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
     setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
@@ -144,14 +146,15 @@ def test_common_dimensions_have_one_range() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields"),
     [
+        ("simclr+uv", {"method__uv__uv_on": "unlabelled", "data__label_fraction": 0.5}),
         ("semifed+uv", {"method__threshold": 0.0}),
         ("cbafed+uv", {"method__base_threshold": 0.0, "method__warmup_rounds": 0}),
     ],
 )
-def test_pseudo_labels_are_made_without_the_hidden_labels(
+def test_what_tells_images_apart_by_labels_sees_no_hidden_one(
     spec: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
-    """These thresholds let a tiny run train on guesses; the usual ones leave it none."""
+    """A tiny run trains on guesses under these thresholds; `uv` sees which labels are hidden."""
     contract = MethodContract()
     contract.spec, contract.fields = spec, fields
     contract.test_hidden_labels_change_nothing(tmp_path)

@@ -171,7 +171,7 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     rows["value"] = metric_values(rows, metric)
     marks, studies = beside.get("marks", {}), beside.get("studies", {})
     first = rows.drop_duplicates("at").set_index("at")
-    texts = ["task", "evaluation", "hyperparameters"]  # long, and known of `rows` and `first`
+    texts = ["task", "evaluation", "hyperparameters"]  # long; only `rows` and `first` are asked
     texts += [name for name in Row.model_fields if name.endswith("_json")]
     ended = rows.drop(columns=texts)[rows.status != "error"]
     ends = ended.drop_duplicates("slot")

@@ -101,7 +101,10 @@ class Frame:
         return [*self._rows]
 
     def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
-        """Return the readable rows as a frame, which must not be changed; `write` may fail."""
+        """Return the readable rows as a frame, which must not be changed.
+
+        The file is brought up to date with `write`, if that works.
+        """
         table = self._up_to_date()
         if self._is_new:
             with suppress(StoreError):

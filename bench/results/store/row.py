@@ -240,8 +240,8 @@ class Row(Record):
     @property
     def start(self) -> str | None:
         """SHA-256 of the file that the encoder starts from; None = random init."""
-        found: str | None = json.loads(self.config_json).get("model", {}).get("weights_sha256")
-        return found
+        model: dict[str, str | None] = json.loads(self.config_json).get("model", {})
+        return model.get("weights_sha256")
 
     @property
     def config(self) -> RunConfig:

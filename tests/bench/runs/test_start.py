@@ -20,6 +20,7 @@ from fedbench.bench.runs.export import export_encoder, load_encoder
 from fedbench.bench.runs.fields import with_weights
 from fedbench.bench.runs.run import canonical, reproduce, run
 from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.terminal.show_runs import show_listing
 from fedbench.bench.testing import tiny_config, tiny_setup
 
 
@@ -115,7 +116,9 @@ def test_the_start_is_measured_as_it_is_given(start: Path, tmp_path: Path) -> No
         assert metrics[name] == metrics[f"untrained_{name}"]
 
 
-def test_starts_have_classes_of_their_own(start: Path, tmp_path: Path) -> None:
+def test_starts_have_classes_of_their_own(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store(tmp_path / "store")
     zero: dict[str, Any] = {"federation__num_rounds": 0, "evaluation__untrained": False}
     other = weights(tmp_path, seed=7)
@@ -131,8 +134,11 @@ def test_starts_have_classes_of_their_own(start: Path, tmp_path: Path) -> None:
     for row in rows[1:]:
         assert any(str(row.config.model.weights_sha256)[:8] in text for text in texts)
     assert sum("start" in text for text in texts) == 2
-    files = {record["start"] for record in runs(store).as_dict()["runs"]}
-    assert files == {None, *(row.config.model.weights_sha256 for row in rows[1:])}
+    files = [record["start"] for record in runs(store).as_dict()["runs"]]
+    assert {*files} == {row.config.model.weights_sha256 for row in rows}
+    show_listing(runs(store))
+    printed = capsys.readouterr().out
+    assert all((file or "")[:8] in printed for file in files)
 
 
 def test_a_file_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:

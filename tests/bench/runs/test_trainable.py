@@ -29,7 +29,7 @@ from fedbench.bench.training.setup import Setup
 from tests.specs import extended
 
 METHODS = [spec for spec in registry.specs() if "+" not in spec]
-SSL = [
+FURTHER_SSL = [
     *("simsiam", "spectral", "rotpred", "featarc", "aligned", "ssd", "fedx", "fedsc", "lejepa"),
     "mim",
 ]
@@ -54,7 +54,7 @@ def start_of(setup: Setup) -> dict[str, Tensor]:
         *((spec, "heads") for spec in METHODS),
         *((spec, "last:1") for spec in ("byol", "pfedae", "simclr")),
         *((f"{spec}+lora", "all") for spec in ("byol", "orchestra", "pfedae", "simclr")),
-        *extended([(f"{spec}+lora", "all") for spec in SSL], bool),
+        *extended([(f"{spec}+lora", "all") for spec in FURTHER_SSL], bool),
         *((f"simclr+{addon}", "heads") for addon in ("fedprox", "scaffold", "l-dawa", "uv")),
         ("simclr+feddecorr", "last:2"),
         ("simclr+fedu2", "heads"),

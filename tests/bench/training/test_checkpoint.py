@@ -203,8 +203,8 @@ def stored(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("spec", "values", "stop", "saved"),
     [
-        ("simclr", {}, 2, []),
-        ("pfedae", {}, 4, [3]),
+        ("pfedae", {}, 2, []),
+        ("simclr", {}, 4, [3]),
         ("byol", {"method__target": "personal"}, 6, [3, 5]),
     ],
 )
