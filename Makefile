@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SITE := docs/_build/html
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start fedbench in dozens of processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check bench docs site format clean
 

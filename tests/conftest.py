@@ -6,8 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import fedbench
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,6 +21,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """Derive the table of the committed rows and their marks once, while processes collect tests.
+
+    Otherwise each process that reads these rows does so, in a fresh clone.
+    """
+    if node.gateway.id == "gw0":
+        fedbench.leaderboard(Path(__file__).parents[1] / "leaderboards" / "results")
 
 
 @pytest.fixture(scope="session", autouse=True)
