@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -33,6 +33,7 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import RoundPlan, net, registry
 from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.training.client import ClientRunner, Task
@@ -48,6 +49,8 @@ PAPER_IMAGES = 100 * 50 * 10 * 496
 METHODS = ("simclr", "orchestra", "simsiam", "byol")
 REGIMES = ("fp32", "tf32", "bf16")
 LANES = (1, 2, 4, 8, 16, 32)
+CUT = {"cut": "no time was left"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,14 @@ class Bench:
         partition = partition_of(dataset, config)
         return Setup.of(config, dataset, partition)
 
+    def until_end(self, items: Iterable[T], results: dict[str, Any]) -> Iterator[T]:
+        """Return items while there is time; then note in the results that they are cut."""
+        for item in items:
+            if time.monotonic() > self.end:
+                results.update(CUT)
+                return
+            yield item
+
     def wait(self) -> None:
         """Wait until the device has done everything."""
         if self.on_gpu:
@@ -118,9 +129,12 @@ def environment(bench: Bench) -> dict[str, Any]:
 def methods(bench: Bench) -> dict[str, Any]:
     """Every method for two rounds: eagerly on the device beside the CPU, and in lanes."""
     results = dict[str, Any]()
-    for spec in METHODS[:2] if bench.smoke else registry.specs():
+    specs = sorted(registry.specs(), key=lambda spec: ("+" in spec, spec))  # add-ons at the end
+    for spec in bench.until_end(METHODS[:2] if bench.smoke else specs, results):
         try:
             results[spec] = asdict(first_run(spec, "fp32", bench.device))
+        except ConfigError as err:
+            results[spec] = {"refused": str(err)}
         except Exception:  # a method that fails is a result, and the others go on
             results[spec] = {"error": traceback.format_exc(limit=-3)}
     return results
@@ -135,7 +149,7 @@ def _executor(setup: Setup, device: torch.device, folder: Path, lanes: int | Non
 def steps(bench: Bench) -> dict[str, Any]:
     """Images per second of eager local training, and kernels per step."""
     results: dict[str, Any] = {}
-    for spec, regime in itertools.product(METHODS, bench.regimes):
+    for spec, regime in bench.until_end(itertools.product(METHODS, bench.regimes), results):
         setup = bench.setup(spec, regime)
         executor = _executor(setup, bench.device, bench.folder / "clients", None)
         figures = {"images_per_second": _images_per_second(bench, setup, executor, 1)}
@@ -152,9 +166,7 @@ def lanes(bench: Bench) -> dict[str, Any]:
     for spec, regime in itertools.product(METHODS[:2], bench.regimes[::-1]):
         setup = bench.setup(spec, regime)
         first: list[Tensor] = []
-        for count in counts:
-            if time.monotonic() > bench.end:
-                return {**results, "cut": "no time was left"}
+        for count in bench.until_end(counts, results):
             executor = LaneExecutor(setup, bench.device, bench.folder / "clients", count)
             speed = _images_per_second(bench, setup, executor, max(2, count))
             uploads = [upload.clone() for _, upload in executor.train(*_round(setup, 2))]
@@ -196,9 +208,8 @@ def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: 
 def views(bench: Bench) -> dict[str, Any]:
     """Both views in one pass, as on GPUs, beside one pass for each, at two sizes of a batch."""
     results: dict[str, Any] = {}
-    for batch, at_once in itertools.product(
-        (BATCH,) if bench.smoke else (BATCH, 256), (True, False)
-    ):
+    sizes = (BATCH,) if bench.smoke else (BATCH, 256)
+    for batch, at_once in bench.until_end(itertools.product(sizes, (True, False)), results):
         setup = bench.setup("simclr", batch=batch)
         with mock.patch.object(net, "_in_one_pass", return_value=at_once):
             executor = _executor(setup, bench.device, bench.folder / "clients", None)
@@ -371,7 +382,7 @@ def _results(
     for part in parts:
         began = time.monotonic()
         if began > bench.end:
-            yield part, 0.0, {"cut": "no time was left"}
+            yield part, 0.0, CUT
             continue
         try:
             result = PARTS[part](bench)

@@ -43,7 +43,10 @@ _TINY: Mapping[str, Any] = {
     "client.lr": 1e-4,  # a larger one amplifies rounding: 0.5 % of the loss at 0.003, 6e-7 here
     "federation.num_rounds": 2,
 }
-_BY_SPEC: Mapping[str, Mapping[str, Any]] = {"orchestra": {"method.global_steps": 5}}
+_BY_METHOD: Mapping[str, Mapping[str, Any]] = {
+    "orchestra": {"method.global_steps": 5},
+    "cbafed": {"data.label_fraction": 0.5},  # without labels it trains nothing
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:
 
 
 def _setup(spec: str, precision: str) -> Setup:
-    values = {**_TINY, **_BY_SPEC.get(spec, {}), "client.precision": precision}
+    values = {**_TINY, **_BY_METHOD.get(spec.partition("+")[0], {}), "client.precision": precision}
     config: RunConfig = build_config(spec, values)
     dataset = open_dataset(config, None)
     return Setup.of(config, dataset, partition_of(dataset, config))
