@@ -33,6 +33,7 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import RoundPlan, net, registry
 from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
@@ -176,6 +177,7 @@ def lanes(bench: Bench) -> dict[str, Any]:
                 "paper_hours": PAPER_IMAGES / speed / 3600,
                 "same_bits_as_one_lane": all(map(torch.equal, first, uploads)),
                 "lanes": executor.summary,
+                "switched_off": first_use.switched_off(),
                 "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if bench.on_gpu else None,
             }
             del executor
@@ -191,6 +193,7 @@ def _round(setup: Setup, clients: int) -> tuple[list[Task], Tensor]:
 
 def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
     """Train so many clients at least twice and return the best speed."""
+    first_use.begin_run()  # what another precision has switched off says nothing here
     clients = min(clients, setup.config.data.num_clients)
     tasks, server = _round(setup, clients)
     server, best = server.to(bench.device), 0.0

@@ -142,8 +142,15 @@ class Net(nn.ModuleDict):
             gradients = _gradients(outputs, [*images, *weights])
             return {"outputs": outputs, "gradients": gradients}
 
-        allowed = first_use.TOLERANCE[self.precision]
-        return first_use.checked(first_use.VIEWS_AT_ONCE, at_once, apart, read, statistics, allowed)
+        return first_use.checked(
+            first_use.VIEWS_AT_ONCE,
+            at_once,
+            apart,
+            read,
+            statistics,
+            first_use.VIEWS_TOLERANCE[self.precision],
+            {"gradients": first_use.GRADIENTS},
+        )
 
     def tensor(self, name: str) -> Tensor:
         """Return the parameter or buffer with this `state_dict` name.

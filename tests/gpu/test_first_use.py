@@ -121,6 +121,34 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
     assert list(first_use.switched_off()) == [name]
 
 
+@pytest.mark.parametrize(("precision", "noise"), [("fp32", 1e-6), ("bf16", 1e-4)])
+def test_rounding_of_views_is_allowed_and_mixing_them_is_not(precision: str, noise: float) -> None:
+    model = {"model__norm": "batch", "model__backbone": "resnet8", "model__width": 16}
+    net = tiny_setup(tiny_config("simclr", client__precision=precision, **model)).make_net().train()
+    draws = torch.Generator().manual_seed(0)
+    views = list(torch.randn(2, 16, 1, 32, 32, generator=draws))
+
+    def passes(images: list[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(net(image, "encoder", "projector") for image in images)
+
+    def read(outputs: tuple[Tensor, ...]) -> dict[str, Any]:
+        return {
+            "outputs": outputs,
+            "gradients": net_module._gradients(outputs, [*net.parameters()]),
+        }
+
+    limit = first_use.VIEWS_TOLERANCE[precision]
+    for name, fast in {
+        "rounded": lambda: passes(
+            [view + noise * torch.randn(view.shape, generator=draws) for view in views]
+        ),
+        "mixed": lambda: tuple(passes([torch.cat(views)])[0].split(16)),
+    }.items():
+        larger = {"gradients": first_use.GRADIENTS}
+        first_use.checked(name, fast, lambda: passes(views), read, dict, limit, larger)
+    assert list(first_use.switched_off()) == ["mixed"]
+
+
 # An add-on trains a row of its own; a step of orchestra fills the client's memory.
 @pytest.mark.parametrize(
     "spec", extended(["simclr+uv", "orchestra", "simclr"], {"orchestra", "simclr"}.__contains__)
