@@ -288,9 +288,9 @@ class FakeGPU(TorchDispatchMode):
             out = self.graph.record(func, inner_args, inner_kwargs)
         if any(shadow._inner.shape != shape for shadow, shape in before):
             raise NotImplementedError(f"{func} resized a tensor in place")
-        line, values = _line(), tree_flatten((inner_args, inner_kwargs))[0]
-        scalars = [x for x in values if not isinstance(x, Tensor)]
-        shapes = [tuple(x.shape) for x in values if isinstance(x, Tensor)]
+        line = _line()
+        scalars = [x for x in inner if not isinstance(x, Tensor)]
+        shapes = [tuple(x.shape) for x in inner if isinstance(x, Tensor)]
         self.signature.append((f"{name} @ {line}", str(scalars), str(shapes)))
         if kind := _wait(func, name, args, kwargs, bool(shadows), asked):
             self.waits[f"{kind} @ {line}"] += 1
@@ -303,7 +303,7 @@ class FakeGPU(TorchDispatchMode):
                 return x
             return back[id(x)] if id(x) in back else Shadow(x)
 
-        return tree_map(wrap, out)
+        return wrap(out) if isinstance(out, Tensor) else tree_map(wrap, out)
 
     def _check(
         self, func: Any, name: str, args: Any, kwargs: Any, shadows: list[Any], plain: list[Any]

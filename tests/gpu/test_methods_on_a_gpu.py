@@ -31,6 +31,8 @@ from tests.specs import SPECS, extended
 WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, "simclr+fedu2": 3}
 CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
+HOOKS = {"simclr", "byol", "orchestra", "pfedae", "cbafed", "simclr+uv"}
+"""Between them they have every hook and every kind of sharing; a step of all is tested below."""
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"},
@@ -97,7 +99,9 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
 
 @pytest.mark.parametrize(
     ("spec", "values"),
-    extended([*((spec, {}) for spec in SPECS), *VARIANTS], lambda case: "+" in case[0] or case[1]),
+    extended(
+        [*((spec, {}) for spec in SPECS), *VARIANTS], lambda case: case[0] not in HOOKS or case[1]
+    ),
 )
 def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(
     spec: str, values: dict[str, Any], tmp_path: Path
@@ -136,7 +140,7 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", extended(SPECS, lambda spec: "+" in spec and spec not in {*WAITS, "simclr+uv"})
+    "spec", extended(SPECS, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"})
 )
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
@@ -148,11 +152,12 @@ def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path:
         local = runner.begin(task, runner.binding.server.data.clone())
         optimizer = runner.optimizer(local)
         for batch in local.batches:
-            if len(batch.labels) == setup.config.client.batch_size:
+            if len(signatures) < 4 and len(batch.labels) == setup.config.client.batch_size:
                 gpu.reset()
                 runner.step(batch, local.client, optimizer)
                 signatures.append(list(gpu.signature))
                 waits = sum(gpu.waits.values())
+                assert not gpu.draws
     assert waits == WAITS.get(spec, 0)
     if not reason_to_run_eagerly(setup):
         assert not waits
