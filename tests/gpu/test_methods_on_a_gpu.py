@@ -144,7 +144,8 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
 )
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
-    setup, waits, signatures = setup_of(spec), 0, []
+    setup, waits = setup_of(spec), 0
+    signatures: list[Any] = []
     with FakeGPU() as gpu, single_thread():
         runner = ClientRunner(setup, CUDA, tmp_path)
         first = min(1, setup.method.needs().preparatory_rounds)

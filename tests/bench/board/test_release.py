@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import markdown_it
-import mlcroissant
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -93,6 +92,8 @@ def test_sums_are_of_the_files(released: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in mlcroissant
 def test_croissant_describes_what_can_be_read(released: Path, board: Store) -> None:
+    import mlcroissant
+
     dataset = mlcroissant.Dataset(jsonld=str(released / "croissant.json"))
     assert dataset.metadata.issues.report() == ""
     records = list(dataset.records("runs"))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import reptrix.alpha
-import reptrix.rankme
 import torch
 from torch import Tensor
 
@@ -59,6 +57,9 @@ def test_another_implementation_agrees() -> None:
     It adds 1e-7 to each of 128 shares p, which raises a rank by a share of 128e-7 (4.99 - 1), where
     4.99 is the mean of -log p.
     """
+    import reptrix.alpha
+    import reptrix.rankme
+
     scale = torch.arange(1, 129, dtype=torch.float64) ** -0.5
     z = gaussian(2000, 128) * scale
     found = values(z, z + 0.1)

@@ -166,11 +166,12 @@ def budget(config: RunConfig) -> tuple[int, int, int]:
     return steps, steps * trained, steps * trained * config.client.batch_size * batches
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if load_preset(name).equal])
+@pytest.mark.parametrize("name", preset_names())
 def test_methods_of_a_board_have_crops_steps_and_images_alike(name: str) -> None:
     """Every registered method and composition, or it is a named exception and really is one."""
     equal = load_preset(name).equal
-    assert equal is not None
+    if equal is None:
+        return
     known = {key for key, entry in registry.entries().items() if not entry.is_addon}
     assert {*equal.other_crops, *equal.other_budget} <= known
     of_all = budget(settle("simclr", name))

@@ -6,10 +6,9 @@ import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from ray.tune.search import Searcher
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.store import Store
@@ -19,8 +18,10 @@ from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray.nodes import Pool
-from fedbench.bench.tuning.ray.search import JobSearcher
 from fedbench.bench.tuning.ray.session import Session
+
+if TYPE_CHECKING:  # it imports Ray, which one process of three needs
+    from fedbench.bench.tuning.ray.search import JobSearcher
 
 
 class Fixed:
@@ -72,6 +73,8 @@ ERROR = {"status": "ended", "outcome": Outcome(jobs(1)[0], "error", error="no lu
 
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:
+    from fedbench.bench.tuning.ray.search import JobSearcher
+
     settings: dict[str, Any] = {
         "pool": Nodes(changes.pop("limit", 2)),
         "session": Session(Path("ray")),
@@ -85,7 +88,7 @@ def make(source: Fixed, **changes: Any) -> JobSearcher:
 
 def name(suggestion: Any) -> Any:
     """Return the name of a suggested job, None for later, False for the end of the Tuner."""
-    if suggestion == Searcher.FINISHED:
+    if suggestion == "FINISHED":  # Ray's word
         return False
     return None if suggestion is None else suggestion["job"].name
 
