@@ -1,6 +1,6 @@
-"""Specs that tests run through: every method, and `uv` on the methods that it names.
+"""Specs that tests run through: every method, and every add-on on one method each.
 
-Other add-ons are tested on one method each; `-m extended` has all compositions.
+`uv` is on one that relabels images too; `-m extended` has all compositions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def _names_its_bases(spec: str) -> bool:
     return all(entry.bases is not None for entry in registry.parse_spec(spec)[1:])
 
 
-SLOW = {"byol+fedu2", "simsiam+fedu2"}
+HOOKS = ("simclr", "byol", "orchestra", "pfedae", "cbafed", "simclr+uv")
+"""Between them they have every hook and every kind of sharing."""
+SLOW = {"byol+fedu2", "simsiam+fedu2", "semifed+uv", "simsiam+uv", "spectral+uv"}
 SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY} - SLOW)
 REFUSED = {
     f"{name}+{addon}"

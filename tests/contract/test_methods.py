@@ -22,7 +22,7 @@ from fedbench.bench.testing import (
 )
 from fedbench.bench.tuning.space import load_space
 from tests.gpu.fake_gpu import without_onednn
-from tests.specs import OTHERS, REFUSED, SPECS
+from tests.specs import HOOKS, OTHERS, REFUSED, SPECS
 
 
 @pytest.fixture
@@ -34,11 +34,32 @@ def _quick_convolutions() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryMethod(MethodContract):
-    """Contract of every registered method; registering it is enough to test it."""
+    """Contract of every registered method; registering it is enough to test it.
+
+    What a step bakes in is found on the fake GPU, a run that differs from the last one where it is
+    interrupted.
+    """
 
     @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" not in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
+
+    @pytest.mark.extended
+    def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
+        super().test_lanes_change_no_bits(tmp_path)
+
+    @pytest.mark.extended
+    def test_a_run_is_a_function_of_its_configuration(self, tmp_path: Path) -> None:
+        super().test_a_run_is_a_function_of_its_configuration(tmp_path)
+
+
+@pytest.mark.usefixtures("_quick_convolutions")
+@pytest.mark.parametrize("spec", HOOKS)
+def test_runs_repeat_themselves_and_lanes_change_nothing(spec: str, tmp_path: Path) -> None:
+    contract = MethodContract()
+    contract.spec = spec
+    contract.test_lanes_change_no_bits(tmp_path / "lanes")
+    contract.test_a_run_is_a_function_of_its_configuration(tmp_path / "runs")
 
 
 @pytest.mark.usefixtures("_quick_convolutions")
@@ -122,6 +143,7 @@ def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
+    values["federation__participation"] = 0.25  # one client
     setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
     weights = all_tensors(train(setup, tmp_path))
     assert weights.dtype is torch.float32

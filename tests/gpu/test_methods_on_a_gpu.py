@@ -26,13 +26,13 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
-from tests.specs import SPECS, extended
+from tests.specs import HOOKS, SLOW, SPECS, extended
 
-WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, "simclr+fedu2": 3}
+FEDU2 = ("byol+fedu2", "simclr+fedu2", "simsiam+fedu2")
+WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, **dict.fromkeys(FEDU2, 3)}
+EXTENDED = sorted({*SPECS, *SLOW})
 CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
-HOOKS = {"simclr", "byol", "orchestra", "pfedae", "cbafed", "simclr+uv"}
-"""Between them they have every hook and every kind of sharing; a step of all is tested below."""
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"},
@@ -100,7 +100,8 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
 @pytest.mark.parametrize(
     ("spec", "values"),
     extended(
-        [*((spec, {}) for spec in SPECS), *VARIANTS], lambda case: case[0] not in HOOKS or case[1]
+        [*((spec, {}) for spec in EXTENDED), *VARIANTS],
+        lambda case: case[0] not in HOOKS or case[1],
     ),
 )
 def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(
@@ -140,7 +141,8 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", extended(SPECS, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"})
+    "spec",
+    extended(EXTENDED, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"}),
 )
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
