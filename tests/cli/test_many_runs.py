@@ -24,14 +24,14 @@ seeds: [0]
 Call = Callable[..., Any]
 
 
-@pytest.mark.slow  # starts Ray
 def test_sweep_runs_what_is_missing_and_then_nothing(
-    call: Call, shell: Call, copy: Path, tmp_path: Path
+    call: Call, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedbench.bench.tuning.sweep.run_jobs", InOneProcess())
     grid = tmp_path / "mine.yaml"
     grid.write_text(GRID, encoding="utf-8")
     words = ("sweep", "--grid", grid, *TINY, "--store", copy)
-    first = shell(*words, "--device", "cpu")
+    first = call(*words, "--device", "cpu")
     assert first.code == 0, first.err
     # Of two concentrations `run` has done the one of the preset, 0.1.
     assert "2 cells: 1 in the store already, 1 done, 0 failed" in first.out

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
+from fedbench.bench.tuning.events import CellDone
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
 
 Fake = Callable[[Job], Outcome]
@@ -43,7 +43,7 @@ class InOneProcess:
     ran: list[str] = field(default_factory=list)  # cells in the order in which they ended
 
     def __call__(self, jobs: Jobs, *given: Any) -> None:
-        tracking: Tracking = given[-1]
+        _, _, _, report, tracking = given
         order, out, done = random.Random(self.seed), list[Job](), 0
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:
@@ -62,6 +62,9 @@ class InOneProcess:
             self.ran.append(job.name)
             outcome = self.fake(job) if self.fake else execute_here(job)
             store_outcome(jobs, outcome, tracking)
+            if report is not None:
+                counts = (jobs.ended + done, jobs.total, 0.0)
+                report(CellDone(job.name, job.label, outcome.status, None, 1.0, *counts))
 
 
 def last(job: Job, **settings: Any) -> dict[str, Any]:

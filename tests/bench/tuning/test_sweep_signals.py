@@ -1,4 +1,4 @@
-"""Sweeps that get a signal to stop."""
+"""Sweeps through Ray: one that ends, and one that gets a signal to stop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedbench import open_store
+
+GRID = """
+grid: mine
+description: one cell
+axes: {data.alpha: [1.0]}
+methods: [simclr]
+seeds: [0]
+"""
 SCRIPT = """
 import sys
-from pathlib import Path
 from fedbench.bench.tuning.sweep import sweep
 try:
-    sweep("heterogeneity", store=sys.argv[1], methods=["simclr"], seeds=[0], concurrency=1,
-          set={"client.local_epochs": 1000},
-          on_progress=lambda event: print(type(event).__name__, flush=True))
+    for epochs in (1, 10000):
+        fields = {"federation.num_rounds": 1, "client.local_epochs": epochs}
+        sweep(sys.argv[1], store=sys.argv[2], concurrency=1, set=fields,
+              on_progress=lambda event: print(type(event).__name__, flush=True))
 except Exception as err:
     print(err)
     sys.exit(err.exit_code)
@@ -26,12 +35,16 @@ except Exception as err:
 
 
 @pytest.mark.slow
-def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "s")]
+def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(GRID)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "mine.yaml"), str(tmp_path / "s")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
     ) as process:
         assert process.stdout is not None
+        assert process.stdout.readline() == "Began\n"
+        while process.stdout.readline() == "CellProgress\n":
+            pass  # until the cell is done
         assert process.stdout.readline() == "Began\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
@@ -40,5 +53,7 @@ def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -
     assert process.returncode == 143
     assert out.endswith("interrupted by SIGTERM; the same command continues\n")
     assert err == ""
+    (row,) = open_store(tmp_path / "s").rows()
+    assert (row.status, row.config.client.local_epochs) == ("ok", 1)
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
