@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -13,13 +15,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.testing import (
-    MethodContract,
-    all_tensors,
-    tiny_config,
-    tiny_setup,
-    train,
-)
+from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
 from tests.gpu.fake_gpu import without_onednn
 from tests.specs import HOOKS, OTHERS, REFUSED, SPECS
@@ -32,6 +28,19 @@ def _quick_convolutions() -> Iterator[None]:
         yield
 
 
+def but_extended(names: str) -> Callable[[type], type]:
+    """Leave the tests of a contract whose names have one of these words to the extended run."""
+
+    def mark(contract: type) -> type:
+        for name in filter(re.compile(names).search, dir(contract)):
+            later = FunctionType((plain := getattr(contract, name)).__code__, plain.__globals__)
+            setattr(contract, name, pytest.mark.extended(later))
+        return contract
+
+    return mark
+
+
+@but_extended("lanes|function_of")
 @pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it.
@@ -44,14 +53,6 @@ class TestEveryMethod(MethodContract):
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
 
-    @pytest.mark.extended
-    def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
-        super().test_lanes_change_no_bits(tmp_path)
-
-    @pytest.mark.extended
-    def test_a_run_is_a_function_of_its_configuration(self, tmp_path: Path) -> None:
-        super().test_a_run_is_a_function_of_its_configuration(tmp_path)
-
 
 @pytest.mark.usefixtures("_quick_convolutions")
 @pytest.mark.parametrize("spec", HOOKS)
@@ -62,6 +63,7 @@ def test_runs_repeat_themselves_and_lanes_change_nothing(spec: str, tmp_path: Pa
     contract.test_a_run_is_a_function_of_its_configuration(tmp_path / "runs")
 
 
+@but_extended("hidden|lanes|interrupted|any_size|without_a_step")
 @pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryAddOn(MethodContract):
     """Contract of every add-on, on a method; what takes long is for the extended run."""
@@ -71,26 +73,6 @@ class TestEveryAddOn(MethodContract):
         self.spec = request.param
         # Frozen batch norms of random weights do not norm: at the tests' rate it diverges.
         self.fields = {"client__lr": 0.001} if self.spec == "simclr+lora" else {}
-
-    @pytest.mark.extended
-    def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
-        super().test_hidden_labels_change_nothing(tmp_path)
-
-    @pytest.mark.extended
-    def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
-        super().test_lanes_change_no_bits(tmp_path)
-
-    @pytest.mark.extended
-    def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
-        super().test_an_interrupted_run_ends_with_the_same_bits(tmp_path)
-
-    @pytest.mark.extended
-    def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
-        super().test_clients_of_any_size_work(tmp_path)
-
-    @pytest.mark.extended
-    def test_clients_without_a_step_do_not_stop_the_others(self, tmp_path: Path) -> None:
-        super().test_clients_without_a_step_do_not_stop_the_others(tmp_path)
 
 
 @pytest.mark.extended
