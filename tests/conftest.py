@@ -57,3 +57,16 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         patch.setattr(os, "fsync", lambda descriptor: None)  # no test is about a loss of power
         yield root
+
+
+@pytest.fixture(autouse=True)
+def _quick_convolutions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Train tiny nets without oneDNN, which is slower for them, where no other process trains."""
+    file = request.path
+    if file.parent.name not in ("contract", "methods", "training") or file.stem == "test_workers":
+        yield
+        return
+    from tests.gpu.fake_gpu import without_onednn
+
+    with without_onednn():
+        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,15 +17,7 @@ from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.gpu.fake_gpu import without_onednn
 from tests.specs import HOOKS, OTHERS, REFUSED, SPECS
-
-
-@pytest.fixture
-def _quick_convolutions() -> Iterator[None]:
-    """Train tiny nets without oneDNN, which is slower for them; other tests use it."""
-    with without_onednn():
-        yield
 
 
 def but_extended(names: str) -> Callable[[type], type]:
@@ -41,7 +33,6 @@ def but_extended(names: str) -> Callable[[type], type]:
 
 
 @but_extended("lanes|function_of")
-@pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it.
 
@@ -54,7 +45,6 @@ class TestEveryMethod(MethodContract):
         self.spec = request.param
 
 
-@pytest.mark.usefixtures("_quick_convolutions")
 @pytest.mark.parametrize("spec", HOOKS)
 def test_runs_repeat_themselves_and_lanes_change_nothing(spec: str, tmp_path: Path) -> None:
     contract = MethodContract()
@@ -64,7 +54,6 @@ def test_runs_repeat_themselves_and_lanes_change_nothing(spec: str, tmp_path: Pa
 
 
 @but_extended("hidden|lanes|interrupted|any_size|without_a_step")
-@pytest.mark.usefixtures("_quick_convolutions")
 class TestEveryAddOn(MethodContract):
     """Contract of every add-on, on a method; what takes long is for the extended run."""
 

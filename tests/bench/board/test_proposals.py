@@ -15,8 +15,6 @@ import yaml
 
 from fedbench.bench.board.bundle import Entry, pack
 
-from .test_forgeries import FORGERIES
-
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / ".github" / "check-results.sh"
 BIN = Path(sys.executable).parent
@@ -46,16 +44,6 @@ def test_honest_results_are_compared_with_the_board(
     code, comment = checked(base, proposed)
     assert code == 0, comment
     assert "No rank has changed" in comment
-
-
-@pytest.mark.extended  # test_forgeries has each check without the script
-def test_a_forged_row_is_refused(honest: tuple[Entry, ...], tmp_path: Path) -> None:
-    forge, _, named = FORGERIES["an accuracy of 150 % after a round"]
-    base = store(tmp_path / "base", honest[2])
-    proposed = store(tmp_path / "proposed", honest[2], forge(honest[0], honest[1]))
-    code, comment = checked(base, proposed)
-    assert code == 1
-    assert named in comment
 
 
 def removed(proposed: Path) -> str:

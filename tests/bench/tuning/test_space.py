@@ -22,7 +22,7 @@ from fedbench.bench.tuning.space import (
     load_space,
     read_space,
 )
-from tests.specs import ON_ANY, SPECS
+from tests.specs import SPECS
 
 
 def write(folder: Path, text: str) -> Path:
@@ -41,9 +41,11 @@ def test_spaces_and_registry_match() -> None:
 
 
 @pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("spec", [s for s in SPECS if "+" not in s or s in (*ON_ANY, "simclr+uv")])
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
     config = resolve(spec, preset=preset, environ={}).config
+    assert config.spec == spec
+    assert config.cohort_size >= 1
     space = load_space(spec)
     for key, dimension in space.dimensions.items():
         assert dimension.holds(get(config, key)), key
