@@ -29,7 +29,7 @@ def test_help_is_quick_to_import() -> None:
     assert "Example: fedbench run" in done.stdout
 
 
-def test_what_reads_the_store_does_not_load_torch(copy: Path, call: Call) -> None:
+def test_readers_of_a_store_load_no_torch_and_planners_no_ray(copy: Path, call: Call) -> None:
     """All in one process: it is a test of imports, not of views."""
     commands = [[name, "--store", str(copy)] for name in ("leaderboard", "studies", "runs")]
     # The first reading of a store derives marks from curves, for which it needs the methods.
@@ -40,9 +40,11 @@ def test_what_reads_the_store_does_not_load_torch(copy: Path, call: Call) -> Non
         "    try: c.main(words)\n"
         "    except SystemExit as end: assert not end.code, (words, end.code)\n"
         "print(sorted({'torch', 'sklearn', 'ray'} & set(sys.modules)), file=sys.stderr)\n"
+        "import fedbench.bench.tuning.study, fedbench.bench.tuning.sweep\n"
+        "print('ray' in sys.modules, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "[]"
+    assert done.stderr.splitlines()[-2:] == ["[]", "False"]
 
 
 def test_every_command_has_an_example(call: Call) -> None:

@@ -107,8 +107,3 @@ def test_a_sigterm_while_ray_starts_has_our_exit_code(monkeypatch: pytest.Monkey
     with pytest.raises(Interrupted) as raised, ray_session():
         raise AssertionError("it goes on")
     assert raised.value.exit_code == 143
-
-
-def test_planning_loads_no_ray() -> None:
-    code = "import sys, fedbench.bench.tuning.study, fedbench.bench.tuning.sweep;"
-    subprocess.run([sys.executable, "-c", f"{code} sys.exit('ray' in sys.modules)"], check=True)
