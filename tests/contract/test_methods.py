@@ -17,7 +17,7 @@ from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.specs import HOOKS, OTHERS, REFUSED, SPECS
+from tests.specs import OTHERS, REFUSED, SPECS
 
 
 def but_extended(names: str) -> Callable[[type], type]:
@@ -36,21 +36,13 @@ def but_extended(names: str) -> Callable[[type], type]:
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it.
 
-    What a step bakes in is found on the fake GPU, a run that differs from the last one where it is
-    interrupted.
+    What a step bakes in is found on the fake GPU and by `test_lanes`, a run that differs from the
+    last one where it is interrupted, and one that forgets its seed with add-ons.
     """
 
     @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" not in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
-
-
-@pytest.mark.parametrize("spec", HOOKS)
-def test_runs_repeat_themselves_and_lanes_change_nothing(spec: str, tmp_path: Path) -> None:
-    contract = MethodContract()
-    contract.spec = spec
-    contract.test_lanes_change_no_bits(tmp_path / "lanes")
-    contract.test_a_run_is_a_function_of_its_configuration(tmp_path / "runs")
 
 
 @but_extended("hidden|lanes|interrupted|any_size|without_a_step")
