@@ -56,15 +56,36 @@ class TestEveryAddOn(MethodContract):
         self.fields = {"client__lr": 0.001} if self.spec == "simclr+lora" else {}
 
 
+PERSONAL = {"method__target": "personal", "method__update": "fedu"}
+STE = {"method__gradient": "ste", "method__latent_dim": 8, "method__server_steps": "single"}
+
+
+@but_extended("lanes|function_of|hidden|any_size|without_a_step")
+class TestVariants(MethodContract):
+    """Contract of clients that remember, and of the mode in which only latents cross."""
+
+    @pytest.fixture(autouse=True, params=[("byol", PERSONAL), ("pfedae", STE)], ids=str)
+    def _each(self, request: pytest.FixtureRequest) -> None:
+        self.spec, self.fields = request.param
+
+
+FURTHER: list[tuple[str, dict[str, Any]]] = [
+    ("byol", {"method__target": "reinit"}),
+    ("simsiam", {"method__update": "fedema"}),
+    ("featarc", {"method__anchor": "backbone-clean"}),
+    ("mim", {"model__backbone": "vit-5", "model__width": 12}),
+    # With the tests' rate, momentum and half of the clients it diverges in round 4.
+    *((spec, {"client__lr": 0.001} if spec == "mim+scaffold" else {}) for spec in OTHERS),
+]
+
+
 @pytest.mark.extended
 class TestEveryComposition(MethodContract):
-    """Contract of every other method with every add-on that goes with any."""
+    """Contract of further variants, and of every other method with every add-on that fits."""
 
-    @pytest.fixture(autouse=True, params=OTHERS)
+    @pytest.fixture(autouse=True, params=FURTHER, ids=str)
     def _each(self, request: pytest.FixtureRequest) -> None:
-        self.spec = request.param
-        # With the tests' rate, momentum and half of the clients it diverges in round 4.
-        self.fields = {"client__lr": 0.001} if self.spec == "mim+scaffold" else {}
+        self.spec, self.fields = request.param
 
 
 @pytest.mark.parametrize("spec", sorted(REFUSED))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from fedbench.bench.method import Batch, Client
 from fedbench.bench.nn.losses import clipped_spectral_contrast, info_nce, nt_xent, spectral_contrast
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.methods.featarc import FeatARC
 from fedbench.methods.fedsc import correlation_contrast
 from fedbench.methods.fedx import relation_gap
@@ -97,14 +95,6 @@ def test_the_releases_anchor_needs_equal_widths() -> None:
     method = FeatARC(anchor="backbone-clean", projection_dim=8)
     with pytest.raises(ConfigError, match="width 16"):
         method.build(setup.backbone, setup.spec)
-
-
-@pytest.mark.extended
-class TestCleanAnchor(MethodContract):
-    """Contract for the release's anchor with its third view."""
-
-    spec = "featarc"
-    fields: Mapping[str, Any] = MappingProxyType({"method__anchor": "backbone-clean"})
 
 
 def test_relations_by_hand() -> None:

@@ -15,7 +15,6 @@ from fedbench.bench.nn import Backbone, ViT, patch_side, patches, sine_positions
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import MethodContract
 from fedbench.methods.mim import MaskedImages, PatchDecoder, patch_error
 
 DATA = DataSpec((3, 32, 32), 10, 4)
@@ -31,12 +30,6 @@ def of_one_seed(method: MaskedImages, backbone: Backbone) -> Net:
 
 def one_batch(x: torch.Tensor) -> Batch:
     return Batch((x,), torch.full((len(x),), -1))
-
-
-@pytest.mark.extended
-class TestTransformer(MethodContract):
-    spec = "mim"
-    fields = {"model__backbone": "vit-5", "model__width": 12}  # noqa: RUF012
 
 
 def test_predicting_zero_costs_the_share_of_a_normalised_variance() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Net, RoundPlan, Server, Upload
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.pfedae import PFedAE
@@ -162,12 +160,3 @@ def test_the_latent_width_and_its_errors() -> None:
         setup_of(method__decoder_width=3).make_net()
     with pytest.raises(ConfigError, match="group norm"):
         setup_of(model__norm="batch", model__width=3).make_net()
-
-
-class TestSTE(MethodContract):
-    """Contract for the mode in which only latents cross."""
-
-    spec = "pfedae"
-    fields: Mapping[str, Any] = MappingProxyType(
-        {"method__gradient": "ste", "method__latent_dim": 8, "method__server_steps": "single"}
-    )

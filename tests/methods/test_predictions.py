@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from fedbench.bench.nn import Backbone
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mix
@@ -119,21 +117,6 @@ def test_updates_that_remember_need_a_target_at_home() -> None:
     assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
 
 
-class TestStateful(MethodContract):
-    """Contract for clients with a personal target, predictor and record."""
-
-    spec = "byol"
-    fields: Mapping[str, Any] = MappingProxyType(STATEFUL)
-
-
-@pytest.mark.extended
-class TestReinit(MethodContract):
-    """Contract for a target that lives for one round."""
-
-    spec = "byol"
-    fields: Mapping[str, Any] = MappingProxyType({"method__target": "reinit"})
-
-
 def simsiam(**fields: Any) -> Setup:
     return tiny_setup(tiny_config("simsiam", **fields))
 
@@ -174,14 +157,6 @@ def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
             trainer.vector[slot.start : slot.stop], trainer.initial[slot.start : slot.stop]
         )
         assert same == (slot.name.startswith(("predictor", "initial_predictor")))
-
-
-@pytest.mark.extended
-class TestFedEMA(MethodContract):
-    """Contract for the rule with the largest memory."""
-
-    spec = "simsiam"
-    fields: Mapping[str, Any] = MappingProxyType({"method__update": "fedema"})
 
 
 NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
