@@ -37,8 +37,7 @@ PREDICTED = (10, 19, 28, 37)
 """Pixels whose squares the linear net below predicts from all 64."""
 
 SHARES: Sequence[Sequence[int]] = (range(6), range(6, 20), [20], range(21, 51), [51], range(52, 62))
-IDLE = (2, 4)  # one image, and the method needs two
-WITHOUT_IDLE: Sequence[Sequence[int]] = tuple(s for s in SHARES if len(s) > 1)
+WITHOUT_IDLE: Sequence[Sequence[int]] = tuple(s for s in SHARES if len(s) > 1)  # as it needs
 
 
 class Squares(Method):

@@ -181,12 +181,7 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
     ],
 )
 def test_printed_values(
-    preset: str,
-    spec: str,
-    given: dict[str, Any],
-    metric: str,
-    value: float,
-    make_row: MakeRow,
+    preset: str, spec: str, given: dict[str, Any], metric: str, value: float, make_row: MakeRow
 ) -> None:
     number = published_number(row_of(make_row, preset, spec, **given), metric)
     assert number is not None
