@@ -57,7 +57,7 @@ def test_private_rows_depend_on_one_image_each_and_on_the_received_net(
     rows = []
     for changed in (False, True):
         images = np.array(setup.images)
-        images[setup.partition.client(0)[3]] ^= 255 if changed else 0
+        images[setup.partition.client(0)[3]] ^= np.uint8(255 * changed)
         runner = ClientRunner(dataclasses.replace(setup, images=images), CPU, tmp_path)
         run_client(runner, setup, 0, 1, epochs=2)
         rows.append(Memory.of(runner.binding.net).valid())

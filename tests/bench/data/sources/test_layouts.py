@@ -619,7 +619,7 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     dataset = load_dataset(name, tmp_path / "data")
     assert split["row"].tolist() == list(range(COUNT))  # which is each image's shade
     for part, pixels in (("train", dataset.train_images), ("test", dataset.test_images)):
-        assert sorted(split["row"][split["split"] == part]) == sorted(pixels[:, 0, 0, 0])
+        assert sorted(split.loc[split["split"] == part, "row"]) == sorted(pixels[:, 0, 0, 0])
     split["client"] = [row // 12 for row in split["row"]]
     named = split[split["split"] == "train"]
     shuffled = named.sample(frac=1, random_state=0)  # each row names its image
