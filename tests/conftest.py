@@ -66,7 +66,9 @@ def _quick_convolutions(request: pytest.FixtureRequest) -> Iterator[None]:
     if file.parent.name not in ("contract", "methods", "training") or file.stem == "test_workers":
         yield
         return
+    from fedbench.bench.system.numerics import measure
     from tests.gpu.fake_gpu import without_onednn
 
+    measure("cpu", False)  # kept for all that run in this process
     with without_onednn():
         yield
