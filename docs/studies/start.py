@@ -144,6 +144,10 @@ def noticed(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(lines, orient="index") if len(runs) else pd.DataFrame()
 
 
+def _half(values: pd.Series) -> float:
+    return float(stats.t.ppf(1 - LEVEL / 2, len(values) - 1) * values.sem())
+
+
 def _chance(lower: pd.Series, upper: pd.Series) -> float:
     """Probability that a value of `lower` is below one of `upper`; a tie counts half."""
     below = lower.to_numpy()[:, None] - upper.to_numpy()[None]
@@ -202,8 +206,8 @@ def main() -> None:
     if arguments.rates or rates.empty:
         return
     own = judged(runs)
-    summary = own.groupby(CELL)[["before", "after"]].agg(["mean", "std", "size"])
-    show("Linear accuracy before and after", summary)
+    summary = own.groupby(CELL)[["before", "after"]].agg(["mean", ("±", _half), "size"])
+    show("Linear accuracy before and after, ± half of the 95 % interval", summary)
     show("Training on from a pretrained start", training_on(own))
     show("Loss from alpha 100 to 0.1, pretrained minus random start", skew(own))
     show("Low-rank updates minus all", parts(own))
