@@ -77,6 +77,7 @@ class Bench:
         self, spec: str, precision: str = "fp32", batch: int = BATCH, *, small: bool = False
     ) -> Setup:
         """Return a run of ResNet-18 on random pixels; of W3 if `small`, tiny on `--smoke`."""
+        first_use.begin_run()  # what the run before has refused says nothing here
         images, clients = (96, 3) if self.smoke else (10_000, 100) if small else (15_872, 32)
         changes = {} if self.smoke or small else W1
         values = {**W3, **changes, "client.precision": precision}
@@ -164,7 +165,8 @@ def lanes(bench: Bench) -> dict[str, Any]:
     """Images per second in lanes, their bits, and the hours of a run of the paper."""
     results: dict[str, Any] = {}
     counts = (1, 2) if bench.smoke else LANES
-    for spec, regime in itertools.product(METHODS[:2], bench.regimes[::-1]):
+    settings = itertools.product(METHODS[:2], bench.regimes[::-1])
+    for spec, regime in bench.until_end(settings, results):
         setup = bench.setup(spec, regime)
         first: list[Tensor] = []
         for count in bench.until_end(counts, results):
@@ -193,7 +195,6 @@ def _round(setup: Setup, clients: int) -> tuple[list[Task], Tensor]:
 
 def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
     """Train so many clients at least twice and return the best speed."""
-    first_use.begin_run()  # what another precision has switched off says nothing here
     clients = min(clients, setup.config.data.num_clients)
     tasks, server = _round(setup, clients)
     server, best = server.to(bench.device), 0.0
@@ -360,7 +361,12 @@ PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
 def main() -> None:
     """Parse options, run the parts, write JSON after each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=9.0, help="no part starts afterwards")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=9.0,
+        help="no part starts, and no method, lane or step is measured, afterwards",
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))

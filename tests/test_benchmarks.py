@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +88,15 @@ def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(results)
 
 
+def test_a_part_ends_when_time_is_over(tmp_path: Path) -> None:
+    for seconds, expected in ((60.0, {"a": 0, "b": 0}), (-1.0, gpu.CUT)):
+        results = dict[str, Any]()
+        bench = gpu.Bench(torch.device("cpu"), tmp_path, True, time.monotonic() + seconds)
+        for name in bench.until_end("ab", results):
+            results[name] = 0
+        assert results == expected
+
+
 @pytest.mark.extended
 def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
@@ -95,7 +106,7 @@ def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     assert list(content) == list(gpu.PARTS)
     assert not any(
-        "error" in part
+        {"error", "refused", "cut"} & part.keys()
         for part in (*content.values(), *content["methods"].values())
         if isinstance(part, dict)
     )

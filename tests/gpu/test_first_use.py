@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from torch.optim.sgd import sgd
 from fedbench.bench.config import RunConfig
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
+from fedbench.bench.nn.norms import views_apart
 from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.system import first_use
 from fedbench.bench.system.first_use import FUSED_SGD, RECORDED_STEPS, VIEWS_AT_ONCE
@@ -121,32 +122,32 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
     assert list(first_use.switched_off()) == [name]
 
 
-@pytest.mark.parametrize(("precision", "noise"), [("fp32", 1e-6), ("bf16", 1e-4)])
-def test_rounding_of_views_is_allowed_and_mixing_them_is_not(precision: str, noise: float) -> None:
-    model = {"model__norm": "batch", "model__backbone": "resnet8", "model__width": 16}
-    net = tiny_setup(tiny_config("simclr", client__precision=precision, **model)).make_net().train()
+@pytest.mark.parametrize(("limits", "refused"), [({}, False), ({"bf16": 5e-2}, True)])
+def test_other_kernels_for_views_in_one_pass_are_rounding(
+    limits: dict[str, float], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that round each weight otherwise stand for those of a larger batch."""
     draws = torch.Generator().manual_seed(0)
-    views = list(torch.randn(2, 16, 1, 32, 32, generator=draws))
 
-    def passes(images: list[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(net(image, "encoder", "projector") for image in images)
+    @contextmanager
+    def other_kernels(norms: Sequence[Any], num_views: int) -> Iterator[None]:
+        weights = [norm.weight.data for norm in norms if isinstance(norm.weight, Tensor)]
+        before = [weight.clone() for weight in weights]
+        for weight in weights:
+            noise = torch.randn(weight.shape, generator=draws).to(weight.device)
+            weight.mul_(1 + 2**-8 * noise)
+        with views_apart(norms, num_views):
+            yield
+        for weight, value in zip(weights, before, strict=True):
+            weight.copy_(value)
 
-    def read(outputs: tuple[Tensor, ...]) -> dict[str, Any]:
-        return {
-            "outputs": outputs,
-            "gradients": net_module._gradients(outputs, [*net.parameters()]),
-        }
-
-    limit = first_use.VIEWS_TOLERANCE[precision]
-    for name, fast in {
-        "rounded": lambda: passes(
-            [view + noise * torch.randn(view.shape, generator=draws) for view in views]
-        ),
-        "mixed": lambda: tuple(passes([torch.cat(views)])[0].split(16)),
-    }.items():
-        larger = {"gradients": first_use.GRADIENTS}
-        first_use.checked(name, fast, lambda: passes(views), read, dict, limit, larger)
-    assert list(first_use.switched_off()) == ["mixed"]
+    monkeypatch.setattr(net_module, "views_apart", other_kernels)
+    monkeypatch.setattr(first_use, "VIEWS_TOLERANCE", {**first_use.VIEWS_TOLERANCE, **limits})
+    if limits:
+        monkeypatch.setattr(first_use, "GRADIENTS", 1)
+    values = {**SMALL, "model__backbone": "resnet8", "client__precision": "bf16"}
+    env, _ = run(tmp_path, None, tiny_config("simclr", **values))
+    assert ("switched_off" in env) == refused
 
 
 # An add-on trains a row of its own; a step of orchestra fills the client's memory.
