@@ -16,7 +16,7 @@ import fedbench
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage among tests and what they import, now or later."""
+    """Switch the garbage collector off while pytest collects, then exempt what exists for good."""
     gc.disable()
     try:
         return (yield)
@@ -61,9 +61,9 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _quick_convolutions(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Train tiny nets without oneDNN, which is slower for them, where no other process trains."""
-    file = request.path
-    if file.parent.name not in ("contract", "methods", "training") or file.stem == "test_workers":
+    """Train tiny nets without oneDNN, which is slower for them, unless a test is marked."""
+    marked = request.node.get_closest_marker("onednn")
+    if marked or request.path.parent.name not in ("contract", "methods", "training"):
         yield
         return
     from fedbench.bench.system.numerics import measure

@@ -33,8 +33,7 @@ from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import WorkerPool, WorkerSpec
 
 CPU = torch.device("cpu")
-
-
+pytestmark = pytest.mark.onednn  # its processes have it
 CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6)
 
 
