@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -17,39 +16,43 @@ from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.specs import OTHERS, REFUSED, SPECS
+from tests.specs import OTHERS, REFUSED, SPECS, TRAINED
 
 
-def but_extended(names: str) -> Callable[[type], type]:
-    """Leave the tests of a contract whose names have one of these words to the extended run."""
+def but_extended(*names: str) -> Callable[[type], type]:
+    """Leave these tests of a contract to the extended run; the contract itself is not marked."""
 
     def mark(contract: type) -> type:
-        for name in filter(re.compile(names).search, dir(contract)):
-            later = FunctionType((plain := getattr(contract, name)).__code__, plain.__globals__)
-            setattr(contract, name, pytest.mark.extended(later))
+        for name in names:
+            plain = getattr(contract, name)
+            copy = wraps(plain)(lambda *args, plain=plain, **kwargs: plain(*args, **kwargs))
+            setattr(contract, name, pytest.mark.extended(copy))
         return contract
 
     return mark
 
 
-@but_extended("lanes|function_of")
-class TestEveryMethod(MethodContract):
-    """Contract of every registered method; registering it is enough to test it.
+LONG = (
+    "test_hidden_labels_change_nothing",
+    "test_lanes_change_no_bits",
+    "test_clients_of_any_size_work",
+    "test_clients_without_a_step_do_not_stop_the_others",
+)
 
-    What a step bakes in is found on the fake GPU and by `test_lanes`, a run that differs from the
-    last one where it is interrupted, and one that forgets its seed with add-ons.
-    """
+
+class TestEveryMethod(MethodContract):
+    """Contract of every registered method; registering it is enough to test it."""
 
     @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" not in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
 
 
-@but_extended("hidden|lanes|interrupted|any_size|without_a_step")
+@but_extended("test_an_interrupted_run_ends_with_the_same_bits", *LONG)
 class TestEveryAddOn(MethodContract):
     """Contract of every add-on, on a method; what takes long is for the extended run."""
 
-    @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" in spec])
+    @pytest.fixture(autouse=True, params=[spec for spec in TRAINED if "+" in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
         # Frozen batch norms of random weights do not norm: at the tests' rate it diverges.
@@ -60,7 +63,7 @@ PERSONAL = {"method__target": "personal", "method__update": "fedu"}
 STE = {"method__gradient": "ste", "method__latent_dim": 8, "method__server_steps": "single"}
 
 
-@but_extended("lanes|function_of|hidden|any_size|without_a_step")
+@but_extended("test_a_run_is_a_function_of_its_configuration", *LONG)
 class TestVariants(MethodContract):
     """Contract of clients that remember, and of the mode in which only latents cross."""
 
@@ -122,6 +125,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract.test_the_loss_reaches_every_trained_tensor()
 
 
+@pytest.mark.onednn
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if "+" not in spec])
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""

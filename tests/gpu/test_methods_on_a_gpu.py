@@ -26,11 +26,10 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
-from tests.specs import HOOKS, SLOW, SPECS, extended
+from tests.specs import HOOKS, SPECS, extended
 
 FEDU2 = ("byol+fedu2", "simclr+fedu2", "simsiam+fedu2")
 WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, **dict.fromkeys(FEDU2, 3)}
-EXTENDED = sorted({*SPECS, *SLOW})
 CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
@@ -100,7 +99,7 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
 @pytest.mark.parametrize(
     ("spec", "values"),
     extended(
-        [*((spec, {}) for spec in EXTENDED), *VARIANTS],
+        [*((spec, {}) for spec in SPECS), *VARIANTS],
         lambda case: case[0] not in HOOKS or case[1],
     ),
 )
@@ -142,7 +141,7 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    extended(EXTENDED, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"}),
+    extended(SPECS, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"}),
 )
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
