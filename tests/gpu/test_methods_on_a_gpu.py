@@ -34,11 +34,9 @@ CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
 EVERYWHERE: tuple[dict[str, Any], ...] = (
-    {"client__precision": "bf16"},
-    {"model__norm": "group"},
-    {"model__norm": "batch-local"},
+    {"client__precision": "bf16"}, {"model__norm": "group"}, {"model__norm": "batch-local"},
     {"client__optimizer": "adam"},
-)
+)  # fmt: skip
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((spec, values) for spec in THOROUGH for values in EVERYWHERE),
     *((spec, SOME) for spec in ("simclr", "spectral", "simsiam", "simclr+uv")),

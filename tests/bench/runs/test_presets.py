@@ -59,6 +59,7 @@ MI = {
     "server.lr": 0.001, "method.temperature": 0.5, "method.augmentation": "simclr-m",
     "method.hidden_dim": 2048, "method.uv.rows": "mean", "method.uv.code_dim": 128,
 }  # fmt: skip
+CIFAR100, TINY_IMAGENET = {"data__name": "cifar100"}, {"data__name": "tiny-imagenet"}
 MANY = {"data.num_clients": 500, "cohort": 10}
 TINY = {
     "model.backbone": "cct-4-3x2", "model.width": None, "model.init": "cct",
@@ -76,22 +77,12 @@ TINY = {
         ),
         ("supervised", "cross-device", {}, {"client.lr": 0.01}),
         ("simclr+uv", "mi", {}, MI),
-        ("simclr", "mi", {"data__name": "cifar100"}, MANY),
+        ("simclr", "mi", CIFAR100, MANY),
         ("simclr", "mi", {"data__name": "hub:/some/where/data"}, MANY),
-        (
-            "simclr",
-            "mi",
-            {"data__name": "cifar100", "data__num_clients": 50},
-            {"data.num_clients": 50},
-        ),
-        ("simclr", "mi", {"data__name": "tiny-imagenet"}, TINY),
+        ("simclr", "mi", {**CIFAR100, "data__num_clients": 50}, {"data.num_clients": 50}),
+        ("simclr", "mi", TINY_IMAGENET, TINY),
         ("simclr", "mi", {"data__name": "folder:/unzipped"}, TINY),
-        (
-            "simclr",
-            "mi",
-            {"data__name": "tiny-imagenet", "model__backbone": "resnet18"},
-            {"model.init": "torch"},
-        ),
+        ("simclr", "mi", {**TINY_IMAGENET, "model__backbone": "resnet18"}, {"model.init": "torch"}),
     ],
 )
 def test_settings_of_the_papers(

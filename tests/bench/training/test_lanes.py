@@ -36,12 +36,9 @@ EAGER |= {"byol+fedu2", "simclr+fedu2", "simsiam+fedu2", "mim"}
 
 def setup_of(spec: str, **values: Any) -> Setup:
     given: dict[str, Any] = {
-        "data__num_clients": len(SIZES),
-        "model__norm": "batch",
-        "client__batch_size": 8,
-        "client__keep_last_batch": True,
-        "client__local_epochs": 2,
-    }
+        "data__num_clients": len(SIZES), "model__norm": "batch", "client__batch_size": 8,
+        "client__keep_last_batch": True, "client__local_epochs": 2,
+    }  # fmt: skip
     if spec.split("+")[0] in LABELLED:
         given["data__label_fraction"] = 0.5
     if spec == "orchestra":
