@@ -149,7 +149,7 @@ class Net(nn.ModuleDict):
             read,
             statistics,
             first_use.VIEWS_TOLERANCE[self.precision],
-            {"gradients": first_use.GRADIENTS},
+            {"gradients": first_use.GRADIENT_FACTOR},
         )
 
     def tensor(self, name: str) -> Tensor:

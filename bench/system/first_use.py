@@ -34,8 +34,8 @@ Gradients are less clear, 0.47 to 0.70 and 0.14 to 0.41; in fp32 one unit that r
 the kink of a ReLU changes them by up to 4e-3. With batches of 256 mixing changes outputs by 0.08,
 which is found in fp32 and tf32 alone.
 """
-GRADIENTS = 3
-"""How many times larger a distance gradients may have."""
+GRADIENT_FACTOR = 3
+"""How many times as far gradients may differ as outputs."""
 ELEMENTWISE = 1e-6
 """The same for a formula of a few operations on each number, in float32."""
 _NOISE, _ROUNDING = 1e-3, 2e-7
@@ -85,7 +85,7 @@ def checked(
     gives the tensors of a result that are compared, and `state` all tensors that both change in
     place, by name and of one type each: their changes are compared too, and in the end they are as
     the way has left them whose result is returned. `allowed` is the largest distance between the
-    two, as a share of the size, and `larger` its factors by name.
+    two, as a share of the size; `larger` has factors of it by name, for what may differ more.
     """
     key = name, torch.is_grad_enabled()
     if name in _off:

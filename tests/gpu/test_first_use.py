@@ -144,7 +144,7 @@ def test_other_kernels_for_views_in_one_pass_are_rounding(
     monkeypatch.setattr(net_module, "views_apart", other_kernels)
     monkeypatch.setattr(first_use, "VIEWS_TOLERANCE", {**first_use.VIEWS_TOLERANCE, **limits})
     if limits:
-        monkeypatch.setattr(first_use, "GRADIENTS", 1)
+        monkeypatch.setattr(first_use, "GRADIENT_FACTOR", 1)
     values = {**SMALL, "model__backbone": "resnet8", "client__precision": "bf16"}
     env, _ = run(tmp_path, None, tiny_config("simclr", **values))
     assert ("switched_off" in env) == refused
