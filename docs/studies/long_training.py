@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from compare import compare, holm  # the module beside this one
+from compare import LEVEL, compare, holm  # the module beside this one
 from scipy import stats
 
 from fedbench import open_store
@@ -119,19 +119,36 @@ def by_variant(runs: pd.DataFrame, column: str = "linear") -> dict[str, np.ndarr
     return {str(name): group.to_numpy() for name, group in groups if len(group) > 1}
 
 
+def accuracies(run: pd.Series, store: Path) -> pd.Series:
+    """Return a run's linear accuracies in points by the rounds that it has trained."""
+    points = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
+    # Orchestra's round 0 trains nothing.
+    trained = points["round_index"] + (0 if run["method"] == "orchestra" else 1)
+    found = dict(zip(trained.astype(int), 100 * points["metrics.linear_acc"], strict=True))
+    return pd.Series({**found, int(run["num_rounds"]): run["linear"]})  # its curve lacks the end
+
+
+def gaps(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return the mean of orchestra minus method after each number of rounds that was evaluated."""
+    curves = pd.DataFrame({row_id: accuracies(run, store) for row_id, run in _by_id(runs)})
+    means = curves.T.groupby(runs.set_index("row_id")["variant"]).mean()
+    return (means.loc["orchestra"] - means).drop(index="orchestra")
+
+
+def _by_id(runs: pd.DataFrame) -> list[tuple[str, pd.Series]]:
+    return [(str(run["row_id"]), run) for _, run in runs.iterrows()]
+
+
 def slopes(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     """Return per method the slope of orchestra minus method on log2 of image passes, with t-test.
 
     Seeds are unpaired between methods: each run has a slope of its own; Welch's test.
     """
     found: dict[str, list[float]] = {}
-    for _, run in runs.iterrows():
-        accuracy = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
-        points = [*accuracy.itertuples(index=False)]
-        # Orchestra's round 0 trains nothing.
-        first = 1 if run["method"] == "orchestra" else 0
-        passes = [math.log2(PASSES_A_ROUND * (index + 1 - first)) for index, _ in points]
-        slope = stats.linregress(passes, [100 * value for _, value in points]).slope
+    for _, run in _by_id(runs):
+        accuracy = accuracies(run, store)
+        passes = np.log2(PASSES_A_ROUND * accuracy.index.to_numpy())
+        slope = stats.linregress(passes, accuracy).slope
         found.setdefault(run["variant"], []).append(slope)
     reference = found.pop("orchestra", [])
     lines = {}
@@ -198,6 +215,57 @@ def laptop(store: Path) -> dict[str, np.ndarray]:
     return by_variant(runs[runs["alpha"] == 0.1].rename(columns={"method": "variant"}))
 
 
+def recipes(rows: pd.DataFrame) -> dict[tuple[str, float], pd.DataFrame]:
+    """Return the judging runs by recipe and alpha, where orchestra has at least two seeds."""
+    rates = chosen(rows).to_dict()
+    found = {}
+    for name, published in (("published", True), ("alike", False)):
+        for alpha, runs in recipe(rows, rates, published=published).groupby("alpha"):
+            if "orchestra" in by_variant(runs):
+                found[name, float(alpha)] = runs
+    return found
+
+
+def order_lines(alpha: float = 0.1) -> tuple[list[str], list[list[str]]]:
+    """Return the comparisons of linear accuracy with orchestra, for docs/claims.md."""
+    header = ["recipe", "orchestra beside", "n", "linear", "difference", "p (Holm)"]
+    lines = []
+    for (name, of), runs in recipes(read(STORE)).items():
+        groups = by_variant(runs)
+        if of != alpha or len(groups) < 2:
+            continue
+        reference, published = groups["orchestra"], paper()
+        for method, test in compare(groups, "orchestra").iterrows():
+            own = groups[str(method)]
+            half = test["high"] - test["difference"]
+            line = [name, str(method), f"{len(reference)}, {len(own)}"]
+            line += [f"{reference.mean():.1f}, {own.mean():.1f}"]
+            line += [f"{test['difference']:+.2f} ± {half:.2f}", f"{test['p']:.2g}"]
+            line += [f"{test['detectable']:.1f}"]
+            known = method in published
+            line += [f"{(published['orchestra'] - published[method])[0]:+.1f}" if known else ""]
+            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
+    return [*header, "seen at 0.8", "paper", "verdict"], lines
+
+
+def budget_lines(alpha: float = 0.1) -> tuple[list[str], list[list[str]]]:
+    """Return orchestra minus method by rounds, and the slope, for docs/claims.md."""
+    header, lines = ["recipe", "orchestra −"], list[list[str]]()
+    for (name, of), runs in recipes(read(STORE)).items():
+        if of != alpha or len(by_variant(runs)) < 2:
+            continue
+        by_rounds = gaps(runs, STORE)
+        header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
+        for method, test in slopes(runs, STORE).iterrows():
+            line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
+            interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
+            line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
+            ahead = "supported" if test["slope"] > 0 else "contradicted"
+            verdict = ahead if test["p"] < LEVEL else "not settled"
+            lines.append([*(text.replace("-", "−") for text in line), verdict])
+    return [*header, "slope per doubling of passes", "p (Holm)", "verdict"], lines
+
+
 def show(title: str, table: pd.DataFrame) -> None:
     """Print a table under its title; nothing if there is none yet."""
     print(f"\n## {title}\n")
@@ -214,22 +282,17 @@ def main() -> None:
     show("Gate: mean of the last five rounds, chance 3.466 and 1.386", terms)
     if len(terms):
         show(f"Gate passed, rates with all {GATE_SEEDS} seeds", passed(terms).to_frame("passed"))
-    rates = chosen(rows)
-    show("Rates chosen by the last loss", rates.to_frame("rate"))
+    show("Rates chosen by the last loss", chosen(rows).to_frame("rate"))
     arms = {}
-    for name, published in (("published", True), ("alike", False)):
-        for alpha, runs in recipe(rows, rates.to_dict(), published=published).groupby("alpha"):
-            groups = by_variant(runs)
-            if "orchestra" not in groups:
-                continue
-            arms[name, alpha] = groups
-            summary = runs.groupby("variant")["linear"].agg(["mean", "std", "size"])
-            show(f"{name}, alpha {alpha:g}: linear accuracy", summary)
-            if len(groups) > 1:
-                show(
-                    f"{name}, alpha {alpha:g}: orchestra minus method", compare(groups, "orchestra")
-                )
-            show(f"{name}, alpha {alpha:g}: slope per doubling of passes", slopes(runs, store))
+    for (name, alpha), runs in recipes(rows).items():
+        title, groups = f"{name}, alpha {alpha:g}", by_variant(runs)
+        arms[name, alpha] = groups
+        summary = runs.groupby("variant")["linear"].agg(["mean", "std", "size"])
+        show(f"{title}: linear accuracy", summary)
+        if len(groups) > 1:
+            show(f"{title}: orchestra minus method", compare(groups, "orchestra"))
+            show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
+        show(f"{title}: slope per doubling of passes", slopes(runs, store))
     cheap, published_order = laptop(store), paper()
     print(f"\nlaptop, order against the paper's table 1: {agreement(cheap, published_order)}")
     for (name, alpha), groups in arms.items():

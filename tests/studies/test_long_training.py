@@ -1,0 +1,88 @@
+"""The analysis of long training finds what made-up runs hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+EFFECT = {"orchestra": 45.0, "simclr": 50.0, "byol": 45.2, "spectral": 40.0}
+CROPS = {"orchestra": "orchestra-o", "byol": "byol-o"}
+RATES = {"orchestra": 0.003, "simclr": 0.003, "byol": 0.01, "spectral": 0.003}
+ROUNDS = [3, 7, 15, 30]  # trained at an evaluation before the end
+
+
+def _write(store: Path, method: str, lr: float, seed: int, **row: Any) -> None:
+    config = {
+        "data": {"num_clients": 100},
+        "client": {"local_epochs": 4, "lr": lr},
+        "federation": {"participation": 0.1},
+        "method": {"augmentation": CROPS.get(method, "simclr-o"), "representations": "centroids"},
+    }
+    base: dict[str, Any] = {"row_id": f"{method}-{lr}-{seed}", "method": method, "seed": seed}
+    base |= {"status": "ok", "alpha": 0.1, "num_rounds": 60, "final_loss": 1.0}
+    base |= {"config_json": json.dumps(config), "untrained_linear_acc": 0.31}
+    base |= {"linear_acc": math.nan, **row}
+    (store / "rows").mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([base]).to_parquet(store / "rows" / f"{base['row_id']}.parquet")
+    first = 0 if method == "orchestra" else 1  # whose round 0 trains nothing
+    table = pd.DataFrame({"round_index": range(61 - first)})
+    table["metrics.linear_acc"] = math.nan
+    slope = (3.0 if method == "orchestra" else 1.0) + seed / 10
+    done = [base["linear_acc"] - slope / 100 * math.log2(60 / rounds) for rounds in ROUNDS]
+    table.loc[np.array(ROUNDS) - first, "metrics.linear_acc"] = done
+    table["parts.clusters"], table["parts.rotation"] = 3.0, 1.3
+    (store / "cells" / base["row_id"]).mkdir(parents=True)
+    table.to_parquet(store / "cells" / base["row_id"] / "curve.parquet")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with five seeds of four methods; orchestra climbs fastest."""
+    rng = np.random.default_rng(0)
+    for method, mean in EFFECT.items():
+        for seed in range(5):
+            _write(tmp_path, method, RATES[method], seed, linear_acc=(mean + rng.normal()) / 100)
+    return tmp_path
+
+
+def test_the_recipe_decides_which_runs_are_compared(study: Any, store: Path) -> None:
+    module = study("long_training")
+    rows = module.read(store)
+    terms = module.gate(rows, store)
+    assert not module.passed(terms)[0.003]  # rotations at 1.3 of ln 4 = 1.386
+    terms["parts.rotation"] = 1.2
+    assert module.passed(terms)[0.003]
+    runs = module.recipe(rows, {}, published=True)
+    assert runs.groupby("variant").size().to_dict() == {m: 5 for m in EFFECT if m != "spectral"}
+    alike = module.recipe(rows, {"spectral": 0.003, "simclr": 0.03}, published=False)
+    assert set(alike["variant"]) == {"spectral"}
+
+
+def test_gaps_and_slopes_hold_the_last_round_too(study: Any, store: Path) -> None:
+    module = study("long_training")
+    runs = module.recipe(module.read(store), RATES, published=False)
+    groups = module.by_variant(runs)
+    verdicts = study("compare").compare(groups, "orchestra")["verdict"].to_dict()
+    assert verdicts == {"byol": "not settled", "simclr": "contradicted", "spectral": "supported"}
+    gaps = module.gaps(runs, store).loc["byol"]
+    end = groups["orchestra"].mean() - groups["byol"].mean()
+    assert gaps.to_dict() == pytest.approx({r: end - 2 * math.log2(60 / r) for r in [*ROUNDS, 60]})
+    slope = module.slopes(runs, store).loc["byol"]  # 3.0 to 3.4 beside 1.0 to 1.4 a doubling
+    test = stats.ttest_ind(np.arange(3, 3.5, 0.1), np.arange(1, 1.5, 0.1), equal_var=False)
+    assert (slope["slope"], slope["p"]) == pytest.approx((2.0, 3 * test.pvalue))
+    assert (slope["low"], slope["high"]) == pytest.approx(test.confidence_interval())
+
+
+def test_a_rate_is_chosen_by_the_last_loss_of_two_seeds(study: Any, tmp_path: Path) -> None:
+    for rate, losses in {0.003: (3.0, 3.2), 0.01: (2.0, 4.0), 0.03: (1.0,)}.items():
+        for seed, loss in zip((100, 101), losses, strict=False):
+            _write(tmp_path, "simclr", rate, seed, final_loss=loss, num_rounds=12)
+    module = study("long_training")
+    assert module.chosen(module.read(tmp_path)).to_dict() == {"simclr": 0.01}  # 3.0 against 3.1
