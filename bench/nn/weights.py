@@ -161,7 +161,7 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
         _unknown("it has no", wanted.keys() - tensors.keys(), tensors),
         _unknown("the encoder has no", tensors.keys() - wanted.keys(), wanted),
         *(
-            f"{name!r} is {_size(tensors[name])} there and {_size(value)} here"
+            f"{name!r} is {_size(tensors[name])} in the file and {_size(value)} in the encoder"
             for name, value in wanted.items()
             if name in tensors and tensors[name].shape != value.shape
         ),

@@ -136,7 +136,7 @@ def show_listing(listing: Listing) -> None:
         for row, marks in zip(listing.rows, listing.marks, strict=True)
     ]
     if not records:
-        note("no run fits")
+        note("no run that has ended fits; the command of one that was interrupted continues it")
         return
     show_records(records, _LISTED)
     if listing.total > len(records):
