@@ -80,12 +80,8 @@ def test_the_job_for_kubernetes_fits_the_project() -> None:
         assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
-def errors_of(job: Any) -> list[str]:
+def test_the_job_for_kubernetes_fits_its_schema() -> None:
     schema = yaml.safe_load((ROOT / "tests" / "rayjob.schema.yaml").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    errors = Draft202012Validator(schema).iter_errors(job)
-    return [f"{error.json_path}: {error.message}" for error in errors]
-
-
-def test_the_job_for_kubernetes_fits_its_schema() -> None:
-    assert errors_of(job()) == []
+    errors = Draft202012Validator(schema).iter_errors(job())
+    assert [f"{error.json_path}: {error.message}" for error in errors] == []

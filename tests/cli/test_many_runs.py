@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedbench.bench.tuning.study import StudyResult
 from tests.bench.tuning.conftest import InOneProcess
 
-TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+from .conftest import TINY, Call
+
 GRID = """
 grid: mine
 description: two concentrations
@@ -20,8 +19,6 @@ axes: {data.alpha: [0.1, 1.0]}
 methods: [simclr]
 seeds: [0]
 """
-
-Call = Callable[..., Any]
 
 
 def test_sweep_runs_what_is_missing_and_then_nothing(

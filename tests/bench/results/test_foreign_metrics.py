@@ -21,14 +21,11 @@ from fedbench.bench.evaluation.objectives.scores import RankMe
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.layout import Layout
-from tests.bench.results.conftest import rank
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rank
 
 
 class Point(EntryPoint):

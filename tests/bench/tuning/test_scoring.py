@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.tuning.scoring import Scoring, cautions, names, noise_limit, shrinkage_of
 
-from .conftest import InOneProcess
-from .test_study import small
+from .test_study import Use, small
 
-Use = Callable[..., InOneProcess]
 BEFORE = [{"rho": 0.9, "sep": 0.2, "participation_ratio": 20.0}, {"rho": 0.7, "sep": 0.4}]
 GOOD = {"rho": 0.3, "sep": 0.5, "participation_ratio": 8.0, "projection_std_ratio": 0.5}
 

@@ -150,15 +150,6 @@ def test_folders(change: Callable[[Path], object], message: str, tmp_path: Path)
         load_dataset(f"folder:{root}", tmp_path / "data")
 
 
-def image_folder(root: Path) -> Path:
-    for split in ("train", "test"):
-        for name, side in (("a", 0), ("b", 1)):
-            file = root / split / name / "x.png"
-            file.parent.mkdir(parents=True)
-            file.write_bytes(png(mode="RGB" if side else "L"))
-    return root
-
-
 def refused(name: str, data_dir: Path) -> str:
     with pytest.raises(DataError) as caught:
         load_dataset(name, data_dir)
@@ -169,7 +160,10 @@ def refused(name: str, data_dir: Path) -> str:
 
 
 def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "set")
+    folder = tmp_path / "set"
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "x.png").write_bytes(GOOD)
     (tmp_path / "more").mkdir()
     (tmp_path / "more/y.png").write_bytes(GOOD)
     (folder / "train/a/more").symlink_to(tmp_path / "more")

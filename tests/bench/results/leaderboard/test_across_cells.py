@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from fedbench.bench.results.leaderboard.curves import area, curve_of, load_curve
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import rank
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rank
 
 
 def seeds(make_row: MakeRow, spec: str, values: list[float], alpha: float = 0.1) -> list[Row]:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -17,11 +16,8 @@ from fedbench.bench.results.leaderboard.formats import (
     to_markdown,
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal.show_results import show_leaderboard
-from tests.bench.results.conftest import rank
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rank
 
 
 @pytest.fixture

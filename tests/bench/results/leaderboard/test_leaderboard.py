@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
-from tests.bench.results.conftest import rank
+from tests.bench.results.conftest import MakeRow, rank
 
-MakeRow = Callable[..., Row]
 ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,9 +18,7 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of
-from tests.bench.results.conftest import rank
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rank
 
 
 def configured(seed: int = 0, **sections: Any) -> RunConfig:

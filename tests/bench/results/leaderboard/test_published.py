@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +14,8 @@ from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.identity import canonical_json
 from fedbench.leaderboards import fields
-from tests.bench.results.conftest import rank
+from tests.bench.results.conftest import MakeRow, rank
 
-MakeRow = Callable[..., Row]
 CACHED = "published with a 50-epoch probe, ours with cached features"
 
 DATASETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "TinyImageNet": "tiny-imagenet"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -12,10 +12,8 @@ from scipy import stats
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.separation import Separation
-from fedbench.bench.results.store.row import Row
-from tests.bench.results.conftest import rank
+from tests.bench.results.conftest import MakeRow, rank
 
-MakeRow = Callable[..., Row]
 RNG = np.random.default_rng(7)
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
 FAR = BASE - [0.10, 0.11, 0.09, 0.12, 0.10]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from fedbench.bench.results.store.replicas import differences, measured_once, re
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
-from tests.bench.results.conftest import rows_in
+from tests.bench.results.conftest import MakeRow, rows_in
 
-MakeRow = Callable[..., Row]
 META = {"spec": "simclr", "seed": 0, "space": {}, "sampler": "tpe", "data": "revision"}
 
 

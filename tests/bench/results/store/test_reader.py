@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import rows_in
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rows_in
 
 
 def test_many_rows_are_read_from_one_file(
