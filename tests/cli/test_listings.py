@@ -129,12 +129,6 @@ def test_partition_needs_no_images(call: Call) -> None:
     assert lines[-1].split()[0] == "99"  # the last client
 
 
-def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:
-    answer = call("partition", "--preset", "cross-device")
-    assert (answer.code, answer.out) == (5, "")
-    assert "fedbench data prepare cifar10" in answer.err
-
-
 def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:
     import hashlib
 

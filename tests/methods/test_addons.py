@@ -82,21 +82,6 @@ def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: 
     torch.testing.assert_close(gradients[0] - gradients[1], 0.5 * difference, atol=2e-3, rtol=1e-3)
 
 
-def test_the_first_round_and_a_single_client_are_fedavg(tmp_path: Path) -> None:
-    """No correction before the first variates, and none where both variates are equal."""
-    plain = {"client__momentum": 0.0, "client__weight_decay": 0.0}
-    for name, fields in (
-        ("first", {"federation__num_rounds": 1}),
-        ("single", {"federation__num_rounds": 2, "data__num_clients": 1, "data__partition": "iid"}),
-    ):
-        weights = []
-        for spec in ("simclr", "simclr+scaffold"):
-            setup = tiny_setup(tiny_config(spec, **plain, **fields))
-            trainer = train(setup, tmp_path / name / spec)
-            weights.append(trainer.vector[: trainer.layout.num_trained])
-        torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("addon", ["scaffold", "fedu2"])
 def test_an_add_on_with_rows_may_follow_one_that_goes_by_trained_tensors(
     addon: str, tmp_path: Path

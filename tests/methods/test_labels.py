@@ -96,15 +96,6 @@ def test_the_first_rounds_can_be_without_guesses() -> None:
         assert len(setup.method.before_local(setup.make_net(), data, client)) == expected
 
 
-def test_the_received_model_costs_no_traffic() -> None:
-    setup = semifed()
-    net = setup.make_net()
-    assert not [name for name in net.state_dict() if name.startswith("target")]
-    sizes = sum(p.numel() for part in ("encoder", "classifier") for p in net[part].parameters())
-    ledger = Ledger.of_client(setup.layout(net))
-    assert (ledger.bytes_up, ledger.bytes_down) == (4 * sizes, 4 * sizes)
-
-
 SERVER = Server(0, generator(0, "server"), {})
 
 

@@ -18,7 +18,6 @@ from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Upload
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.memory import Memory
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.training.layout import Layout
 from fedbench.methods.orchestra import Orchestra
 
 SPEC = DataSpec((3, 32, 32), 10, 100)
@@ -95,23 +94,6 @@ def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
     assert float(out.parts["clusters"]) == pytest.approx(clusters, rel=1e-4)
     assert float(out.total.detach()) == pytest.approx(clusters + rotation, rel=1e-4)
     assert ("rotation" in out.parts) is degeneracy
-
-
-def test_no_gradient_reaches_target_or_centroids() -> None:
-    method = small()
-    net = shaken(make(method))
-    Layout.of(net, method.sharing()).bind(net)
-    out = loss_of(method, net, batch_for(method))
-    out.total.backward()
-    assert not out.keep["rows"].requires_grad
-    assert not net.tensor("centroids").requires_grad
-    for name, parameter in net.named_parameters():
-        if name.startswith("target_"):
-            assert not parameter.requires_grad
-            assert parameter.grad is None
-        else:
-            assert parameter.grad is not None
-            assert float(parameter.grad.abs().sum()) > 0, name
 
 
 def test_without_a_target_the_online_branch_of_view_1_stops_gradients() -> None:

@@ -179,14 +179,6 @@ def assert_same_direction_and_length(mine: Tensor, expected: Tensor) -> None:
     assert float((mine - expected).norm() / expected.norm()) < 1e-3
 
 
-def test_the_local_form_is_the_papers() -> None:
-    client = Pooled()
-    value, gradient = client.local_loss()
-    expected, direction = client.expected(None)
-    assert value == pytest.approx(expected, rel=1e-4)
-    assert_same_direction_and_length(gradient, direction)
-
-
 def test_with_empty_other_clients_the_pooled_form_is_the_local_one() -> None:
     client = Pooled()
     value, gradient = client.loss(nothing())

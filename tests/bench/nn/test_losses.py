@@ -17,8 +17,6 @@ from fedbench.bench.nn.losses import (
     clipped_spectral_contrast,
     consistency,
     info_nce,
-    mutual_prediction,
-    negative_cosine,
     nt_xent,
     spectral_contrast,
     spread,
@@ -122,21 +120,6 @@ def test_clipping_leaves_short_vectors_and_their_gradient_untouched() -> None:
     torch.testing.assert_close(z.grad[:2], torch.ones(2, 2))
     # The long one may only turn: its gradient is orthogonal to it.
     assert float(z.grad[2] @ z[2].detach()) == pytest.approx(0, abs=1e-6)
-
-
-def slow_mean_cosine(a: Tensor, b: Tensor) -> float:
-    return sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a)
-
-
-def test_negative_cosine_equals_a_loop() -> None:
-    p, z = draw(6, 5), draw(6, 5, purpose="z2")
-    assert negative_cosine(p, z).item() == pytest.approx(-slow_mean_cosine(p, z), rel=1e-5)
-
-
-def test_mutual_prediction_crosses_the_views() -> None:
-    p1, p2, z1, z2 = (draw(6, 5, purpose=name) for name in ("p1", "p2", "z1", "z2"))
-    expected = -(slow_mean_cosine(p1, z2) + slow_mean_cosine(p2, z1)) / 2
-    assert mutual_prediction((p1, p2), (z1, z2)).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_spread_tells_collapse_from_uniform_directions() -> None:

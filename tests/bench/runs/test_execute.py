@@ -123,18 +123,6 @@ def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path) -> Non
     assert None not in every[:-1]
 
 
-def test_a_run_that_diverges_is_a_row_without_metrics(tmp_path: Path) -> None:
-    config = tiny_config("simclr", client__lr=1e30, federation__num_rounds=4)
-    store = Store(tmp_path)
-    row = run(config, store=store, workers=1).row
-    assert row.status == "diverged"
-    assert row.error is None
-    assert row.rounds_done is not None
-    assert row.rounds_done < 4
-    assert [name for name in FINAL_METRICS if getattr(row, name) is not None] == []
-    assert run(config, store=store, workers=1).stored_before
-
-
 def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
     row = execute(tiny_config("simclr", federation__num_rounds=0), Origin(), Place(tmp_path))
     assert (row.status, row.final_loss, row.bytes_up) == ("ok", None, 0)

@@ -13,21 +13,12 @@ import pytest
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.run import canonical, command_line, run
+from fedbench.bench.runs.run import command_line, run
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.workers import WorkerSpec
-
-
-def test_an_alias_and_left_out_fields_are_the_same_run() -> None:
-    full = tiny_config("simclr+uv")
-    short = full.model_copy(update={"spec": "fed-simclr"})
-    assert canonical(short) == canonical(full) == full
-    partial = full.model_copy(update={"method": {"temperature": 0.5}})
-    assert canonical(partial).method["temperature"] == 0.5
-    assert canonical(partial).method.keys() == full.method.keys()
 
 
 def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:

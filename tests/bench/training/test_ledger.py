@@ -41,7 +41,7 @@ SIMSIAM = {**MI, "heads": "m", "predictor_dim": 2048}
 BYOL = BATCH + BYOL_HEAD + BYOL_PREDICTOR
 
 TRAFFIC: list[tuple[str, dict[str, Any], str, int, int]] = [
-    ("supervised", {}, "batch", BATCH + 513 * 10, 0),
+    *((spec, {}, "batch", BATCH + 513 * 10, 0) for spec in ("supervised", "semifed")),
     *((spec, {}, "batch", BATCH + O_HEAD, 0) for spec in ("simclr", "featarc")),
     ("rotpred", {}, "batch", BATCH + O_HEAD + ROTATION, 0),
     ("aligned", {"hidden_dim": 2048}, "batch", BATCH + ALIGNED_HEAD, 0),

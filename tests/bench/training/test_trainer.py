@@ -28,7 +28,6 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
@@ -141,18 +140,6 @@ def test_a_run_that_diverges_says_so(tmp_path: Path, where: str) -> None:
     setup = tiny_setup(tiny_config("simclr", federation__num_rounds=20, **values))
     with pytest.raises(Diverged, match=r"round \d+: the .* not finite"):
         train(setup, tmp_path)
-
-
-def test_draws_do_not_depend_on_who_else_takes_part(tmp_path: Path) -> None:
-    """A client's round is a function of (seed, round, client) and the server's weights."""
-    setup = tiny_setup(tiny_config("simclr"))
-    runner = ClientRunner(setup, CPU, tmp_path)
-    server, upload = runner.binding.server.data.clone(), torch.empty(runner.layout.upload_size)
-    alone = client_result(setup, 3, server)
-    for k in (0, 1, 3):
-        runner.run(Task(k, 0, RoundPlan(1)), server, upload)
-    assert torch.equal(runner.binding.server.data, alone)
-    assert generator(0, "views", 0, 3).initial_seed() != generator(0, "views", 1, 3).initial_seed()
 
 
 def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:

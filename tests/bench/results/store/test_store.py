@@ -4,7 +4,6 @@ import errno
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
-from tests.bench.results.conftest import rows_in
-
-MakeRow = Callable[..., Row]
+from tests.bench.results.conftest import MakeRow, rows_in
 
 
 def test_runs_by_the_beginning_of_their_id(store: Store, make_row: MakeRow) -> None:
@@ -170,25 +167,3 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
             store.check_writable()
     assert store.row(old.row_id) == old
     assert not list(store.root.rglob("*.tmp"))
-
-
-def _hold(root: Path, name: str, ready: str) -> None:
-    with Store(root).lock(name) as locked:
-        Path(ready).write_text(str(locked))
-        time.sleep(60)
-
-
-def test_a_lock_is_held_by_one_and_freed_by_a_kill(store: Store, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    spawn = multiprocessing.get_context("spawn")
-    holder = spawn.Process(target=_hold, args=(store.root, "cell", str(ready)))
-    holder.start()
-    while not ready.exists() or not ready.read_text():
-        time.sleep(0.01)
-    assert ready.read_text() == "True"
-    with store.lock("cell") as locked, store.lock("another") as also:
-        assert (locked, also) == (False, True)
-    holder.kill()
-    holder.join()
-    with store.lock("cell") as locked, store.lock("cell") as twice:
-        assert (locked, twice) == (True, False)

@@ -149,18 +149,6 @@ def test_the_death_of_ray_itself_is_no_failure_of_a_cell(monkeypatch: pytest.Mon
     assert source.outcomes == []
 
 
-def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None:
-    source = Fixed(jobs(1))
-    searcher = make(source, attempts=3)
-    for trial in "abc":
-        assert not source.outcomes
-        assert name(searcher.suggest(trial)) == "cell-0"
-        searcher.on_trial_complete(trial)
-        searcher.died(trial, "killed")
-    assert [outcome.error for outcome in source.outcomes] == ["the trial process died: killed"]
-    assert searcher.exhausted
-
-
 def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     source = Fixed(jobs(2))
     searcher = make(source)
