@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.method import Extra, Needs, Net, Sharing
+from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.runs.guarantees import check_client_privacy, columns, needed_one_by_one
@@ -169,3 +169,17 @@ def test_summed_extras_are_not_covered_either() -> None:
     with pytest.raises(ConfigError, match="counts"):
         check_client_privacy(dataclasses.replace(setup, method=Counts()))
     assert needed_one_by_one(Counts()) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "single"),
+    [
+        ("simclr", ""),
+        ("byol", ""),
+        ("supervised", ""),
+        ("simclr+uv", "uv.weight"),
+        ("orchestra", "centroids, min_cluster_size"),
+    ],
+)
+def test_who_works_under_secure_sums(spec: str, single: str) -> None:
+    assert needed_one_by_one(registry.create(spec, {})) == single

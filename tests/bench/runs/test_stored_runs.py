@@ -39,3 +39,14 @@ def test_a_leaderboard_that_a_killed_process_left_behind_is_made_up_for(
     board.unlink()
     monkeypatch.setattr(Store, "_write", read_only)
     assert again(store, tmp_path).row == row
+
+
+def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path / "store")
+    row = again(store, tmp_path).row
+    path = tmp_path / "store" / "rows" / f"{row.row_id}.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    anew = again(store, tmp_path)
+    assert not anew.stored_before
+    assert store.row(row.row_id) == anew.row
+    assert "torn or altered" in caplog.text
