@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
@@ -20,12 +21,14 @@ from compare import LEVEL, compare, holm  # the module beside this one
 from scipy import stats
 
 from fedbench import open_store
+from fedbench.bench.results.chance import NO_MARKS, marks
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 REGIME = {"data.num_clients": 100, "client.local_epochs": 4, "federation.participation": 0.1}
 ROUNDS, JUDGING, CHOOSING = 60, range(5), (100, 101)
 RATES = (0.003, 0.01, 0.03)
 GATE_SEEDS = 3
+CLAIMED = 0.1  # alpha of the claims in docs/claims.md
 PUBLISHED = {"orchestra": 0.003, "simclr": 0.003, "spectral": 0.003, "byol": 0.01}
 PUBLISHED |= {"aligned": 0.003, "simsiam": 0.01, "rotpred": 0.01}
 CROPS = {"spectral": "spec-o", "byol": "byol-o", "orchestra": "orchestra-o"}  # else simclr-o
@@ -48,9 +51,9 @@ def read(store: Path) -> pd.DataFrame:
     rows = rows.join(settings.reindex(columns=named))
     rows = rows[(rows[list(REGIME)] == pd.Series(REGIME)).all(axis=1)].reset_index(drop=True)
     rows["variant"] = rows["method"].str.cat(_variant(rows), sep="")
-    rows["linear"] = 100 * rows["linear_acc"].where(
-        rows["status"] == "ok", rows["untrained_linear_acc"]
-    )
+    # A run that diverged counts with the encoder that all runs of its seed begin with.
+    before = rows.groupby("seed")["untrained_linear_acc"].transform("first")
+    rows["linear"] = 100 * rows["linear_acc"].where(rows["status"] == "ok", before)
     return rows
 
 
@@ -69,7 +72,7 @@ def gate(rows: pd.DataFrame, store: Path) -> pd.DataFrame:
     """Return the mean of the last five rounds of both terms, a line per rate and seed."""
     runs = rows[rows["variant"].eq("orchestra") & rows["num_rounds"].eq(ROUNDS)]
     lines = []
-    for _, run in runs[runs["seed"] < 3].sort_values(["client.lr", "seed"]).iterrows():
+    for _, run in runs[runs["seed"] < GATE_SEEDS].sort_values(["client.lr", "seed"]).iterrows():
         ends = curve(store, run["row_id"])[list(CHANCE)].tail(5).mean()
         lines.append({"rate": run["client.lr"], "seed": run["seed"], **ends})
     return pd.DataFrame(lines, columns=["rate", "seed", *CHANCE])
@@ -131,7 +134,8 @@ def accuracies(run: pd.Series, store: Path) -> pd.Series:
 def gaps(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     """Return the mean of orchestra minus method after each number of rounds that was evaluated."""
     curves = pd.DataFrame({row_id: accuracies(run, store) for row_id, run in _by_id(runs)})
-    means = curves.T.groupby(runs.set_index("row_id")["variant"]).mean()
+    groups = curves.T.groupby(runs.set_index("row_id")["variant"])
+    means = groups.agg(lambda column: column.mean(skipna=False))
     return (means.loc["orchestra"] - means).drop(index="orchestra")
 
 
@@ -139,39 +143,55 @@ def _by_id(runs: pd.DataFrame) -> list[tuple[str, pd.Series]]:
     return [(str(run["row_id"]), run) for _, run in runs.iterrows()]
 
 
-def slopes(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame:
     """Return per method the slope of orchestra minus method on log2 of image passes, with t-test.
 
     Seeds are unpaired between methods: each run has a slope of its own; Welch's test.
+
+    Args:
+        runs: of one recipe.
+        store: has their curves.
+        until: rounds of the last evaluation that counts.
     """
     found: dict[str, list[float]] = {}
     for _, run in _by_id(runs):
-        accuracy = accuracies(run, store)
+        accuracy = accuracies(run, store).loc[:until]
         passes = np.log2(PASSES_A_ROUND * accuracy.index.to_numpy())
         slope = stats.linregress(passes, accuracy).slope
         found.setdefault(run["variant"], []).append(slope)
     reference = found.pop("orchestra", [])
     lines = {}
-    for name, values in found.items():
+    for name, values in sorted(found.items()):
         if min(len(values), len(reference)) > 1:
             test = stats.ttest_ind(reference, values, equal_var=False)
             low, high = test.confidence_interval()
             lines[name] = {"slope": np.mean(reference) - np.mean(values), "low": low, "high": high}
             lines[name]["p"] = test.pvalue
     table = pd.DataFrame.from_dict(lines, orient="index", columns=["slope", "low", "high", "p"])
-    return table.assign(p=holm(table["p"]))
+    table = table.assign(p=holm(table["p"]))
+    ahead = np.where(table["slope"] > 0, "supported", "contradicted")
+    return table.assign(verdict=np.where(table["p"] < LEVEL, ahead, "not settled"))
 
 
 def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Return per method (orchestra - method) in one recipe minus that in the other, pooled test."""
-    both = [side[name] for side in (first, second) for name in sorted(set(first) & set(second))]
-    freedom = sum(len(group) - 1 for group in both)
-    variance = sum(group.var(ddof=1) * (len(group) - 1) for group in both) / freedom
+    """Return per method (orchestra - method) in one recipe minus that in the other, pooled test.
+
+    Runs that serve both recipes are one group; a method of which all runs do has no line.
+    """
+    names = sorted(set(first) & set(second))
+    groups = {tuple(side[name]): side[name] for side in (first, second) for name in names}
+    freedom = sum(len(group) - 1 for group in groups.values())
+    variance = sum(group.var(ddof=1) * (len(group) - 1) for group in groups.values()) / freedom
     lines = {}
-    for name in sorted((set(first) & set(second)) - {"orchestra"}):
+    for name in names:
         four = [first["orchestra"], first[name], second["orchestra"], second[name]]
+        weights = Counter[tuple[float, ...]]()
+        for group, sign in zip(four, (1, -1, -1, 1), strict=True):
+            weights[tuple(group)] += sign
+        error = math.sqrt(variance * sum(w**2 / len(group) for group, w in weights.items()))
+        if not error:
+            continue
         a, b, c, d = (group.mean() for group in four)
-        error = math.sqrt(variance * sum(1 / len(group) for group in four))
         change = (a - b) - (c - d)
         half = stats.t.ppf(0.975, freedom) * error
         p = 2 * stats.t.sf(abs(change) / error, freedom)
@@ -216,53 +236,64 @@ def laptop(store: Path) -> dict[str, np.ndarray]:
 
 
 def recipes(rows: pd.DataFrame) -> dict[tuple[str, float], pd.DataFrame]:
-    """Return the judging runs by recipe and alpha, where orchestra has at least two seeds."""
+    """Return the judging runs by recipe and alpha, where orchestra and another have two seeds."""
     rates = chosen(rows).to_dict()
     found = {}
     for name, published in (("published", True), ("alike", False)):
         for alpha, runs in recipe(rows, rates, published=published).groupby("alpha"):
-            if "orchestra" in by_variant(runs):
+            groups = by_variant(runs)
+            if "orchestra" in groups and len(groups) > 1:
                 found[name, float(alpha)] = runs
     return found
 
 
-def order_lines(alpha: float = 0.1) -> tuple[list[str], list[list[str]]]:
-    """Return the comparisons of linear accuracy with orchestra, for docs/claims.md."""
+def summary(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return mean, half of the 95 % interval, number and runs at chance of each variant."""
+    table = runs.groupby("variant")["linear"].agg(["mean", "std", "size"])
+    half = stats.t.ppf(0.975, table["size"] - 1) * table.pop("std") / np.sqrt(table["size"])
+    table.insert(1, "±", half)
+    marked = marks(open_store(store), runs.itertuples())
+    chance = runs["row_id"].map(lambda name: bool(marked.get(name, NO_MARKS).at_chance))
+    return table.assign(at_chance=chance.groupby(runs["variant"]).sum())
+
+
+def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the comparisons of linear accuracy with orchestra at alpha 0.1, for docs/claims.md."""
     header = ["recipe", "orchestra beside", "n", "linear", "difference", "p (Holm)"]
-    lines = []
-    for (name, of), runs in recipes(read(STORE)).items():
-        groups = by_variant(runs)
-        if of != alpha or len(groups) < 2:
+    lines, published = list[list[str]](), paper()
+    for (name, alpha), runs in recipes(read(store)).items():
+        if alpha != CLAIMED:
             continue
-        reference, published = groups["orchestra"], paper()
+        table, groups = summary(runs, store), by_variant(runs)
+        reference = groups["orchestra"]
         for method, test in compare(groups, "orchestra").iterrows():
-            own = groups[str(method)]
+            values, at_chance = groups[str(method)], table["at_chance"][method]
             half = test["high"] - test["difference"]
-            line = [name, str(method), f"{len(reference)}, {len(own)}"]
-            line += [f"{reference.mean():.1f}, {own.mean():.1f}"]
+            line = [name, str(method), f"{len(reference)}, {len(values)}"]
+            line += [f"{reference.mean():.1f}, {values.mean():.1f}"]
             line += [f"{test['difference']:+.2f} ± {half:.2f}", f"{test['p']:.2g}"]
             line += [f"{test['detectable']:.1f}"]
             known = method in published
             line += [f"{(published['orchestra'] - published[method])[0]:+.1f}" if known else ""]
-            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
+            no_verdict = f"no verdict: at chance, {at_chance} of {len(values)}"
+            verdict = no_verdict if at_chance else test["verdict"]
+            lines.append([*(text.replace("-", "−") for text in line), verdict])
     return [*header, "seen at 0.8", "paper", "verdict"], lines
 
 
-def budget_lines(alpha: float = 0.1) -> tuple[list[str], list[list[str]]]:
-    """Return orchestra minus method by rounds, and the slope, for docs/claims.md."""
+def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
+    """Return gaps by rounds and slopes at alpha 0.1, for docs/claims.md."""
     header, lines = ["recipe", "orchestra −"], list[list[str]]()
-    for (name, of), runs in recipes(read(STORE)).items():
-        if of != alpha or len(by_variant(runs)) < 2:
+    for (name, alpha), runs in recipes(read(store)).items():
+        if alpha != CLAIMED:
             continue
-        by_rounds = gaps(runs, STORE)
+        by_rounds = gaps(runs, store)
         header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
-        for method, test in slopes(runs, STORE).iterrows():
+        for method, test in slopes(runs, store).iterrows():
             line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
             interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
             line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
-            ahead = "supported" if test["slope"] > 0 else "contradicted"
-            verdict = ahead if test["p"] < LEVEL else "not settled"
-            lines.append([*(text.replace("-", "−") for text in line), verdict])
+            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
     return [*header, "slope per doubling of passes", "p (Holm)", "verdict"], lines
 
 
@@ -287,17 +318,17 @@ def main() -> None:
     for (name, alpha), runs in recipes(rows).items():
         title, groups = f"{name}, alpha {alpha:g}", by_variant(runs)
         arms[name, alpha] = groups
-        summary = runs.groupby("variant")["linear"].agg(["mean", "std", "size"])
-        show(f"{title}: linear accuracy", summary)
-        if len(groups) > 1:
-            show(f"{title}: orchestra minus method", compare(groups, "orchestra"))
-            show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
+        show(f"{title}: linear accuracy", summary(runs, store))
+        show(f"{title}: orchestra minus method", compare(groups, "orchestra"))
+        show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
         show(f"{title}: slope per doubling of passes", slopes(runs, store))
+        show(f"{title}: the same without the last round", slopes(runs, store, ROUNDS - 1))
     cheap, published_order = laptop(store), paper()
-    print(f"\nlaptop, order against the paper's table 1: {agreement(cheap, published_order)}")
+    orders = {"laptop, the paper's table 1": agreement(cheap, published_order)}
     for (name, alpha), groups in arms.items():
-        for other, order in (("laptop", cheap), ("the paper's table 1", published_order)):
-            print(f"\n{name}, alpha {alpha:g}, order against {other}: {agreement(groups, order)}")
+        orders[f"{name}, alpha {alpha:g}, laptop"] = agreement(groups, cheap)
+        orders[f"{name}, alpha {alpha:g}, the paper's table 1"] = agreement(groups, published_order)
+    show("Kendall's tau between orders of methods", pd.DataFrame(orders).T)
     for (first, alpha), (second, beta) in combinations(arms, 2):
         if alpha == beta:
             show(

@@ -86,3 +86,15 @@ def test_a_rate_is_chosen_by_the_last_loss_of_two_seeds(study: Any, tmp_path: Pa
             _write(tmp_path, "simclr", rate, seed, final_loss=loss, num_rounds=12)
     module = study("long_training")
     assert module.chosen(module.read(tmp_path)).to_dict() == {"simclr": 0.01}  # 3.0 against 3.1
+
+
+def test_runs_that_serve_both_recipes_count_once(study: Any) -> None:
+    """With one group of orchestra in both, the change is a difference of the other's two groups."""
+    a, b, c = np.random.default_rng(1).normal(size=(3, 5))
+    first, second = {"orchestra": a, "simclr": b, "byol": c}, {"orchestra": a, "simclr": c}
+    table = study("long_training").interaction(first, second)
+    pooled = (a.var(ddof=1) + b.var(ddof=1) + c.var(ddof=1)) / 3
+    error = math.sqrt(pooled * 2 / 5)
+    assert table.loc["simclr", "change"] == pytest.approx(c.mean() - b.mean())
+    p = 2 * stats.t.sf(abs(c.mean() - b.mean()) / error, 12)
+    assert table["p"].to_dict() == pytest.approx({"simclr": p})
