@@ -32,7 +32,9 @@ class LDAWA(AddOn):
     Since factors are below 1, the server's tensors become shorter than those of its clients.
     """
 
-    warmup_rounds: int = Field(3, ge=0, description="first rounds, which average plainly")
+    warmup_rounds: int = Field(
+        3, ge=0, description="first rounds, preparatory ones included, which average plainly"
+    )
     unit: Literal["tensor", "module", "model"] = Field(
         "tensor", description="the tensors that share a cosine"
     )
@@ -43,7 +45,7 @@ class LDAWA(AddOn):
 
     def without_effect(self, config: RunConfig) -> str:
         """Say so if all rounds are those of the warm-up."""
-        rounds = config.federation.num_rounds
+        rounds = config.federation.num_rounds + self.base.needs().preparatory_rounds
         if rounds > self.warmup_rounds:
             return super().without_effect(config)
         return (

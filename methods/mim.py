@@ -85,8 +85,13 @@ class MaskedImages(Method):
         return {**keep, "*": Sharing.AVERAGED}
 
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
-        """Return 1 for normalised patches: predicting 0 has the error 1 - 1 / P of P values."""
-        return {"loss": 1.0 if self.normalised else "the variance of the pixels, which data decide"}
+        """Return no value: data decide it."""
+        flat = (
+            "the share of patches with contrast, which data decide: 0 predicts the others exactly"
+        )
+        return {
+            "loss": flat if self.normalised else "the variance of the pixels, which data decide"
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean squared error of the hidden patches."""

@@ -40,7 +40,8 @@ class Scaffold(AddOn):
 
     The server's variate is the mean of all clients' whatever `server.weighting` is, as in the
     paper. A client without a step keeps its own and changes nothing. Sums over clients, and how
-    many made a step, are enough for the server.
+    many made a step, are enough for the server. With `model.norm=batch-local` the norms count as
+    shared: their gradients are sent and corrected.
     """
 
     def needs(self) -> Needs:
@@ -71,14 +72,14 @@ class Scaffold(AddOn):
         return self.base.before_local(net, data, client)
 
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
-        """Add none: the term sees no image and has either sign."""
-        return self.with_terms(config, correction="it sees no image")
+        """Add none: the term is 0."""
+        return self.with_terms(config, correction="it is 0")
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Add the term whose gradient is the correction; its value means nothing."""
+        """Add a term of value 0 whose gradient is the correction."""
         out = self.base.loss(net, batch, client)
         weights = torch.cat([value.flatten() for value in self._shared(net)])
-        return out.plus("correction", self._correction(net) @ weights)
+        return out.plus("correction", self._correction(net) @ (weights - weights.detach()))
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
         """Add the uncorrected gradient to the sum."""

@@ -18,16 +18,13 @@ import torch
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
-from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, cached_dataset
 from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan
-from fedbench.bench.results.leaderboard.studies import best_trial, scored_trials
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.code import changed_code, missing_code
 from fedbench.bench.runs.compare import ELSEWHERE
 from fedbench.bench.runs.execute import derived, plugin_packages
@@ -147,11 +144,10 @@ class Claim:
     config: RunConfig  # its configuration, written in full
     dataset: Dataset  # of its data revision, blank where only its shape is known
     expected: Expected
-    best: Mapping[str, Any]  # values of the study that it names, if that is here
 
 
 def check_configuration(claim: Claim) -> Iterator[str]:
-    """Ids and columns follow from the configuration, settings from the study."""
+    """Ids and columns follow from the configuration."""
     row, given = claim.row, claim.row.config
     if (given.spec, given.method) != (claim.config.spec, claim.config.method):
         yield f"method fields {given.method} differ from all fields of {claim.config.spec!r}"
@@ -164,10 +160,6 @@ def check_configuration(claim: Claim) -> Iterator[str]:
         yield f"it failed ({row.error}): there is no result"
     if row.tuned != (row.study_id is not None) or (row.selection == "label-free" and not row.tuned):
         yield f"selection is {row.selection}, tuned is {row.tuned}, but study_id is {row.study_id}"
-    settings = flatten(json.loads(row.config_json)) | json.loads(row.scaled_json or "{}")
-    for name, value in claim.best.items():
-        if settings.get(name) != value:
-            yield f"{name} is {settings.get(name)}, but study {row.study_id} found {value}"
 
 
 def check_code(claim: Claim) -> Iterator[str]:
@@ -348,15 +340,14 @@ _UNREADABLE = (FedbenchError, RuntimeError, TypeError, ValueError, KeyError, Att
 class Checker:
     """Makes the checks that need no run.
 
-    `studies` is the store of the studies that rows name; None = there are none. `other_code` are
-    the rows whose code is not what is installed here: to run them again would tell nothing.
+    `other_code` are the rows whose code is not what is installed here: to run them again would
+    tell nothing.
     """
 
-    def __init__(self, data_dir: Path | None = None, studies: Store | None = None) -> None:
+    def __init__(self, data_dir: Path | None = None) -> None:
         self.problems: list[Problem] = []
         self.other_code: set[str] = set()
         self.counts = {name: CheckCount(name, str(about)) for name, about in _ABOUT.items()}
-        self._studies = studies
         self._data = lru_cache(maxsize=None)(partial(data_of, data_dir=data_dir))
 
     def add(self, run_id: str, check: str, problems: Sequence[str]) -> None:
@@ -399,7 +390,7 @@ class Checker:
 
     def _claim(self, entry: Entry) -> Claim:
         """Return a row with what is known here."""
-        row, best = entry.row, None
+        row = entry.row
         if row.benchmark_version != BENCHMARK_VERSION:
             raise StoreError(
                 f"benchmark_version is {row.benchmark_version}, this fedbench checks"
@@ -413,7 +404,4 @@ class Checker:
         if dataset is None:
             known = f"data revision {row.dataset_revision[:12]} is not known"
             raise StoreError(f"{known}; get the data and name their cache with --data-dir")
-        if self._studies is not None and row.study_id is not None:
-            best = best_trial(scored_trials(self._studies, row.study_id))
-        params = best["params"] if best else {}
-        return Claim(row, entry.points, config, dataset, expected(config, dataset), params)
+        return Claim(row, entry.points, config, dataset, expected(config, dataset))

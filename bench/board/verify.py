@@ -85,7 +85,7 @@ def submit(
         raise ConfigError("name the runs to submit, or give --all; `fedbench runs` lists them")
     store, who = open_store(store).require(), person(by, orcid)
     entries, left_out = _chosen(store, run_ids, every=every)
-    checker = Checker(as_path(data_dir), store)
+    checker = Checker(as_path(data_dir))
     for entry in entries:
         checker(entry)
     _refuse(checker, len(entries))
@@ -244,7 +244,7 @@ def verify_bundle(
     board = target if store is None and target is not None else open_store(store)
     compared = board.root.is_dir()
     with open_bundle(bundle) as opened:
-        checker = Checker(as_path(data_dir), Store(opened.root))
+        checker = Checker(as_path(data_dir))
         for run_id, problem in opened.problems:
             checker.add(run_id, FILES, [problem])
         for entry in opened.entries.values():
@@ -297,7 +297,7 @@ def verify_claims(
 ) -> BundleVerification:
     """Check the rows of a store like a bundle's; `verify` checks its files."""
     began, store = time.monotonic(), open_store(store).require()
-    checker = Checker(as_path(data_dir), store)
+    checker = Checker(as_path(data_dir))
     rows = [row for row in store.rows() if row.status != "error"]
     for problem in store.problems():
         checker.add("", FILES, [problem])

@@ -8,7 +8,7 @@ every score. Gains are measured from the same weights with filled statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -86,6 +86,7 @@ def evaluate(
     device: torch.device,
     *,
     one_encoder: bool = False,
+    trained: Container[int] = (),
     rounds: int = 0,
 ) -> dict[str, float]:
     """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
@@ -100,8 +101,9 @@ def evaluate(
     `transfer_fashion_mnist_knn_acc`.
 
     `select_client` is called before a client's personal encoder is evaluated; with `one_encoder`,
-    as before the first round, the net is evaluated as it is for all clients. `rounds` that the
-    encoder has trained make noise on sums differ between them.
+    as before the first round, the net is evaluated as it is for all clients. Clients that no cohort
+    has drawn are not `trained` and do not count beside those that are. `rounds` that the encoder
+    has trained make noise on sums differ between them.
     """
     binding.net.eval()
     splits = Splits(setup.dataset, setup.images, setup.probed, setup.spec.image_shape[0], device)
@@ -111,7 +113,7 @@ def evaluate(
             return _finite({**metrics, **_protocols(setup, binding, protocols, splits, [])})
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
-        for k in evaluated_clients(setup):
+        for k in evaluated_clients(setup, trained):
             select_client(k)
             metrics = _objective(setup, binding, [k], device, rounds)
             scores = _protocols(setup, binding, protocols, splits, pairs, k)
@@ -185,9 +187,13 @@ def _encoders(
         yield f"{prefix}_", other, chosen
 
 
-def evaluated_clients(setup: Setup) -> list[int]:
-    """Clients whose encoders are evaluated: at most `evaluation.num_clients`, drawn once."""
-    return _drawn(setup, setup.config.evaluation.num_clients, "evaluated-clients")
+def evaluated_clients(setup: Setup, trained: Container[int]) -> list[int]:
+    """Clients whose encoders are evaluated: at most `evaluation.num_clients`, drawn once.
+
+    Of these, those that have `trained`; all if none has.
+    """
+    drawn = _drawn(setup, setup.config.evaluation.num_clients, "evaluated-clients")
+    return [k for k in drawn if k in trained] or drawn
 
 
 def scored_clients(setup: Setup) -> list[int]:

@@ -104,7 +104,7 @@ class Estimator:
 
     def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts) -> Estimate:
         config, rounds = setup.config, trainer.total_rounds
-        steps = steps_per_epoch(config, setup.client_partition)  # (K,)
+        steps = steps_per_epoch(config, setup.dataset)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
         visits = trained = num_steps = num_images = num_latents = 0
         for index in range(rounds):
@@ -259,7 +259,7 @@ class _CutShort(InProcess):
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Yield their results."""
         setup = self._runner.setup
-        steps = steps_per_epoch(setup.config, setup.client_partition)
+        steps = steps_per_epoch(setup.config, setup.dataset)
         some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
         yield from super().train(some, server)
 

@@ -149,7 +149,7 @@ def execute(
     began, started_at = time.perf_counter(), datetime.now(UTC)
     dataset = place.dataset or open_dataset(config, place.data_dir)
     partition = partition_of(dataset, config)
-    local_steps(config, partition).check()
+    local_steps(config, dataset).check()
     scored(config.evaluation.objectives)  # raises for a name that does not exist
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
@@ -331,6 +331,7 @@ class _Run:
             self.setup.config.evaluation.protocols,
             self._device,
             one_encoder=one_encoder,
+            trained=trainer.personal_rounds,
             rounds=0 if first else trainer.rounds_done,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class TrainedRun:
     setup: Setup
     binding: Binding  # the net, in eval mode, with the weights of the last round
     select: Callable[[int], None]  # puts a client's personal tensors, or the initial ones, into it
+    trained: Container[int]  # clients that have personal tensors of their own
 
 
 def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
@@ -94,7 +95,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
 
     if not setup.evaluate_on_clients:
         select(0)  # a pooled run's one client
-    return TrainedRun(row, setup, binding, select)
+    return TrainedRun(row, setup, binding, select, rounds)
 
 
 FORMAT = "fedbench-encoder-1"

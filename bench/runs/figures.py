@@ -181,7 +181,7 @@ def measure(run: TrainedRun) -> Numbers:
         NonFiniteFeaturesError: for an encoder that diverged.
     """
     setup, dataset, row = run.setup, run.setup.dataset, run.row
-    clients = evaluated_clients(setup) if setup.evaluate_on_clients else []
+    clients = evaluated_clients(setup, run.trained) if setup.evaluate_on_clients else []
     truth = np.asarray(dataset.test_labels, np.int64)
     features = []
     with single_thread():

@@ -133,7 +133,7 @@ def run(
             row = store.finished(run_id)  # another process may have been faster
             stored_before = row is not None
             if row is None:
-                steps = local_steps(config, partition_of(dataset, config))
+                steps = local_steps(config, dataset)
                 steps.check()
                 for line in filter(None, (steps.idle, *without_effect(config, dataset))):
                     _log.warning("%s", line)
@@ -183,7 +183,7 @@ def plan_run(
     store = places.open_store()
     devices = choose_devices(places.device, workers)
     dataset = open_dataset(config, places.data_dir)
-    steps, revision = local_steps(config, partition_of(dataset, config)), dataset.revision
+    steps, revision = local_steps(config, dataset), dataset.revision
     steps.check()
     identity = row_id(config, revision)
     stored, earlier = store.finished(identity), None

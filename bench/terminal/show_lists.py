@@ -132,6 +132,7 @@ def config_yaml(resolved: Resolved) -> str:
 
     values = resolved.config.model_dump(mode="json")
     head = {"spec": values.pop("spec"), "preset": resolved.preset}
+    values.pop("code", None)  # computed from what is installed
     if resolved.study:
         head["study"] = resolved.study
     return dump_yaml({**head, **values}, sort=False)

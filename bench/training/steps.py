@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.labels import num_visible
+from fedbench.bench.data.labels import HIDDEN, num_visible
 from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.method import Method, RoundPlan, registry
 from fedbench.bench.system.errors import ConfigError
@@ -72,13 +72,13 @@ class LocalSteps:
             raise ConfigError(f"no client would ever make a local step: {self.reason}")
 
 
-def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
-    """Count the local steps of a configuration and its partition.
+def local_steps(config: RunConfig, dataset: Dataset) -> LocalSteps:
+    """Count the local steps of a configuration on a data set.
 
     A run without rounds or local epochs has no idle clients, since it is not meant to train.
     """
     method = registry.create(config.spec, config.method)
-    images = _images(config, method, partition)  # (K,)
+    images = _images(config, method, dataset)  # (K,)
     epochs = _epochs(config, method)
     if not epochs:
         return LocalSteps(0, 0.0, 0, len(images), 0)
@@ -109,7 +109,7 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     lines = [method.without_effect(config)]
     if config.model.trainable == "heads":
         lines.append("model.trainable=heads: probes measure the encoder, which stays at its start")
-    largest = int(_images(config, method, partition_of(dataset, config)).max())
+    largest = int(_images(config, method, dataset).max())
     if batch > largest and config.client.keep_last_batch:
         lines.append(
             f"client.batch_size={batch}: no client has more than {largest} images; each trains on"
@@ -124,10 +124,10 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     return tuple(filter(None, lines))
 
 
-def steps_per_epoch(config: RunConfig, partition: Partition) -> npt.NDArray[np.int64]:
+def steps_per_epoch(config: RunConfig, dataset: Dataset) -> npt.NDArray[np.int64]:
     """Return the local steps of each client in an epoch over its images, (K,); see `LocalSteps`."""
     method = registry.create(config.spec, config.method)
-    return _steps(config, method, _images(config, method, partition))
+    return _steps(config, method, _images(config, method, dataset))
 
 
 def _steps(
@@ -155,13 +155,15 @@ def _epochs(config: RunConfig, method: Method) -> int:
     return max(method.plan_round(index, default).local_epochs for index in range(total))
 
 
-def _images(config: RunConfig, method: Method, partition: Partition) -> npt.NDArray[np.int64]:
+def _images(config: RunConfig, method: Method, dataset: Dataset) -> npt.NDArray[np.int64]:
     """Return the number of images that each client trains on, (K,)."""
     needs, fraction = method.needs(), config.data.label_fraction
-    sizes = (partition.pooled() if needs.pooled else partition).sizes.astype(np.int64)
-    if needs.labelled_only and fraction:
-        sizes = np.array([num_visible(int(size), fraction) for size in sizes], dtype=np.int64)
-    return sizes
+    partition, labels = partition_of(dataset, config), dataset.train_labels
+    sizes = partition.sizes.astype(np.int64)
+    if needs.labelled_only:
+        held = [labels[partition.client(k)] != HIDDEN for k in range(partition.num_clients)]
+        sizes = np.array([num_visible(int(each.sum()), fraction or 1.0) for each in held])
+    return sizes.sum(keepdims=True) if needs.pooled else sizes
 
 
 def _reason(config: RunConfig, method: Method, largest: int) -> str:

@@ -251,8 +251,10 @@ class Trainer:
         method = self.setup.method
         if not method.needs().weighs:
             return None
-        held = {s.name: self.binding.net.tensor(s.name).detach() for s in self.layout.averaged}
-        return lambda sent: method.weigh(sent, held, index)
+        # What each client adds the same to is no tensor of its model: a control variate.
+        names = [s.name for s in self.layout.averaged if s.name not in method.needs().unweighted]
+        held = {name: self.binding.net.tensor(name).detach() for name in names}
+        return lambda sent: method.weigh({name: sent[name] for name in names}, held, index)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
         """Note that a client's file of a round counts; what both checkpoints name stays."""

@@ -76,12 +76,11 @@ def confirmation(
         description="best trial, preset and worst trial",
         points=tuple(named.values()),
         methods=(base.spec,),
-        seeds=tuple(seeds),
     )
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.config_files, values)
     given = {**vars(sources), **vars(places), **vars(cluster)}
-    result = sweep(grid, **given, on_progress=on_progress)
+    result = sweep(grid, seeds=seeds, **given, on_progress=on_progress)
     store = places.open_store()
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

@@ -12,6 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import TypeAdapter
 
+from fedbench.bench.results.leaderboard.studies import scored_trials
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import StoreError
@@ -51,7 +52,7 @@ def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[FrozenTri
     try:
         dimensions = TypeAdapter(dict[str, Dimension]).validate_python(meta["space"])
         space = SearchSpace(meta["spec"], dimensions, (), "").distributions()
-        return [_trial(trial, space) for trial in store.trials(study_id)]
+        return [_trial(trial, space) for trial in scored_trials(store, study_id)]
     except (KeyError, ValueError) as err:
         raise StoreError(
             f"study {study_id!r}: its study.json is missing, or of another version of fedbench"

@@ -234,7 +234,8 @@ def plan(
 
     In this order a sweep that is cut short has compared all methods under some seeds. Equal
     configurations are one cell. Scaled values start from the value without the axis that they
-    follow. `methods` and `seeds` replace the grid's; a spec that is not in `tuned` stays untuned.
+    follow. `methods` and `seeds` replace the grid's, `seeds` also a seed of `config_files` and
+    `environ`; a spec that is not in `tuned` stays untuned.
     The others are as in `resolve`: a field of a method goes to the methods that have it, and
     `data.name` in `set` says where one of the grid's data sets lies; cells on others are left out.
 
@@ -248,7 +249,6 @@ def plan(
     label = load_preset(preset).preset  # of a file, its name
     grid = grid.under_preset(label)
     methods = grid.methods if methods is None else methods
-    seeds = grid.seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {})
     keys = grid.keys
@@ -273,11 +273,13 @@ def plan(
                     f"{key} is an axis of grid {grid.grid!r} and cannot be set as well [{source}];"
                     " use another grid, or `fedbench run` for one value"
                 )
-            if key == "seed":
+            if key == "seed" and (seeds is None or key in overrides):
                 raise ConfigError(f"seed: give --seeds, or leave it to the grid [{source}]")
 
     cells: dict[str, Cell] = {}
-    for seed, point, spec in itertools.product(seeds, points, specs):
+    for seed, point, spec in itertools.product(
+        grid.seeds if seeds is None else seeds, points, specs
+    ):
         if not _is_for(point, spec):
             continue
         settings: dict[str, Any] = {

@@ -141,6 +141,9 @@ class Jobs(Protocol):
     def done(self, outcome: Outcome) -> None:
         """Store an outcome; it is on the disk when this returns."""
 
+    def score(self, outcome: Outcome) -> float | None:
+        """Return what progress shows of an outcome; more is better."""
+
 
 def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
     """Store an outcome, and pass its row to viewers that the trial process did not reach."""

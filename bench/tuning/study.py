@@ -15,7 +15,12 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate
+from fedbench.bench.results.leaderboard.studies import (
+    Correlation,
+    best_trial,
+    correlate,
+    is_usable,
+)
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
@@ -167,7 +172,7 @@ def tune(
     scored = [
         (trial["objective"], trial["watched"][WATCHED])
         for trial in stored
-        if trial["objective"] is not None and WATCHED in trial["watched"]
+        if is_usable(trial) and WATCHED in trial["watched"]
     ]
     untrained = study.untrained
     confirmed: tuple[Confirmed, ...] = ()

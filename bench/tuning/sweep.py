@@ -29,7 +29,7 @@ from fedbench.bench.runs.run import command_line, forget_cell, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
-from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
+from fedbench.bench.training.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost, estimate_device
 from fedbench.bench.tuning.events import OnProgress
@@ -152,7 +152,7 @@ def sweep(
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
     steps = {
-        identity: local_steps(cell.config, partition_of(datasets(cell.config), cell.config))
+        identity: local_steps(cell.config, datasets(cell.config))
         for identity, cell in named.items()
         if dry_run or identity in to_run
     }
@@ -328,6 +328,9 @@ class _Rows:
                 self._running.add(job.row_id)
                 return job
         return None
+
+    def score(self, outcome: Outcome) -> float | None:
+        return outcome.metric("objective")
 
     def done(self, outcome: Outcome) -> None:
         row, job = outcome.row, outcome.job

@@ -348,6 +348,11 @@ class Trials:
         if len(trial.outcomes) == len(self._plan.seeds):
             self._close(number, trial)
 
+    def score(self, outcome: Outcome) -> float | None:
+        """Return the objective of one run; None of an objective that ranks trials."""
+        scoring = self._plan.scoring
+        return scoring.of({name: outcome.metric(name) for name in scoring.metrics})
+
     def _begin(self, number: int, params: Params) -> None:
         plan, trial = self._plan, Open(params, deque())
         self._open[number] = trial
@@ -381,7 +386,7 @@ class Trials:
         """Return the record of a trial whose runs have ended, or paused."""
         plan, scoring = self._plan, self._plan.scoring
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
-        objectives = [scoring.of({n: o.metric(n) for n in scoring.metrics}) for o in outcomes]
+        objectives = [*map(self.score, outcomes)]
         seen = {outcome.status for outcome in outcomes}
         status = "error" if trial.error or "error" in seen else "ok"
         if status == "ok" and "diverged" in seen:

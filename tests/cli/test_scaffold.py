@@ -25,7 +25,10 @@ def test_packages_work_and_pass_their_own_tests(shell: Call, tmp_path: Path) -> 
     values = {"model.backbone": "my-net", "evaluation.objectives": "[my-score]"}
     values |= {"data.train_subset": "100", "federation.num_rounds": "1"}
     words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-    run = shell("run", "my-method", *words, "--workers", "1", "--json", cwd=tmp_path, env=env)
+    yaml = shell("config", "my-method", *words, "--yaml", cwd=tmp_path, env=env)
+    (tmp_path / "mine.yaml").write_text(yaml.out, encoding="utf-8")
+    words = ["my-method", "--config", "mine.yaml", "--workers", "1", "--json"]
+    run = shell("run", *words, cwd=tmp_path, env=env)
     assert run.code == 0, run.err
     assert "my_score" in run.json["metrics"]
     shown = shell("show", run.json["run_id"], "--json", cwd=tmp_path, env=env).json["config"]

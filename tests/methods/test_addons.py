@@ -149,6 +149,24 @@ def test_statistics_are_averaged_plainly_unless_asked() -> None:
     assert l_dawa(buffers="scaled").weigh(sent, held, 0) == {"norm.running_var": 0.0}
 
 
+@pytest.mark.parametrize("spec", ["simclr+l-dawa+scaffold", "simclr+scaffold+l-dawa"])
+def test_no_cosine_scales_a_control_variate(spec: str, tmp_path: Path) -> None:
+    controls = []
+    for each in (spec, "simclr+scaffold"):
+        fields = {"method__l-dawa__warmup_rounds": 0} if each == spec else {}
+        config = tiny_config(each, federation__num_rounds=1, **fields)
+        controls.append(train(tiny_setup(config), tmp_path / each).binding.net)
+    a, b = (net.tensor("scaffold.control") for net in controls)
+    torch.testing.assert_close(a, b)
+
+
+def test_the_correction_leaves_the_value_of_the_loss_alone(tmp_path: Path) -> None:
+    config = tiny_config("simclr+scaffold", federation__num_rounds=3)
+    trainer = train(tiny_setup(config), tmp_path)
+    assert float(trainer.binding.net.tensor("scaffold.control").norm()) > 0
+    assert {record.parts["correction"] for record in trainer.history} == {0.0}
+
+
 def test_equal_and_orthogonal_columns() -> None:
     column = torch.tensor([1.0, -1.0, 1.0, -1.0])
     equal = torch.stack([column, column], dim=1)

@@ -16,7 +16,6 @@ from fedbench.bench.nn.losses import clipped_spectral_contrast
 from fedbench.bench.testing import tiny_config
 from fedbench.methods.aligned import log_potential
 from fedbench.methods.lejepa import sigreg, waves
-from fedbench.methods.mim import patch_error
 from tests.specs import SPECS
 
 SIZE = 32
@@ -126,15 +125,8 @@ def test_lejepa_of_noise_of_the_best_scale(weight: float) -> None:
     assert isinstance(stated("lejepa", statistics="global")["loss"], str)
 
 
-def test_normalised_patches_predicted_as_zero() -> None:
-    target = torch.rand(8, 12, 48)
-    error = float(patch_error(torch.zeros_like(target), target, normalised=True))
-    assert stated("mim")["loss"] == pytest.approx(error, rel=1 / 40)  # less by one in 48
-    assert isinstance(stated("mim", normalised=False)["loss"], str)
-
-
 def test_what_collapse_minimises_has_no_value() -> None:
-    for spec in ("byol", "simsiam", "fedsc", "fedavg-ae", "supervised"):
+    for spec in ("byol", "simsiam", "fedsc", "fedavg-ae", "supervised", "mim"):
         assert isinstance(stated(spec)["loss"], str)
 
 

@@ -16,6 +16,7 @@ from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.partition import make_partition, summary
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
+from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import (
@@ -249,10 +250,12 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("number", "status", "objective", "seconds", "error", "watched", "params")
     scores = (t["objective"] if is_usable(t) else -inf for t in study.trials)
+    usual = (study.objective or DEFAULT).removesuffix(GATE) == DEFAULT
     return {
         **asdict(study),
         "space": dict(space),
-        "before": mean([u["objective"] for u in study.untrained if "objective" in u]),
+        # Of random init, by the default objective alone: a trained score has no value there.
+        "before": mean([u["objective"] for u in study.untrained if "objective" in u and usual]),
         "trials": [
             {key: trial[key] for key in keys}
             | {"seeds": len(trial["seeds"]), "best": best if best > -inf else None}
@@ -327,7 +330,7 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
             {"name": entry.label, "x": value, **{k: getattr(entry, of) for k, of in names.items()}}
             for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
             for entry in groups[class_id].entries
-            if entry.mean is not None
+            if entry.mean is not None and not entry.num_diverged
         ]
         if comparison.axis is not None and len({p["name"] for p in points}) < len(points):
             chart = {"title": comparison.title, "axis": comparison.axis, "points": points}

@@ -206,7 +206,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         job, total = outcome.job, self._jobs.total
         seconds_each = (time.monotonic() - self._began) / (self._done - self._jobs.ended)
         counts = (self._done, total, seconds_each * max(0, total - self._done))
-        result = (outcome.status, outcome.metric("objective"), outcome.seconds)
+        result = (outcome.status, self._jobs.score(outcome), outcome.seconds)
         self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
 
     def _emit(self, event: Event) -> None:

@@ -376,13 +376,8 @@ def test_a_label_free_choice_carries_its_study(
     first = honest[0]
     lr = json.loads(first.row.scaled_json or "{}")["client.lr"]  # before the grid's rule
     tuned = with_row(first, selection="label-free", tuned=True, study_id="mine")
-    true, other = tmp_path / "true", tmp_path / "other"
+    true = tmp_path / "true"
     pack([tuned], None, true, study_of(Store(tmp_path / "a"), lr))
     assert found(true, board) == ()
     (line,) = [line for line in tables(leaderboard(true).board)[0].rows]
     assert "tuned in 1 runs" in line[-1]
-
-    pack([tuned], None, other, study_of(Store(tmp_path / "b"), 2 * lr))
-    (problem,) = found(other, board)
-    assert problem.check == "configuration"
-    assert "client.lr" in problem.problem

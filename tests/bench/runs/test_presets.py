@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.presets import Preset
 from fedbench.bench.config.yaml_files import load_named, parse_yaml
-from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.runs.fields import flat_config, known_keys
@@ -19,7 +17,7 @@ from fedbench.bench.runs.presets import check_preset, load_preset, preset_names
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.steps import local_steps
-from tests.specs import SPECS
+from tests.specs import SPECS, labelled
 
 CONTENTS = {
     "hub:/some/where/data": "cifar100",
@@ -135,10 +133,7 @@ def budget(config: RunConfig) -> tuple[int, int, int]:
     """Return client steps of a round, client steps of a run, and the images in them."""
     method = registry.create(config.spec, config.method)
     needs, plan = method.needs(), RoundPlan(config.client.local_epochs)
-    size, classes = config.data.train_subset or 50_000, 10
-    labels = np.arange(size, dtype=np.int64) % classes
-    partition = make_partition(labels, classes, config.data, config.seed)
-    counted = local_steps(config, partition)
+    counted = local_steps(config, labelled("cifar10", config.data.train_subset))
     assert counted.least == counted.most
     assert not config.client.keep_last_batch
     cohort = 1 if needs.pooled else config.cohort_size

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
@@ -23,10 +21,7 @@ from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.grid import Cell, load_grid, plan
-from tests.specs import extended
-
-_SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
-_TINY = (100_000, 200)
+from tests.specs import extended, labelled
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +31,10 @@ def _nothing_remembered() -> Iterator[None]:
     module._partitions.clear()
 
 
-def labelled(name: str, subset: int | None) -> Dataset:
-    """Return the labels of a data set: its size in equal classes, and no images."""
-    size, classes = _SIZES.get(name, _TINY)
-    size = subset or size
-    labels = np.arange(size, dtype=np.int64) % classes
-    made = SimpleNamespace(
-        revision=f"{name}{subset}", train_labels=labels, num_classes=classes, train_clients=None
-    )
-    return cast(Dataset, made)
-
-
 def planned(spec: str, preset: str, **given: Any) -> LocalSteps:
     values = {key.replace("__", "."): value for key, value in given.items()}
     config = resolve(spec, preset=preset, set={"data.name": "cifar10", **values}, environ={}).config
-    return local_steps(config, partition_of(labelled("cifar10", None), config))
+    return local_steps(config, labelled("cifar10", None))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +84,7 @@ def test_methods_on_labels_count_labelled_images() -> None:
 )
 def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_path: Any) -> None:
     setup = tiny_setup(tiny_config(spec, client__local_epochs=2, **given))
-    counted = local_steps(setup.config, setup.client_partition)
+    counted = local_steps(setup.config, setup.dataset)
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     made = []
     for k in range(setup.partition.num_clients):
@@ -110,6 +94,15 @@ def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_pa
     assert (counted.least, counted.most) == (min(made), max(made))
     assert counted.median == np.median(made)
     assert counted.idle_clients == made.count(0)
+
+
+@pytest.mark.parametrize(("spec", "most"), [("supervised", 2), ("simclr", 4)])
+def test_images_without_a_label_are_counted_out(spec: str, most: int) -> None:
+    config = tiny_config(spec, data__partition="iid", data__num_clients=4, client__batch_size=10)
+    dataset = labelled("digits", 160)
+    for k in range(4):  # half of each client's 40
+        dataset.train_labels[partition_of(dataset, config).client(k)[::2]] = -1
+    assert local_steps(config, dataset).most == most * config.client.local_epochs
 
 
 def test_a_run_in_which_nobody_trains_is_refused() -> None:
@@ -155,7 +148,7 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
     for cell in cells:
         config = cell.config
         dataset = labelled(config.data.name, config.data.train_subset)
-        steps = local_steps(config, partition_of(dataset, config))
+        steps = local_steps(config, dataset)
         if steps.idle_clients == steps.num_clients:
             empty.append(f"{cell.preset} {config.spec} {dict(cell.axes)}: {steps.idle}")
     return empty

@@ -42,6 +42,17 @@ def load(file: str, name: str) -> Any:
     return optuna.load_study(study_name=name, storage=storage)
 
 
+def test_ranks_are_the_values_of_an_objective_that_ranks_trials(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number, (loss, rho) in enumerate([(2.0, 0.5), (1.0, 0.75)]):
+        scores = {"final_loss": loss, "rho": rho, "sep": rho}
+        record = {"status": "ok", "seeds": [0], "params": PARAMS, "objective": None}
+        store.write_trial("one", number, {**record, "scores": scores, "watched": {}})
+    store.write_study("one", {"spec": "simclr", "space": SPACE, "objective": "loss+sep"})
+    study = load(write_journal(store)["file"], "one")
+    assert [trial.value for trial in study.trials] == [0.0, 1.0]
+
+
 def test_optuna_reads_the_journal(store: Store) -> None:
     journal = write_journal(store)
     assert (journal["studies"], journal["num_trials"]) == (["one"], 4)

@@ -83,8 +83,10 @@ def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
     for source in sources:
         with pytest.raises(ConfigError, match=r"data.alpha"):
             cells(**source)
-    with pytest.raises(ConfigError, match="--seeds"):
-        cells(set={"seed": 1})
+    for seed in ({"set": {"seed": 1}, "seeds": [2]}, {"environ": {"FEDBENCH__SEED": "1"}}):
+        with pytest.raises(ConfigError, match="--seeds"):
+            cells(**seed)
+    assert {c.config.seed for c in cells(environ={"FEDBENCH__SEED": "1"}, seeds=[2])} == {2}
 
 
 @pytest.mark.parametrize("given", [{"methods": []}, {"seeds": []}])

@@ -111,6 +111,18 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
 
+def test_a_mean_of_the_seeds_that_did_not_diverge_is_no_point(
+    make_row: MakeRow, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    fill(store, make_row)
+    config = RunConfig(spec="byol", seed=3, data=DataConfig(alpha=1.0))
+    store.write_row(make_row(config, status="diverged"))
+    fedbench.report(tmp_path / "page.html", store)
+    (sweep,) = data_of(tmp_path / "page.html")["sweeps"]["linear_acc"]
+    assert [p["x"] for p in sweep["points"] if p["name"].startswith("byol")] == [0.1, 100.0]
+
+
 def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     data = data_of(written[1])
     curves = [*data["curves"].values()]

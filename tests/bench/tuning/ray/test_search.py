@@ -42,6 +42,9 @@ class Fixed:
     def done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
+    def score(self, outcome: Outcome) -> float | None:
+        return outcome.metric("objective")
+
 
 class Nodes(Pool):
     """Nodes without a Ray, that hold a number of trials; each look finds one more."""
