@@ -278,7 +278,8 @@ def figures(
     out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    output.show(fedbench.figures(run_ids, out, **vars(folders)))
+    drawn = fedbench.figures(run_ids, out, **vars(folders))
+    output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
 
 
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")
@@ -546,7 +547,8 @@ def split(
 @command("fedbench new method my-method")
 def new(
     kind: Annotated[
-        Literal["method", "objective", "backbone"], argument("What the package brings.", "KIND")
+        Literal["method", "objective", "backbone"],
+        argument("What the package brings: method, objective or backbone.", "KIND"),
     ],
     name: Annotated[str, argument("Its name, such as my-method.", "NAME")],
     output: opt.Output,

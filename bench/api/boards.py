@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
@@ -145,9 +144,6 @@ def report(
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:
     """Return the rows of a grid; only this needs the methods, and with them torch."""
-    named = frozenset(row.row_id for row in rows if row.grid == grid)
-    if named and grid not in installed("grids"):
-        return named  # a grid from a file, which need not be here
     from fedbench.bench.tuning.grid import cells_of
 
     return cells_of(rows, grid)

@@ -57,6 +57,16 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
+def only_here(config: RunConfig) -> list[str]:
+    """Return the methods and add-ons of a configuration that no installed package brings.
+
+    Other processes import packages alone, and not what a script or a session has registered.
+    """
+    tops = {point.module.partition(".")[0] for point in entry_points(group=registry.GROUP)}
+    modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(config.spec)}
+    return [name for name, module in modules.items() if module.partition(".")[0] not in tops]
+
+
 def missing_code(code: Mapping[str, str]) -> list[str]:
     """Return what no package here brings, of what other packages brought to a run, sorted."""
     known = registry.entries()

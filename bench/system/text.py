@@ -16,6 +16,7 @@ _MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 """The `*` of a table's best is alone in its cell."""
 
 DROPPED_FIRST = (
+    *("num_rounds", "num_clients", "partition", "image_shape", "num_classes", "num_bytes"),
     *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "area %", "local %", "ties"),
     *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ start", "preset", "data"),
     "formula",

@@ -167,7 +167,7 @@ class SweepProgress(Status):
 
 
 class StudyProgress(SweepProgress):
-    """Trials of a study, and the best of them so far."""
+    """Trials of a study, and the best that have ended since the call."""
 
     _best: tuple[float, str] | None = None
 
@@ -180,7 +180,8 @@ class StudyProgress(SweepProgress):
     def update(self, *lines: str) -> None:
         """Replace the lines on the terminal; the best trial stays above the running ones."""
         if self._best is not None:
-            lines = (lines[0], f"  best so far {self._best[0]:.4f} · {self._best[1]}", *lines[1:])
+            best = f"  best of this call {self._best[0]:.4f} · {self._best[1]}"
+            lines = (lines[0], best, *lines[1:])
         super().update(*lines)
 
 

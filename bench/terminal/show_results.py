@@ -16,24 +16,17 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.verify import Verification
 
 _SHOWN, _WIDTH = 20, 60  # differences or problems, and characters of a value
-_LEGEND = {
-    "±": "± half of the 95 % interval over seeds",
-    "descriptive": "descriptive: fewer than 3 seeds, no interval",
-    "gain": "gain: over the same encoder before training",
-    "local": "local: on each client's own test images, mean and sd over clients",
-    "*": "*: the best, or not significantly different from it (t test over seeds, Holm, 5 %)",
-    "ties": "ties: lines with one letter are not told from the best of them (same test)",
-    "?": "?: the seeds cannot tell whether it is below the first; on the first, whether any is",
-    "chance": "at chance: a loss ended within 10 % of a net's without information",
-    "minimises": "minimises the objective: its loss is nearly the score of tuning",
-    "area": "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %",
-}
-"""Explanations of words in the headings and cells of tables."""
 
 
 def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
     """Print a ranking as `table` (if `quiet` unexplained), `json`, `csv`, `markdown` or `latex`."""
-    from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
+    from fedbench.bench.results.leaderboard.formats import (
+        legend,
+        tables,
+        to_csv,
+        to_latex,
+        to_markdown,
+    )
 
     board = ranking.board
     if form == "json":
@@ -54,12 +47,8 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             if table.footer and not quiet:
                 emit(table.footer)
         if board.groups and not quiet:
-            groups = shown[: len(board.groups)]
-            texts = [text for t in groups for row in (t.header, *t.rows) for text in row]
-            words = {word.strip(",()") for text in texts for word in text.split()}
-            reach = (board.reach or 0) * 100
-            if legend := [t.format(reach=reach) for word, t in _LEGEND.items() if word in words]:
-                emit("\n" + "\n".join(legend))
+            if explained := legend(shown[: len(board.groups)], board.reach):
+                emit("\n" + "\n".join(explained))
             _show_reproductions(ranking)
 
 

@@ -96,7 +96,7 @@ def warnings(row: Row) -> list[str]:
             f"the encoder has collapsed: spread of features {metrics.get('std_ratio', 0):.3f}, of"
             f" projections {metrics.get('projection_std_ratio', 0):.3f} (1 = even, 0 = constant)"
         )
-    elif narrower := shrinkage(metrics, _before(metrics)):
+    elif row.num_rounds and (narrower := shrinkage(metrics, _before(metrics))):
         problems.append(f"the encoder is narrower than before training: {narrower}")
     return problems
 
@@ -114,7 +114,7 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
             continue
         record = {"metric": name, "trained": text(name, value)}
         if (first := before.get(name)) is not None:
-            gain = text(name, value - first)
+            gain = text(name, value - first).removesuffix(" %")  # points
             record |= {
                 "start": text(name, first),
                 "Δ start": gain if gain.startswith("-") else f"+{gain}",

@@ -101,7 +101,8 @@ def _watched(correlations: Sequence[Correlation]) -> list[str]:
     """Describe correlations of the objective with metrics that the search never saw."""
     return [
         f"objective against {c.metric}: Pearson {_interval(c, 'pearson')}, Spearman"
-        f" {_interval(c, 'spearman')} over {c.n} trials (95 % intervals)"
+        f" {_interval(c, 'spearman')} over {c.n} trials"
+        f"{'' if c.pearson_low is None else ' (95 % intervals)'}"
         for c in correlations
     ]
 
@@ -109,6 +110,8 @@ def _watched(correlations: Sequence[Correlation]) -> list[str]:
 def show_studies(views: Sequence[StudyView]) -> None:
     """Print one line for each study, and why not to trust its best values."""
     records = []
+    if not views:
+        note("no study here; `fedbench tune simclr` makes one")
     for view in views:
         knn = [_interval(c, "pearson") for c in view.correlations if c.metric == "knn_acc"]
         records.append({**vars(view), "trials": len(view.trials), "k-NN Pearson": "".join(knn)})

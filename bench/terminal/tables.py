@@ -93,10 +93,9 @@ def show_table(
         box=box.ROUNDED,
     )
     right = number_columns(header, rows)
-    for name, number in zip(header, right, strict=True):
-        table.add_column(
-            name, justify="right" if number else "left", overflow="fold", no_wrap=number
-        )
+    for name, number, whole in zip(header, right, _whole(header, rows), strict=True):
+        justify: Any = "right" if number else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
     for index, row in enumerate(rows):
         in_bold = style and index < len(bold) and bold[index]
         table.add_row(*row, style="bold" if in_bold else "")
@@ -108,11 +107,17 @@ def show_table(
         emit(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
+def _whole(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """For each column, whether its cells stay in one line: numbers, and ids in the first."""
+    first, *others = number_columns(header, rows)
+    return [first or not any(" " in row[0] for row in rows), *others]
+
+
 def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width of a drawn table whose columns of words wrap, since no number is cut."""
-    columns = zip(number_columns(header, rows), zip(header, *rows, strict=True), strict=True)
-    widths = [(number, max(map(len, column))) for number, column in columns]
-    return 1 + sum(3 + (size if number else min(size, _LEAST)) for number, size in widths)
+    """Width of a drawn table whose other columns wrap."""
+    columns = zip(_whole(header, rows), zip(header, *rows, strict=True), strict=True)
+    widths = [(whole, max(map(len, column))) for whole, column in columns]
+    return 1 + sum(3 + (size if whole else min(size, _LEAST)) for whole, size in widths)
 
 
 def _drop(lines: list[list[str]], width: int) -> list[str]:

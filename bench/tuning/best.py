@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.code import foreign_code
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
 from fedbench.bench.system.arguments import one_of
@@ -45,9 +47,10 @@ def find_tuned(
 ) -> dict[str, TunedValues]:
     """Look up tuned values for the methods of a sweep on one data set.
 
-    With `auto`, every method must have a finished study on this data set (its content counts, and
-    not where it lies) and preset, and the latest is taken; values found on other data must be
-    named. A study or a file that is named serves its method, and the others stay untuned.
+    With `auto`, every method must have a finished study of its present code on this data set (its
+    content counts, and not where it lies) and preset, and the latest is taken; values found on
+    other data must be named. A study or a file that is named serves its method, and the others
+    stay untuned.
     """
     if tuned == "auto":
         metas = [store.study(study_id) or {} for study_id in store.studies()]
@@ -55,7 +58,10 @@ def find_tuned(
         latest = {
             meta["spec"]: meta
             for meta in ended
-            if meta["preset"] == preset and meta.get("whole") == dataset.whole
+            if meta["spec"] in specs
+            and meta["preset"] == preset
+            and meta.get("whole") == dataset.whole
+            and _has_this_code(meta)
         }
         if missing := [spec for spec in specs if spec not in latest]:
             others = [m["study_id"] for m in ended if m["spec"] in missing]
@@ -101,7 +107,15 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         raise ConfigError(
             f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
         )
+    if not _has_this_code(meta):
+        warn_once(f"study {study} of {meta['spec']}: its code has changed since")
     return meta["spec"], _values_of(meta)
+
+
+def _has_this_code(meta: Mapping[str, Any]) -> bool:
+    """Return whether a study is of the code that its method has now."""
+    then = {name: code for name, code in meta.get("code", {}).items() if ":" not in name}
+    return then == foreign_code(RunConfig(spec=meta["spec"]))
 
 
 def _values_of(meta: Mapping[str, Any]) -> TunedValues:

@@ -40,6 +40,8 @@ COLUMNS = {
     "label": "of its entries",
     "means": "its mean in each cell; null where the cell is missing, or a run of it diverged: the"
     " mean of the others would flatter it",
+    "halves": "half of the 95 % interval of each mean; null below three seeds",
+    "ties": "the letters of each cell: entries with one letter are not told from the best of them",
     "coverage": "share of cells with a result, those where it diverged included",
     "worst": "its worst mean; null if it diverged anywhere",
     "slope": "change of the mean per tenfold of the axis, least squares over the cells with a mean",
@@ -199,6 +201,8 @@ def _compare(
         first = next(iter(entries.values()))
         diverged = tuple(i in entries and entries[i].num_diverged > 0 for i in range(len(cells)))
         known = {i: entry.mean for i, entry in entries.items() if not diverged[i]}
+        halves = {i: _half(entries[i]) for i in known}
+        ties = {i: entries[i].ties for i in known}
         tenfold = {i: 0.0 if axis is None else math.log10(float(values[i])) for i in known}
         found.append(
             {
@@ -206,6 +210,8 @@ def _compare(
                 "variant": first.variant,
                 "label": first.label,
                 "means": tuple(known.get(i) for i in range(len(cells))),
+                "halves": tuple(halves.get(i) for i in range(len(cells))),
+                "ties": tuple(ties.get(i) for i in range(len(cells))),
                 "coverage": len(entries) / len(cells),
                 "worst": None if any(diverged) else min(known.values(), key=better),
                 "slope": slope([*tenfold.values()], [*known.values()]),
@@ -243,6 +249,10 @@ def _compare(
         critical_difference=difference,
         frame=pd.DataFrame({name: objects([e[name] for e in found]) for name in COLUMNS}),
     )
+
+
+def _half(entry: Any) -> float | None:
+    return None if entry.ci95_low is None else (entry.ci95_high - entry.ci95_low) / 2
 
 
 def _order(entry: Mapping[str, Any]) -> tuple[bool, float, float, str, str]:

@@ -223,7 +223,9 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     found["local_acc_std"] = mean_alike(f"{local}_std", local) if accuracy else None
 
     before = pd.concat([measured, ok[ok.slot.isin(measured.slot)]])
-    before = before[metric_values(before, start).notna()].drop_duplicates("slot")
+    # Nothing is gained without training; the two measurements may differ in batch statistics.
+    before = before[metric_values(before, start).notna() & (before.num_rounds > 0)]
+    before = before.drop_duplicates("slot")
     found["untrained_mean"] = mean_of(before, metric_values(before, start))
     after = before.slot.map(measured.set_index("slot").value)
     found["gain"] = mean_of(before, after - metric_values(before, start))
@@ -293,7 +295,8 @@ def _shrunk(rows: pd.DataFrame) -> list[bool]:
     figures = rows.reindex(columns=[*FIGURES, *(f"untrained_{name}" for name in FIGURES)])
     records: Any = plain(figures).to_dict("records")
     before = [{name: each[f"untrained_{name}"] for name in FIGURES} for each in records]
-    return [bool(shrinkage(*pair)) for pair in zip(records, before, strict=True)]
+    each = zip(rows.num_rounds, records, before, strict=True)
+    return [bool(rounds and shrinkage(*pair)) for rounds, *pair in each]
 
 
 def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:

@@ -40,7 +40,22 @@ UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with 
 UNEVEN_CURVES = (
     "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
 )
-_NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
+_LETTERS = "in a column, lines with one letter are not told from the best of them"
+_NO_TEST = "no best is marked: the first line has fewer than 3 seeds"
+
+_LEGEND = {
+    "±": "± half of the 95 % interval over seeds",
+    "descriptive": "descriptive: fewer than 3 seeds, no interval; of 2 seeds both values",
+    "gain": "gain: over the same encoder before training",
+    "local": "local: on each client's own test images, mean and sd over clients",
+    "*": "*: the best, or not significantly different from it (t test over seeds, Holm, 5 %)",
+    "ties": "ties: lines with one letter are not told from the best of them (t test, Holm, 5 %)",
+    "?": "?: the seeds cannot tell whether it is below the first; on the first, whether any is",
+    "chance": "at chance: a loss ended within 10 % of a net's without information",
+    "minimises": "minimises the objective: its loss is nearly the score of tuning",
+    "area": "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %",
+}
+"""Explanations of words in the headings and cells of tables."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +120,10 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
     shown = [] if axis is None else [f"{value:g}" for value in comparison.values]
 
     def cells(entry: Any) -> dict[str, str]:
+        columns = zip(entry.means, entry.halves, entry.ties, entry.diverged, strict=True)
         means = [
-            "diverged" if diverged else number(mean, percent) or "-"
-            for mean, diverged in zip(entry.means, entry.diverged, strict=True)
+            "diverged" if diverged else " ".join(filter(None, (_mean(*of, percent), ties))) or "-"
+            for *of, ties, diverged in columns
         ]
         notes = _marks(entry.num_at_chance, entry.num_runs, entry.minimises_objective)
         return {
@@ -124,11 +140,12 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
     listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
     left = len(comparison.entries) - len(listed)
     few = [f"not listed: {left} line{'s' * (left > 1)} of one cell only"] * bool(left)
+    letters = [_LETTERS] * any(shown and any(entry.ties) for entry in listed)
     return _table(
         f"{comparison.title} · {heading(comparison.metric)} · {len(comparison.values)} cells",
         [*map(cells, listed)],
         [bool(entry.best) for entry in listed],
-        [_footer(comparison), *few, *_left_out(listed, usual)],
+        [_footer(comparison), *few, *letters, *_left_out(listed, usual)],
         always=("method", *shown),
     )
 
@@ -259,16 +276,29 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
     return pd.DataFrame.from_records(records, columns=None if records else [*COLUMNS])
 
 
+def legend(shown: Sequence[TextTable], reach: float | None) -> list[str]:
+    """Return explanations of the marks in some tables; `reach` is the board's."""
+    texts = [text for table in shown for row in (table.header, *table.rows) for text in row]
+    words = {word.strip(",()") for text in texts for word in text.split()}
+    if all("mean rank" in table.header for table in shown):
+        words -= {"*"}  # of ranks, as the footer says
+    return [t.format(reach=100 * (reach or 0)) for word, t in _LEGEND.items() if word in words]
+
+
 def to_markdown(board: Leaderboard) -> str:
-    """Return a heading and a table per group, then those over several groups; the best in bold."""
-    parts = []
-    for table in tables(board):
+    """Return a heading and a table per group, then those over several groups; the best in bold.
+
+    Explanations of the marks stand below all.
+    """
+    parts, shown = [], tables(board)
+    for table in shown:
         body = table.stressed(lambda cell: f"**{cell}**", markdown)
         rows = [table.header, ["---"] * len(table.header), *body]
         text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         footer = f"\n\n{markdown(table.footer)}" if table.footer else ""
         parts.append(f"### {markdown(table.title)}\n\n{text}{footer}\n")
-    return "\n".join(parts)
+    explained = legend(shown[: len(board.groups)], board.reach)
+    return "\n".join([*parts, *(f"- {markdown(text)}" for text in explained)])
 
 
 def to_latex(board: Leaderboard) -> str:
@@ -278,7 +308,8 @@ def to_latex(board: Leaderboard) -> str:
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
         header, *rows = (" & ".join(row) + r" \\" for row in (map(_tex, table.header), *body))
-        caption = ". ".join(filter(None, (_tex(table.title), _tex(table.footer))))
+        texts = [table.title, table.footer, "; ".join(legend([table], board.reach))]
+        caption = ". ".join(filter(None, map(_tex, texts)))
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
         lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows]
         lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
@@ -323,20 +354,22 @@ def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
 
 
 def _spread(entry: Any, percent: bool) -> str:
-    if entry.mean is None:
-        return ""
-    if entry.ci95_low is not None:
-        half = (entry.ci95_high - entry.ci95_low) / 2
-        # One decimal, or as many as leave the interval a digit: 39.4 ± 0.6, 39.42 ± 0.03.
-        scaled = half * 100 if percent else half
-        first = 1 if percent else 3
-        digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
-        mean = round(entry.mean * 100, 9) if percent else entry.mean
-        return f"{mean:.{digits}f} ± {scaled:.{digits}f}"
-    text = number(entry.mean, percent)
-    if entry.n_seeds > 1:
+    known = entry.ci95_low is not None
+    text = _mean(entry.mean, (entry.ci95_high - entry.ci95_low) / 2 if known else None, percent)
+    if entry.n_seeds > 1 and not known:
         text += f" ({', '.join(number(value, percent) for value in entry.values)})"
     return text
+
+
+def _mean(mean: float | None, half: float | None, percent: bool) -> str:
+    """Return a mean, with half of its interval if there is one."""
+    if mean is None or half is None:
+        return number(mean, percent)
+    # One decimal, or as many as leave the interval a digit: 39.4 ± 0.6, 39.42 ± 0.03.
+    scaled = half * 100 if percent else half
+    first = 1 if percent else 3
+    digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
+    return f"{round(mean * 100, 9) if percent else mean:.{digits}f} ± {scaled:.{digits}f}"
 
 
 def _short(value: float | None) -> str:
@@ -346,7 +379,8 @@ def _short(value: float | None) -> str:
 
 
 def _tex(text: str) -> str:
-    return single_line(text).translate(_LATEX)
+    signed = re.sub(r"(?<![\w-])-(?=[\d.])", "−", single_line(text))
+    return signed.translate(_LATEX)
 
 
 def _csv(value: Any) -> Any:

@@ -101,7 +101,8 @@ def leaderboard(
 
 def _checked_metric(metric: str, rows: pd.DataFrame) -> str:
     known = {*FINAL_METRICS, *measured_metrics(rows)}
-    for name in (metric, f"{metric.replace('-', '_')}_acc"):
+    plain = metric.replace("-", "_")
+    for name in (metric, plain, f"{plain}_acc"):
         if name in known:
             return name
     raise UnknownNameError("metric", metric, known)

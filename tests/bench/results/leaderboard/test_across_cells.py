@@ -67,6 +67,21 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
     assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
 
 
+def test_means_have_their_intervals_and_the_letters_of_their_cell(make_row: MakeRow) -> None:
+    rows = [
+        row
+        for alpha in (0.1, 1.0)
+        for spec, mean in (("a", 0.5), ("b", 0.4))
+        for row in seeds(make_row, spec, [mean - 0.01, mean, mean + 0.01], alpha)
+    ]
+    (comparison,) = rank(rows).across()
+    # t(0.975, 2) = 4.303 times 0.01 / sqrt(3)
+    half = pytest.approx(0.0248, abs=1e-4)
+    assert [entry.halves for entry in comparison.entries] == [(half, half)] * 2
+    assert [entry.ties for entry in comparison.entries] == [("a", "a"), ("b", "b")]
+    assert across_table(comparison).rows[0][1] == "50.0 ± 2.5 a"
+
+
 def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) -> None:
     (comparison,) = rank(grid(make_row)).across()
     assert comparison.cliques == ((0, 1), (1, 2))  # ranks 1, 2 and 3, and a difference of 1.353

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.formats import (
     Ranking,
@@ -86,8 +87,11 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     assert entry.gain == pytest.approx(0.1)  # before training the metric is in the same place
     assert plain_cells(entry)["MLP %"] == "50.0 (50.0, 50.0)"
     assert plain_cells(entry)["local %"] == "65.0 (sd 3.0)"
+    local_is = "local: on each client's own test images"
     show_leaderboard(Ranking(board, ()), "table")
-    assert "local: on each client's own test images" in capsys.readouterr().out
+    assert local_is in capsys.readouterr().out
+    assert local_is in to_markdown(board)
+    assert local_is in to_latex(board).partition("tabular")[0]  # in the caption
     (local_line,) = rank(rows, metric="mlp-local").entries
     assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
     assert plain_cells(rank(rows).entries[0])["local %"] == ""
@@ -162,3 +166,12 @@ def test_names_of_strangers_are_text_in_every_format(
         show_leaderboard(Ranking(board, ()), form)
         shown = capsys.readouterr().out
         assert not any(mark in shown for mark in "\x1b\t\r\u202e")
+
+
+def test_nothing_is_gained_without_training(make_row: MakeRow) -> None:
+    gains = []
+    for rounds in (0, 1):
+        config = RunConfig(federation=FederationConfig(num_rounds=rounds))
+        row = make_row(config, linear_acc=0.5, untrained_linear_acc=0.25, num_rounds=rounds)
+        gains.append(rank([row]).entries[0].gain)
+    assert gains == [None, 0.25]
