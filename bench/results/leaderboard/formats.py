@@ -122,8 +122,10 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
     def cells(entry: Any) -> dict[str, str]:
         columns = zip(entry.means, entry.halves, entry.ties, entry.diverged, strict=True)
         means = [
-            "diverged" if diverged else " ".join(filter(None, (_mean(*of, percent), ties))) or "-"
-            for *of, ties, diverged in columns
+            "diverged"
+            if diverged
+            else " ".join(filter(None, (_mean(mean, half, percent), ties))) or "-"
+            for mean, half, ties, diverged in columns
         ]
         notes = _marks(entry.num_at_chance, entry.num_runs, entry.minimises_objective)
         return {
