@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
@@ -15,6 +17,8 @@ from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameErr
 
 if TYPE_CHECKING:
     from fedbench.bench.board.reproductions import Reproduced
+
+_log = logging.getLogger(__name__)
 
 
 def leaderboard(
@@ -144,6 +148,10 @@ def report(
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:
     """Return the rows of a grid; only this needs the methods, and with them torch."""
+    named = frozenset(row.row_id for row in rows if row.grid == grid)
+    if named and grid not in installed("grids"):  # of a file, which need not be here
+        _log.warning("grid %s: only runs of its sweep; its file adds cells run otherwise", grid)
+        return named
     from fedbench.bench.tuning.grid import cells_of
 
     return cells_of(rows, grid)

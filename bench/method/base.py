@@ -384,8 +384,8 @@ class Method(Strict, ABC):
         `Needs.weighs`. A factor scales what the tensor adds to the sum, not the weight by which the
         sum is divided. No upload is kept.
 
-        `sent` are the averaged tensors that the client sends, by name, not to be edited; `held`
-        those that it had received.
+        `sent` are the averaged tensors that the client sends, by name, not to be edited, without
+        `Needs.unweighted`; `held` those that it had received.
         """
         return {}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LAST_ROUNDS, NEAR = 5, 0.1
 """Rounds at the end whose mean counts, and the share of the value that a term must be below it."""
 MARKS = "at-chance.json"
-_VERSION = 1
+_VERSION = 2
 """Of what methods state; a file of another version is not read."""
 
 

@@ -57,14 +57,14 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
-def only_here(config: RunConfig) -> list[str]:
-    """Return the methods and add-ons of a configuration that no installed package brings.
+def workers_for(config: RunConfig) -> int | None:
+    """Return 1 for a method that a script or a session has registered, else None.
 
-    Other processes import packages alone, and not what a script or a session has registered.
+    Other processes import what installed packages bring, and nothing else.
     """
     tops = {point.module.partition(".")[0] for point in entry_points(group=registry.GROUP)}
-    modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(config.spec)}
-    return [name for name, module in modules.items() if module.partition(".")[0] not in tops]
+    modules = [entry.cls.__module__ for entry in registry.parse_spec(config.spec)]
+    return None if {module.partition(".")[0] for module in modules} <= tops else 1
 
 
 def missing_code(code: Mapping[str, str]) -> list[str]:

@@ -32,7 +32,7 @@ from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
-from fedbench.bench.runs.code import foreign_modules, only_here, packages
+from fedbench.bench.runs.code import foreign_modules, packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.compute import choose_devices
@@ -151,8 +151,7 @@ def execute(
     partition = partition_of(dataset, config)
     local_steps(config, dataset).check()
     scored(config.evaluation.objectives)  # raises for a name that does not exist
-    workers = 1 if place.workers is None and only_here(config) else place.workers
-    devices = choose_devices(place.device, workers, place.lanes)
+    devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
     with reproducible(devices[0]):
         setup = Setup.of(config, dataset, partition)

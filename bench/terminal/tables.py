@@ -108,9 +108,9 @@ def show_table(
 
 
 def _whole(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """For each column, whether its cells stay in one line: numbers, and ids in the first."""
-    first, *others = number_columns(header, rows)
-    return [first or not any(" " in row[0] for row in rows), *others]
+    """For each column, whether its cells stay in one line: numbers, and ids."""
+    numbers = zip(header, number_columns(header, rows), strict=True)
+    return [number or name.endswith("_id") for name, number in numbers]
 
 
 def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -224,9 +224,8 @@ class _Program:
             buffers = list(binding.net.buffers())
             return {
                 "gradients": [vector.grad for vector in vectors],
-                "weights": [vector.data for vector in vectors],
-                # Those of a target that starts anew in each round are not in the vectors.
-                "parameters": list(binding.net.parameters()),
+                # Those of a target that starts anew in each round are not in the vectors either.
+                "weights": list(binding.net.parameters()),
                 "momenta": self.optimizer.tensors(),
                 "buffers": [value for value in buffers if value.is_floating_point()],
                 "counters": [value for value in buffers if not value.is_floating_point()],

@@ -66,10 +66,10 @@ def find_tuned(
         if missing := [spec for spec in specs if spec not in latest]:
             others = [m["study_id"] for m in ended if m["spec"] in missing]
             raise ConfigError(
-                f"--tuned auto: no finished study of {', '.join(missing)} on {dataset.name!r} with"
-                f" preset {preset!r} in {str(store.root)!r}; run `fedbench tune {missing[0]}"
-                f" --preset {preset}` on it first, choose --methods, or name a study of other data"
-                f" or presets ({', '.join(others) or 'there is none'})"
+                f"--tuned auto: no finished study of the present code of {', '.join(missing)} on"
+                f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; run `fedbench tune"
+                f" {missing[0]} --preset {preset}` on it first, choose --methods, or name a study of other"
+                f" code, data or presets ({', '.join(others) or 'there is none'})"
             )
         return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned

@@ -103,8 +103,8 @@ def sweep(
         sources: sources of the configurations.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
-        tuned: `auto` = the latest finished study of each method on the same data set and preset;
-            or ids of studies or files that `tune` wrote, each for its method.
+        tuned: `auto` = the latest finished study of each method of the same code, data set and
+            preset; or ids of studies or files that `tune` wrote, each for its method.
         retry_failed: run cells again whose row has the status `error`.
         again: do that; also repeat the other cells that the store has, and compare them; then
             delete the runs that differ from a cell only in code of other packages which is not

@@ -361,8 +361,8 @@ def test_activations_that_are_left_out(tmp_path: Path) -> None:
     assert "activations" in problems[0].problem
 
 
-def study_of(store: Store, lr: float) -> Store:
-    trial = {"number": 0, "status": "ok", "params": {"client.lr": lr}, "objective": 0.5}
+def study_of(store: Store) -> Store:
+    trial = {"number": 0, "status": "ok", "params": {"client.lr": 0.1}, "objective": 0.5}
     store.write_trial("mine", 0, trial)
     meta = {"study_id": "mine", "spec": "simclr", "preset": "demo", "trials": 1}
     meta |= {"config": {"data": {"name": "cifar10"}}}
@@ -373,11 +373,8 @@ def study_of(store: Store, lr: float) -> Store:
 def test_a_label_free_choice_carries_its_study(
     honest: tuple[Entry, ...], board: Path, tmp_path: Path
 ) -> None:
-    first = honest[0]
-    lr = json.loads(first.row.scaled_json or "{}")["client.lr"]  # before the grid's rule
-    tuned = with_row(first, selection="label-free", tuned=True, study_id="mine")
-    true = tmp_path / "true"
-    pack([tuned], None, true, study_of(Store(tmp_path / "a"), lr))
-    assert found(true, board) == ()
-    (line,) = [line for line in tables(leaderboard(true).board)[0].rows]
+    tuned = with_row(honest[0], selection="label-free", tuned=True, study_id="mine")
+    pack([tuned], None, tmp_path / "bundle", study_of(Store(tmp_path / "a")))
+    assert found(tmp_path / "bundle", board) == ()
+    (line,) = [line for line in tables(leaderboard(tmp_path / "bundle").board)[0].rows]
     assert "tuned in 1 runs" in line[-1]

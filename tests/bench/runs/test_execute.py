@@ -143,6 +143,12 @@ def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_p
     assert row.knn_acc is None
 
 
+def test_clients_that_no_cohort_has_drawn_do_not_count(tmp_path: Path) -> None:
+    config = tiny_config("single-ae", federation__num_rounds=1, federation__participation=0.25)
+    values = metrics(execute(config, Origin(), Place(tmp_path)))
+    assert values["linear_acc_std"] == 0  # of one of four
+
+
 def test_the_objective_reads_no_label(tmp_path: Path) -> None:
     """Other labels in the data set give the same numbers when no protocol runs."""
     config = tiny_config("simclr")

@@ -12,6 +12,7 @@ import pytest
 
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.code import workers_for
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.run import command_line, run
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
@@ -98,3 +99,10 @@ def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch
     assert shlex.split(command_line()) == ["fedbench", *words]
     monkeypatch.setattr(sys, "argv", ["/lib/fedbench/__main__.py", *words])
     assert shlex.split(command_line()) == ["python", "-m", "fedbench", *words]
+
+
+def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("byol")
+    assert workers_for(config) is None
+    monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
+    assert workers_for(config) == 1
