@@ -67,9 +67,10 @@ def find_tuned(
             others = [m["study_id"] for m in ended if m["spec"] in missing]
             raise ConfigError(
                 f"--tuned auto: no finished study of the present code of {', '.join(missing)} on"
-                f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; run `fedbench tune"
-                f" {missing[0]} --preset {preset}` on it first, choose --methods, or name a study of other"
-                f" code, data or presets ({', '.join(others) or 'there is none'})"
+                f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; run"
+                f" `fedbench tune {missing[0]} --preset {preset}` on it first, choose --methods,"
+                f" or name a study of other code, data or presets"
+                f" ({', '.join(others) or 'there is none'})"
             )
         return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned
