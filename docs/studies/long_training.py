@@ -10,14 +10,14 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from compare import LEVEL, compare, holm  # the module beside this one
+from compare import LEVEL, compare_pairs, holm  # the module beside this one
 from scipy import stats
 
 from fedbench import open_store
@@ -122,6 +122,14 @@ def by_variant(runs: pd.DataFrame, column: str = "linear") -> dict[str, np.ndarr
     return {str(name): group.to_numpy() for name, group in groups if len(group) > 1}
 
 
+def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what is compared: each variant with orchestra, wide simclr with wide orchestra."""
+    known = [*names]
+    others = [name for name in known if name != "orchestra"]
+    found = [("orchestra wide" if name == "simclr wide" else "orchestra", name) for name in others]
+    return [pair for pair in found if pair[0] in known]
+
+
 def accuracies(run: pd.Series, store: Path) -> pd.Series:
     """Return a run's linear accuracies in points by the rounds that it has trained."""
     points = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
@@ -136,7 +144,8 @@ def gaps(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     curves = pd.DataFrame({row_id: accuracies(run, store) for row_id, run in _by_id(runs)})
     groups = curves.T.groupby(runs.set_index("row_id")["variant"])
     means = groups.agg(lambda column: column.mean(skipna=False))
-    return (means.loc["orchestra"] - means).drop(index="orchestra")
+    found = {name: means.loc[first] - means.loc[name] for first, name in pairs(means.index)}
+    return pd.DataFrame.from_dict(found, orient="index")
 
 
 def _by_id(runs: pd.DataFrame) -> list[tuple[str, pd.Series]]:
@@ -159,9 +168,9 @@ def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame
         passes = np.log2(PASSES_A_ROUND * accuracy.index.to_numpy())
         slope = stats.linregress(passes, accuracy).slope
         found.setdefault(run["variant"], []).append(slope)
-    reference = found.pop("orchestra", [])
     lines = {}
-    for name, values in sorted(found.items()):
+    for first, name in pairs(sorted(found)):
+        reference, values = found[first], found[name]
         if min(len(values), len(reference)) > 1:
             test = stats.ttest_ind(reference, values, equal_var=False)
             low, high = test.confidence_interval()
@@ -265,11 +274,12 @@ def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
         if alpha != CLAIMED:
             continue
         table, groups = summary(runs, store), by_variant(runs)
-        reference = groups["orchestra"]
-        for method, test in compare(groups, "orchestra").iterrows():
-            values, at_chance = groups[str(method)], table["at_chance"][method]
+        tests = compare_pairs(groups, pairs(groups))
+        for first, method in pairs(groups):
+            test = tests.loc[first, method]
+            reference, values, at_chance = groups[first], groups[method], table["at_chance"][method]
             half = test["high"] - test["difference"]
-            line = [name, str(method), f"{len(reference)}, {len(values)}"]
+            line = [name, method, f"{len(reference)}, {len(values)}"]
             line += [f"{reference.mean():.1f}, {values.mean():.1f}"]
             line += [f"{test['difference']:+.2f} ± {half:.2f}", f"{test['p']:.2g}"]
             line += [f"{test['detectable']:.1f}"]
@@ -319,7 +329,8 @@ def main() -> None:
         title, groups = f"{name}, alpha {alpha:g}", by_variant(runs)
         arms[name, alpha] = groups
         show(f"{title}: linear accuracy", summary(runs, store))
-        show(f"{title}: orchestra minus method", compare(groups, "orchestra"))
+        tests = compare_pairs(groups, pairs(groups)).droplevel(0)
+        show(f"{title}: orchestra minus method", tests)
         show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
         show(f"{title}: slope per doubling of passes", slopes(runs, store))
         show(f"{title}: the same without the last round", slopes(runs, store, ROUNDS - 1))

@@ -98,3 +98,11 @@ def test_runs_that_serve_both_recipes_count_once(study: Any) -> None:
     assert table.loc["simclr", "change"] == pytest.approx(c.mean() - b.mean())
     p = 2 * stats.t.sf(abs(c.mean() - b.mean()) / error, 12)
     assert table["p"].to_dict() == pytest.approx({"simclr": p})
+
+
+def test_wide_crops_are_compared_with_wide_crops(study: Any) -> None:
+    pairs = study("long_training").pairs
+    names = ["orchestra", "byol", "simclr wide"]
+    assert pairs(names) == [("orchestra", "byol")]
+    wide = [("orchestra wide", "simclr wide"), ("orchestra", "orchestra wide")]
+    assert pairs([*names, "orchestra wide"]) == [("orchestra", "byol"), *wide]
