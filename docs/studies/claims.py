@@ -199,9 +199,10 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             lines=LONG_TRAINING,
             note="Published recipe: rates, crops and heads are each paper's, so spectral's crops "
             "are wider; p over all lines of a recipe. `orchestra random` has random centroids, "
-            "`aligned` is not the paper's. The second recipe, α = 100, simsiam and rotpred have "
-            "not run. orchestra's seeds 0 to 2 are CPU runs, those of `orchestra random` and "
-            "byol's seeds 0 to 3 are GPU runs, the others mixed.",
+            "`aligned` is not the paper's. Second recipe, alike: equal crops, rates chosen by the "
+            "last loss; it has run as far as its lines show. α = 100, simsiam and rotpred have not "
+            "run. In the published recipe orchestra's seeds 0 to 2 are CPU runs, those of "
+            "`orchestra random` and byol's seeds 0 to 3 are GPU runs, the others mixed.",
         ),
         Claim(
             "Training with labels is more accurate than Orchestra (table 1).",
