@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbench.bench.config import row_id
 from fedbench.bench.data.views.views import MEAN, STD, make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
@@ -128,8 +129,12 @@ def _objective(
     """Label-free scores of the net over some clients' data."""
     config, net, method = setup.config.evaluation, binding.net, setup.method
     embed = method.embed if config.objective_on == "projector" else method.encode
-    multiplier, seed = config.objective_noise, setup.config.seed
-    noise = None if multiplier is None else GaussianNoise(multiplier, seed, rounds, *clients[:1])
+    noise = None
+    if config.objective_noise is not None:
+        # Equal draws in two runs would cancel in the difference of their sums.
+        run = int(row_id(setup.config, setup.dataset.revision), 16)
+        index = (run, rounds, *clients[:1])
+        noise = GaussianNoise(config.objective_noise, setup.config.seed, *index)
     chosen = scored(config.objectives, noise=noise is not None)
     accumulator = Accumulator(chosen, len(clients), noise)
     statistics = client_statistics(

@@ -117,8 +117,11 @@ def _made(name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:
     except Exception as err:
         raise _not_taken(name, image_shape, err) from err
     for module in net.modules():
+        # As in all encoders here, a pass is a function of its input: no dropout, no dropped paths.
+        dropped = {"drop_prob", "drop_rate"}
         if isinstance(module, nn.Dropout) or type(module).__name__ == "StochasticDepth":
-            vars(module)["p"] = 0.0  # as in all encoders here, a pass is a function of its input
+            dropped = {"p"}
+        vars(module).update(dict.fromkeys(dropped & vars(module).keys(), 0.0))
         # Tables of indices are constants: neither sent nor averaged.
         constant = {n for n, buffer in module._buffers.items() if _is_constant(n, buffer)}
         module._non_persistent_buffers_set |= constant
@@ -139,7 +142,8 @@ def _of_timm(timm: Any, name: str, image_shape: ImageShape) -> tuple[nn.Module, 
         )
 
     net = _sized(make, img_size=tuple(size))
-    patch = getattr(getattr(net, "patch_embed", None), "patch_size", None)
+    embed = getattr(net, "patch_embed", None)
+    patch = getattr(getattr(embed, "proj", None), "stride", getattr(embed, "patch_size", None))
     if isinstance(patch, tuple) and any(n % p for n, p in zip(size, patch, strict=True)):
         raise ValueError(
             "its patches of {}x{} do not divide them; set data.image_size".format(*patch)
@@ -169,7 +173,7 @@ def _sized(make: Callable[..., nn.Module], **size: Any) -> nn.Module:
     try:
         return make(**size)
     except TypeError as err:
-        if not any(f"argument '{name}'" in str(err) for name in size):
+        if not any(f"'{name}'" in str(err) for name in size):
             raise
     return make()
 

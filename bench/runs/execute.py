@@ -33,7 +33,7 @@ from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import foreign_modules, packages
-from fedbench.bench.runs.guarantees import check_client_privacy, columns
+from fedbench.bench.runs.guarantees import check_privacy, columns
 from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.identity import canonical_json
@@ -216,7 +216,7 @@ class _Run:
     """A run that is being trained and evaluated."""
 
     def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
-        check_client_privacy(setup)
+        check_privacy(setup)
         self.setup, self._place, self._devices = setup, place, devices
         self._lanes: LaneExecutor | None = None
         self._device = torch.device(devices[0])

@@ -51,16 +51,29 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def check_client_privacy(setup: Setup) -> None:
-    """Refuse client-level privacy where clipping and noise on the sum would not provide it.
+def check_privacy(setup: Setup) -> None:
+    """Refuse settings of privacy where clipping and noise on sums would not provide it.
 
     Raises:
         ConfigError: naming the upload or the setting that prevents it.
         ResourceError: if the accountant is not installed.
     """
     config = setup.config
+    if config.evaluation.objective_noise is not None:
+        used = config.evaluation.objective_max_examples
+        if (most := int(setup.client_partition.sizes.max())) > used:
+            raise ConfigError(
+                f"evaluation.objective_noise: its epsilon is of sums over all images of a client,"
+                f" and one has {most:,}; set evaluation.objective_max_examples={most} or higher"
+                f" (got {used})"
+            )
     if config.privacy.clip is None:
         return
+    if setup.method.needs().pooled:
+        raise ConfigError(
+            f"privacy.clip: {config.spec!r} trains on the pooled images of all clients, so that"
+            " nothing of a client is clipped; leave privacy.clip unset"
+        )
     single = needed_one_by_one(setup.method)
     summed = ", ".join(setup.method.needs().extras)
     if single or summed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 import warnings
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
+from math import isfinite
 from typing import Any
 
 import optuna
@@ -313,6 +313,10 @@ class Trials:
             record["number"]: record["objective"]
             for record in with_ranks(known, self._plan.scoring.name)
         }
+        finite = [value for value in objectives.values() if value is not None and isfinite(value)]
+        diverged = self._sampler.diverged
+        if diverged == "lowest":
+            diverged = min(finite, default=None)
         for number, trial in sorted(self._batch.items()):
             record = self._records[number]
             value, status = objectives[number], record["status"]
@@ -321,10 +325,10 @@ class Trials:
             elif status == "pruned":  # TPE ranks it by rounds, then by value
                 trial.report(value, record["rounds"])
                 self._optuna.tell(trial, state=TrialState.PRUNED)
-            elif value is not None and math.isfinite(value):
+            elif value is not None and isfinite(value):
                 self._optuna.tell(trial, value)
-            elif self._sampler.diverged is not None:
-                self._optuna.tell(trial, self._sampler.diverged)
+            elif diverged is not None:
+                self._optuna.tell(trial, diverged)
             else:  # TPE ranks a pruned trial without values below every completed one
                 self._optuna.tell(trial, state=TrialState.PRUNED)
         self._batch.clear()

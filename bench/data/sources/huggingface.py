@@ -261,7 +261,8 @@ class HubFolder(PathSource):
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
             for file in sorted(Path(place, name) for name in names if name[0] != "."):
-                if file.suffix not in self.suffixes:
+                # `map` and `shuffle` of `datasets` leave caches beside what they read.
+                if file.suffix not in self.suffixes or file.name.startswith("cache-"):
                     continue
                 match = FILE_NAME.fullmatch(file.name)
                 of_folder = SPLIT_NAMES.get(file.parent.name) if file.parent != self.path else None

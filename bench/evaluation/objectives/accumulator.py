@@ -30,7 +30,7 @@ class GaussianNoise:
     given the encoder. Each of S sums gets noise of standard deviation multiplier * sensitivity *
     sqrt(S), so that together they cost what one sum with noise multiplier * sensitivity would.
     Draws follow from the run's seed, as all others: this measures what noise does to a score, and
-    whoever knows the seed can subtract it. `index` tells scorings of a run apart.
+    whoever knows the seed can subtract it. `index` tells runs and their scorings apart.
     """
 
     def __init__(self, multiplier: float, seed: int, *index: int) -> None:

@@ -23,9 +23,11 @@ from fedbench.bench.evaluation.objectives.accumulator import (
 from fedbench.bench.evaluation.objectives.base import BYTES, Projections
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
+from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.tuning.scoring import Scoring
 
 _I, _J = torch.meshgrid(torch.arange(12), torch.arange(4), indexing="ij")
@@ -331,3 +333,15 @@ def test_a_search_takes_an_objective_that_noise_leaves_an_epsilon() -> None:
             Scoring(name).check_noise(1.0)
     with pytest.raises(ConfigError, match="objective_noise"):
         resolve("simclr", set={"evaluation.objective_noise": 0}, environ={})
+
+
+def test_runs_of_one_seed_have_draws_of_their_own() -> None:
+    """Equal draws would cancel in the difference of two trials; here the encoder is one."""
+    found = set()
+    for rate in (0.01, 0.02):
+        setup = tiny_setup(tiny_config("simclr", client__lr=rate, evaluation__objective_noise=5.0))
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net)
+        scores = evaluate(setup, binding, lambda k: None, (), torch.device("cpu"))
+        found.add(scores["global_align"])
+    assert len(found) == 2

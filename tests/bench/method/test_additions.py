@@ -27,7 +27,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.method.registry import _ENTRIES
 from fedbench.bench.nn import Backbone
-from fedbench.bench.runs.guarantees import check_client_privacy, needed_one_by_one
+from fedbench.bench.runs.guarantees import check_privacy, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
 
@@ -120,7 +120,7 @@ def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
     setup = tiny_setup(tiny_config("simclr+halved", **private))
     assert "weights of its own" in needed_one_by_one(setup.method)
     with pytest.raises(ConfigError, match="halved"):
-        check_client_privacy(setup)
+        check_privacy(setup)
 
 
 def test_a_second_batch_moves_no_other_draw(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def _timm() -> None:
         (RESNET, (1, 8, 8), 96),
         (RESNET, (3, 20, 33), 96),
         (VIT, (1, 32, 16), 64),
+        ("timm:poolformerv2_s12", (3, 32, 32), 512),  # takes no size
+        ("timm:pvt_v2_b0", (3, 64, 64), 256),  # whose patches overlap
         ("torchvision:shufflenet_v2_x0_5", (3, 32, 32), 1024),
     ],
 )
@@ -54,8 +56,13 @@ def test_index_tables_are_neither_sent_nor_averaged() -> None:
     assert layout.server_size == sum(p.numel() for p in encoder.parameters())
 
 
-def test_a_pass_draws_nothing() -> None:
-    encoder = make_backbone(ModelConfig(backbone="torchvision:swin_t"), 3).make().train()
+@needs_timm
+@pytest.mark.parametrize(
+    "name", ["torchvision:swin_t", "timm:swin_tiny_patch4_window7_224", "timm:ghostnet_050"]
+)
+def test_a_pass_draws_nothing(name: str) -> None:
+    norm = "batch" if "ghost" in name else "group"
+    encoder = make_backbone(ModelConfig(backbone=name, norm=norm), 3, (32, 32)).make().train()
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(encoder(images), encoder(images), rtol=0, atol=0)
 

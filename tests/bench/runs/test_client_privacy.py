@@ -18,7 +18,7 @@ from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.runs.execute import Origin, Place, execute
-from fedbench.bench.runs.guarantees import check_client_privacy, columns, needed_one_by_one
+from fedbench.bench.runs.guarantees import check_privacy, columns, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
@@ -150,6 +150,12 @@ def test_clients_are_drawn_independently_and_resume_keeps_the_bits(tmp_path: Pat
         ("simclr", {"model__norm": "batch"}, "set model.norm=group or batch-local"),
         ("byol", {"model__head_norm": "batch"}, "and model.head_norm=encoder"),
         ("simclr", {"server__weighting": "examples"}, r"weighting must be uniform \(got 'examples"),
+        ("central-ae", {}, "pooled"),
+        (
+            "simclr",
+            {"evaluation__objective_noise": 1.0, "evaluation__objective_max_examples": 19},
+            "objective_max_examples=20",
+        ),
     ],
 )
 def test_what_would_not_be_private_is_refused(
@@ -167,7 +173,7 @@ def test_summed_extras_are_not_covered_either() -> None:
 
     setup = tiny_setup(tiny_config("supervised", privacy__clip=1.0))
     with pytest.raises(ConfigError, match="counts"):
-        check_client_privacy(dataclasses.replace(setup, method=Counts()))
+        check_privacy(dataclasses.replace(setup, method=Counts()))
     assert needed_one_by_one(Counts()) == ""
 
 

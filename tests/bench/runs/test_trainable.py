@@ -18,7 +18,7 @@ from fedbench.bench.results.leaderboard.comparability import class_of, classes, 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.export import export_encoder, load_encoder
-from fedbench.bench.runs.guarantees import check_client_privacy
+from fedbench.bench.runs.guarantees import check_privacy
 from fedbench.bench.runs.run import reproduce, run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
@@ -201,9 +201,9 @@ def test_fine_tuning_trains_an_encoder_that_was_frozen_as_any_other(tmp_path: Pa
 def test_the_audit_and_client_privacy_know_frozen_tensors() -> None:
     private: dict[str, Any] = {"privacy__clip": 1.0}
     audit(setup_of("simclr"))
-    check_client_privacy(setup_of("simclr", model__head_norm="group", **private))
+    check_privacy(setup_of("simclr", model__head_norm="group", **private))
     with pytest.raises(ConfigError, match="statistics"):
-        check_client_privacy(setup_of("simclr", "last:1", model__head_norm="group", **private))
+        check_privacy(setup_of("simclr", "last:1", model__head_norm="group", **private))
 
 
 def test_a_table_may_freeze_a_part_of_its_own() -> None:

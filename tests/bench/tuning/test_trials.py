@@ -167,6 +167,17 @@ def test_a_diverged_trial_ranks_last_and_an_error_says_nothing(tmp_path: Path) -
     assert states(trials) == ["PRUNED", "PRUNED", "FAIL", "COMPLETE"]
 
 
+def test_a_gaussian_process_is_told_the_worst_objective_of_a_diverged_trial(
+    tmp_path: Path,
+) -> None:
+    trials = study(tmp_path, total=8, sampler="gp")
+    jobs = [job for job in (trials.next() for _ in range(5)) if job is not None]
+    for job, value in zip(jobs, [math.nan, 0.5, None, 1.0], strict=True):
+        trials.done(outcome(job, value))
+    assert states(trials) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+    assert trials._optuna.trials[0].value == 0.5
+
+
 def test_stored_trials_with_other_parameters_are_refused() -> None:
     table = search(total=6)
     table[5] = {**table[5][0], "client.lr": 0.2}, 0.0

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -109,6 +110,9 @@ def saved(root: Path, **splits: pa.Table) -> str:
     sets = {name: datasets.Dataset(content) for name, content in splits.items()}
     whole = datasets.DatasetDict(sets) if len(sets) > 1 else sets["train"]
     whole.save_to_disk(root)
+    # As `map` of a set that was read from there does.
+    for folder in [root / name for name in splits] if len(sets) > 1 else [root]:
+        shutil.copy(next(folder.glob("*.arrow")), folder / "cache-0123456789abcdef.arrow")
     return f"hub:{root}"
 
 
