@@ -10,7 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import ConfigError, ResourceError
@@ -65,8 +65,8 @@ class Sampler:
     finished_only: bool = False  # learns from nothing but trials that were run to their end
     stateful: bool = False  # asked for all trials in order; else made anew for each, by its seed
     ranges_only: bool = False  # needs two or more ranges of numbers, and no choice
-    # Objective of a diverged trial; `lowest` = that of the worst trial so far; None = it is pruned.
-    diverged: float | Literal["lowest"] | None = None
+    diverged: float | None = None  # objective of a diverged trial; None = such a trial is pruned
+    diverged_is_worst: bool = False  # it has the lowest objective so far
     package: str = ""  # needed besides Optuna; the extra has the sampler's name
 
     def make(self, seed: int, space: Space) -> BaseSampler:
@@ -89,7 +89,7 @@ SAMPLERS = {
         _optuna("GPSampler", n_startup_trials=_STARTUP),
         finished_only=True,
         package="greenlet",
-        diverged="lowest",  # it models values, and leaves pruned trials out
+        diverged_is_worst=True,  # it models values, and leaves pruned trials out
     ),
     "cmaes": Sampler(
         "CMA-ES, for ranges of numbers",

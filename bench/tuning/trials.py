@@ -315,7 +315,7 @@ class Trials:
         }
         finite = [value for value in objectives.values() if value is not None and isfinite(value)]
         diverged = self._sampler.diverged
-        if diverged == "lowest":
+        if self._sampler.diverged_is_worst:
             diverged = min(finite, default=None)
         for number, trial in sorted(self._batch.items()):
             record = self._records[number]
