@@ -1,31 +1,10 @@
-"""The methods that ship with fedbench; importing a module registers its method."""
+"""The methods that ship with fedbench; importing the package registers them.
 
-from fedbench.methods import (  # noqa: F401
-    aligned,
-    byol,
-    cbafed,
-    central_ae,
-    featarc,
-    fedavg_ae,
-    feddecorr,
-    fedprox,
-    fedsc,
-    fedu2,
-    fedx,
-    l_dawa,
-    lejepa,
-    lora,
-    mim,
-    orchestra,
-    pfedae,
-    rotpred,
-    scaffold,
-    semifed,
-    simclr,
-    simsiam,
-    single_ae,
-    spectral,
-    ssd,
-    supervised,
-    uv,
-)
+A module of this package registers its methods, and nothing else has to be edited.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -31,7 +31,7 @@ from fedbench.cli import main
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Pages with commands for a machine without a cluster.
-PAGES = ("start", "usage", "data", "tuning", "objectives", "leaderboards")
+PAGES = ("start", "usage", "data", "tuning", "objectives", "leaderboards", "privacy")
 CHEAP = {
     "FEDBENCH__FEDERATION__NUM_ROUNDS": "1",
     "FEDBENCH__DATA__TRAIN_SUBSET": "160",

@@ -56,7 +56,8 @@ class Sources:
     preset: Annotated[
         str | None,
         _value(
-            "Preset to start from, or its YAML file; default: that of the --config file, or demo."
+            "Preset to start from, or its YAML file; default: that of the --config file or of the"
+            " grid, or demo."
         ),
     ] = None
     config_files: Annotated[Sequence[Path | str], _CONFIG] = ()

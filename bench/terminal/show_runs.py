@@ -64,7 +64,7 @@ def show_result(result: RunResult) -> None:
     further = [n for n in metrics if is_accuracy(n) and not n.endswith("_train_acc")]
     elsewhere = [n for n in further if n.startswith("transfer_")]
     shown = [name for n in (*main_metrics(metrics), *elsewhere) for name in (n, _BEFORE + n)]
-    _show_metrics({name: metrics[name] for name in shown if name in metrics})
+    _show_metrics({n: metrics[n] for n in shown if n in metrics}, result.row.num_rounds)
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
     names = ("at_chance", *_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
@@ -105,14 +105,14 @@ def _before(metrics: Mapping[str, float]) -> dict[str, float]:
     return {n.removeprefix(_BEFORE): v for n, v in metrics.items() if n.startswith(_BEFORE)}
 
 
-def _show_metrics(metrics: Mapping[str, float]) -> None:
-    """Print the metrics of a run, and of the encoder that it started from."""
-    before = _before(metrics)
+def _show_metrics(metrics: Mapping[str, float], rounds: int) -> None:
+    """Print the metrics of a run, and of the encoder that it started from, if it has trained."""
+    before, measured = _before(metrics) if rounds else {}, "trained" if rounds else "start"
     records = []
     for name, value in metrics.items():
         if name.startswith(_BEFORE):
             continue
-        record = {"metric": name, "trained": text(name, value)}
+        record = {"metric": name, measured: text(name, value)}
         if (first := before.get(name)) is not None:
             gain = text(name, value - first).removesuffix(" %")  # points
             record |= {
@@ -150,7 +150,7 @@ def show_description(description: Description) -> None:
     if row.error is not None:
         emit(f"error: {row.error}")
     warn(*warnings(row))
-    _show_metrics(row.metrics)
+    _show_metrics(row.metrics, row.num_rounds)
     if description.at_chance:
         show_record("", {"at_chance": description.at_chance})
     _show_curves(description.curve)

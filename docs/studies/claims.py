@@ -378,7 +378,7 @@ loss 3.33, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 
 answered in another setting, whose [plan](studies/long-training.md) with its rule of verdicts was
 there before its runs: 100 clients, all images, 10 clients a round instead of the paper's 50,
 ResNet-8 of width 16 instead of ResNet-18, 1/21 of the passes, seeds 0 to 4, each paper's own rate
-and crops. What follows about rates, crops and the order of rule and runs is of the other claims.
+and crops. The next paragraphs, about rates, crops and rule, are of the other claims.
 
 Linear accuracy in %, means over all seeds that have run (n); differences in points, unpaired, ±
 half of the 95 % interval; p two-sided, corrected by Holm within a claim; the variance is pooled
