@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.evaluation.suite import evaluated_clients, fill_statistics
+from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.runs.execute import open_dataset, untrained_figures
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.training.setup import Setup
@@ -92,9 +92,3 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     }
     assert {name: figures[name] for name in reported} == reported
     assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
-
-
-def test_clients_that_never_trained_do_not_count_beside_those_that_did() -> None:
-    setup = setup_of(images=600, **{"model.norm": "batch-local"})
-    assert evaluated_clients(setup, {1: 0}) == [1]
-    assert evaluated_clients(setup, ()) == [0, 1]
