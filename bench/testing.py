@@ -254,7 +254,7 @@ class MethodContract:
 
     def test_fields_are_checked_and_survive_a_round_trip(self) -> None:
         """Fields survive a round trip through JSON; bad names and values are refused by name."""
-        method = registry.create(self.spec, {})
+        method = self._method()
         written = registry.dump(method)
         assert registry.dump(registry.create(self.spec, written)) == written
         assert registry.create(self.spec, written) == method
@@ -326,14 +326,18 @@ class MethodContract:
         train_labels: np.ndarray | None = None,
         **values: Any,
     ) -> Setup:
-        labelled = registry.create(self.spec, {}).needs().labels is not Labels.NONE
+        labelled = self._method().needs().labels is not Labels.NONE
         fraction = {"data__label_fraction": 0.5} if labelled else {}
         config = tiny_config(self.spec, **{**fraction, **self.fields, **values})
         return tiny_setup(config, shares=shares, train_labels=train_labels)
 
+    def _method(self) -> Method:
+        config = tiny_config(self.spec, **self.fields)
+        return registry.create(config.spec, config.method)
+
     def _label_fractions(self) -> list[dict[str, Any]]:
         """Label fractions that the method distinguishes, as fields of a configuration."""
-        optional = registry.create(self.spec, {}).needs().labels is Labels.OPTIONAL
+        optional = self._method().needs().labels is Labels.OPTIONAL
         return [{}, {"data__label_fraction": 0.0}] if optional else [{}]
 
 
@@ -514,11 +518,13 @@ class _Local:
         self.client = Client(int(setup.partition.sizes.argmax()), 0, generator(0, "client"))
 
     def batches(self, *, every_phase: bool = False) -> Iterator[Batch]:
-        """Yield batches of the first round; with `every_phase`, of the first configured one too."""
+        """Yield batches of the first round; with `every_phase`, of those that begin phases too."""
         method, net = self.setup.method, self.runner.binding.net.train()
         needs = method.needs()
         self.runner.binding.zero_grad()
-        for index in {0, needs.preparatory_rounds} if every_phase else {0}:
+        first = needs.preparatory_rounds
+        later = {first, first + max(needs.least_rounds, 1) - 1}
+        for index in {0} | later if every_phase else {0}:
             self.client = replace(self.client, round=index)
             data = self.setup.client_data(self.client.id, _CPU)
             if needs.pre_round:

@@ -201,7 +201,7 @@ no common rank.
 ## Where it comes from
 
 {origin}
-Images are not part of the release, nor are names of persons.
+Images are not part of the release. `config_json` and `argv` name folders of the machine.
 
 ## Limits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
-from fedbench.bench.evaluation.objectives.names import SHIPPED
+from fedbench.bench.evaluation.objectives.names import OF_CLIENTS, SHIPPED
 from fedbench.bench.system.errors import ConfigError, DataError
 
 Kind = Literal["method", "objective", "backbone"]
@@ -72,8 +72,8 @@ def _check_name(kind: Kind, name: str) -> None:
     from fedbench.bench.nn.backbones import BACKBONES
 
     taken = {
-        "method": set(registry.entries()),
-        "objective": set(SHIPPED),
+        "method": {*registry.entries(), *registry.ALIASES},
+        "objective": {*SHIPPED, *OF_CLIENTS},
         "backbone": set(BACKBONES),
     }
     if name in taken[kind]:

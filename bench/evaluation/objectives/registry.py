@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from fedbench.bench.evaluation.metrics import register
 from fedbench.bench.evaluation.objectives import scores
 from fedbench.bench.evaluation.objectives.base import Objective
-from fedbench.bench.evaluation.objectives.names import GROUP, SHIPPED
+from fedbench.bench.evaluation.objectives.names import GROUP, OF_CLIENTS, SHIPPED
 from fedbench.bench.system.errors import PluginError, UnknownNameError
 from fedbench.bench.system.plugins import load, load_all
 
@@ -34,7 +34,7 @@ def objectives() -> dict[str, Objective]:
         plugin = load(point)()
         if not isinstance(plugin, Objective):
             raise PluginError("it is no class of Objective")
-        if plugin.name in found:
+        if plugin.name in {**OF_CLIENTS, **found}:
             raise PluginError(f"{plugin.name!r} is taken")
         register(plugin.metric)
         found[plugin.name] = plugin

@@ -224,7 +224,9 @@ def _notes(entry: Any) -> list[str]:
         tuned += f" on {entry.tuned_on}"
     elif entry.tune_runs is None:
         tuned = "said to be tuned"
-    gained = entry.gain is None or needed(entry.metric).score(entry.gain) > 0
+    gained, score = entry.gain is None, needed(entry.metric).score
+    if not gained:
+        gained = score(entry.untrained_mean + entry.gain) > score(entry.untrained_mean)
     none_ran = not (entry.n_seeds or entry.num_diverged or entry.num_failed)
     terms = f" ({', '.join(entry.at_chance)})"
     replicas = "replica" if entry.num_replicas == 1 else "replicas"

@@ -311,7 +311,13 @@ def short_titles(groups: Sequence[Group]) -> list[str]:
 def points_of(group: Group) -> dict[str, Any]:
     """Return the entries of a group for charts, with the Pareto fronts over bytes and minutes."""
     score = needed(group.entries[0].metric).score
-    scores = [None if mean is None else score(mean) for mean in group.frame["mean"]]
+    # The mean of the seeds that did not diverge would flatter an entry.
+    scores = [
+        None
+        if entry.mean is None or entry.rank is None or entry.num_diverged
+        else score(entry.mean)
+        for entry in group.entries
+    ]
     points = group.frame.rename(columns=_POINT)
     for name in ("mb", "minutes"):
         points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
@@ -327,10 +333,11 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
     charts = []
     for comparison in board.across():
         points = [
-            {"name": entry.label, "x": value, **{k: getattr(entry, of) for k, of in names.items()}}
+            {"name": entry.label, "x": value}
+            | {k: None if entry.num_diverged else getattr(entry, of) for k, of in names.items()}
             for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
             for entry in groups[class_id].entries
-            if entry.mean is not None and not entry.num_diverged
+            if entry.mean is not None
         ]
         if comparison.axis is not None and len({p["name"] for p in points}) < len(points):
             chart = {"title": comparison.title, "axis": comparison.axis, "points": points}

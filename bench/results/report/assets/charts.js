@@ -21,9 +21,9 @@ function heatmap() {
       const points = groups.flatMap((each) => shown(each.points).map((p) => ({ ...p, cell: each.short, of: each.points.filter((q) => q.rank).length })));
       if (groups.length < 2 || !points.length) return null;
       const names = board().order.filter(seen), left = leftOf(names) + 12;
-      const value = { value: (p) => p.mean, gain: (p) => p.gain, place: (p) => (p.of > 1 && p.rank ? (p.of - p.rank) / (p.of - 1) : null) }[shade.value];
+      const value = { value: (p) => (p.diverged ? null : p.mean), gain: (p) => p.gain, place: (p) => (p.of > 1 && p.rank ? (p.of - p.rank) / (p.of - 1) : null) }[shade.value];
       const [low, high] = d3.extent(points, value), at = (p) => (high > low ? (value(p) - low) / (high - low) : 1);
-      const text = (p) => (p.diverged ? "diverged" : p.mean == null ? "failed" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
+      const text = (p) => (p.diverged ? "diverged" : p.mean == null ? "no value" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
       const pitch = Math.max(74, 12 + 6.7 * Math.max(...groups.flatMap((each) => each.short.split(" ").map((word) => word.length))));
       const lines = (each) => d3.sum(each.short.split(" · "), (part) => Math.ceil((7.4 * part.length) / pitch));
       const above = 13 * Math.max(...groups.map(lines)) + 12;
@@ -54,8 +54,7 @@ function ranking() {
     draw(width) {
       const points = known(shown(group()?.points || []), "mean"), names = unique(points), left = leftOf(names), wide = width > 560;
       if (!points.length) return null;
-      const before = points.find((p) => p.untrained != null)?.untrained;
-      const ends = d3.extent([...points.flatMap((p) => [p.low ?? p.mean, p.high ?? p.mean, ...p.values]), ...(before == null ? [] : [before])]);
+      const ends = d3.extent([...points.flatMap((p) => [p.low ?? p.mean, p.high ?? p.mean, p.untrained, ...p.values])]);
       const pad = (ends[1] - ends[0]) * 0.04 || 0.01, [low, high] = [ends[0] - pad, ends[1] + pad];
       const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, value })));
       return {
@@ -64,8 +63,7 @@ function ranking() {
           x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0 },
           marks: [
             Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
-            before == null ? null : Plot.ruleX([before], { strokeDasharray: "3 3", strokeOpacity: 0.7 }),
-            before == null ? null : Plot.text([before], { x: (v) => v, text: () => "start", frameAnchor: "top", dy: -16, fill: "var(--faint)" }),
+            Plot.tickX(known(points, "untrained"), { x: "untrained", y: "name", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
             Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
             Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
             dots(points, "mean", "name", { r: 6 }),
@@ -73,7 +71,7 @@ function ranking() {
             tips(points, "mean", "name", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
           ],
         },
-        caption: `${titleOf()}. Symbols are means, strokes single seeds. ${INTERVALS} ${group().power}`,
+        caption: `${titleOf()}. Symbols are means, strokes single seeds, dashed ones the start. ${INTERVALS} ${group().power}`,
         header: ["method", "rank", measure().title, "low", "high", "gain", "seeds", "values", "standing"],
         rows: points.map((p) => [p.name, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
       };
@@ -106,7 +104,7 @@ function axis() {
             tips(points, "at", "mean", (p) => `${p.name}, ${axisName} ${p.x}\n${measure().title} ${spread(p)}\n${p.n} seeds`),
           ],
         },
-        caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. ${INTERVALS}`,
+        caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. A method without a symbol diverged there, or was not measured. ${INTERVALS}`,
         header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), [`${p.n}`, p.n]]),
       };
