@@ -11,6 +11,7 @@ const best = (p) => p.standing === "first" || p.standing === "alike";
 const STANDING = { first: "first", alike: "not told from the first", unclear: "unclear", worse: "told from the first", untested: "not tested" };
 const INTERVALS = "Intervals are 95 % t-intervals over seeds, from 3 seeds on.";
 const leftOf = (names) => Math.min(190, 26 + 6.6 * Math.max(4, ...names.map((name) => name.length)));
+const cutTo = (left) => (name) => (26 + 6.6 * name.length > left ? `${name.slice(0, (left - 33) / 6.6)}…` : name);
 
 function heatmap() {
   const shade = choice("shade", "Shaded by", () => [["value", "the value"], ["gain", "gain over the start"], ["place", "place within the cell"]]);
@@ -31,7 +32,7 @@ function heatmap() {
         options: {
           width: Math.max(width, left + pitch * groups.length), height: above + 26 * names.length + 10, marginLeft: left, marginTop: above, marginBottom: 10,
           x: { axis: null, domain: groups.map((each) => each.short), padding: 0.04 },
-          y: { domain: names, label: null, tickSize: 0, tickPadding: 18, padding: 0.08 },
+          y: { domain: names, label: null, tickSize: 0, tickPadding: 18, padding: 0.08, tickFormat: cutTo(left) },
           marks: [
             Plot.dot(names.map((name) => ({ name })), { y: "name", frameAnchor: "left", dx: -10, fill: ink, symbol: shape, r: 4.5 }),
             Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: pitch / 14, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
@@ -60,7 +61,7 @@ function ranking() {
       return {
         options: {
           height: 30 * names.length + 74, marginLeft: left, marginTop: 24, marginRight: wide ? 150 : 16,
-          x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0 },
+          x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0, tickFormat: cutTo(left) },
           marks: [
             Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
             Plot.tickX(known(points, "untrained"), { x: "untrained", y: "name", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
