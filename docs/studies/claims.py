@@ -294,7 +294,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             lines=LONG_TRAINING,
             note="The runs of claim 1: points of orchestra minus the method after rounds of 20,000 "
             "image passes, and the difference of the slopes on the logarithm of passes. A verdict "
-            "is of the slope alone, and rests on the last round, without which it is not settled "
+            "is of the slope alone. That of simclr in the published recipe rests on the last "
+            "round and on simclr's published rate: without either it is not settled "
             "([log](log.md)); that Orchestra ends ahead is not settled either (claim 1). "
             "The claim is the line of simclr; the others take part in Holm's correction.",
             added=True,
