@@ -222,7 +222,6 @@ def test_the_harness_learns_as_a_plain_loop_does(spec: str) -> None:
     for name, verdict in found.items():
         assert (verdict.gaps <= verdict.allowed).all(), (name, verdict)
 
-    # Both sides learn: what is minimised falls by more than chance explains.
+    # Both sides learn: what is minimised falls under every seed.
     for runs in ([one.curves for one in measured], loops):
-        first, last = (np.mean([one["loss"][r] for one in runs]) for r in (1, ROUNDS))
-        assert first - last > found["loss"].allowed
+        assert all(one["loss"][1] > one["loss"][ROUNDS] for one in runs)
