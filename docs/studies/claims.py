@@ -378,8 +378,8 @@ That is 1/520 of Orchestra's image passes, and Orchestra's own tasks end at chan
 loss 3.33, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 1 and 10b are
 answered in another setting, whose [plan](studies/long-training.md) with its rule of verdicts was
 there before its runs: 100 clients, all images, 10 clients a round instead of the paper's 50,
-ResNet-8 of width 16 instead of ResNet-18, 1/21 of the passes, seeds 0 to 4, each paper's own rate
-and crops. The next paragraphs, about rates, crops and rule, are of the other claims.
+ResNet-8 of width 16 instead of ResNet-18, 1/21 of the passes, seeds 0 to 4; rates and crops are
+each paper's own, or alike. The next paragraphs, about rates, crops and rule, are of the others.
 
 Linear accuracy in %, means over all seeds that have run (n); differences in points, unpaired, ±
 half of the 95 % interval; p two-sided, corrected by Holm within a claim; the variance is pooled

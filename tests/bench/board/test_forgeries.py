@@ -361,20 +361,17 @@ def test_activations_that_are_left_out(tmp_path: Path) -> None:
     assert "activations" in problems[0].problem
 
 
-def study_of(store: Store) -> Store:
-    trial = {"number": 0, "status": "ok", "params": {"client.lr": 0.1}, "objective": 0.5}
-    store.write_trial("mine", 0, trial)
-    meta = {"study_id": "mine", "spec": "simclr", "preset": "demo", "trials": 1}
-    meta |= {"config": {"data": {"name": "cifar10"}}}
-    store.write_study("mine", meta | {"seeds_per_trial": 1, "finished_at": "2026-11-23"})
-    return store
-
-
 def test_a_label_free_choice_carries_its_study(
     honest: tuple[Entry, ...], board: Path, tmp_path: Path
 ) -> None:
+    store = Store(tmp_path / "a")
+    trial = {"number": 0, "status": "ok", "params": {"client.lr": 0.1}, "objective": 0.5}
+    store.write_trial("mine", 0, trial)
+    meta = {"study_id": "mine", "spec": "simclr", "preset": "demo", "trials": 1}
+    meta |= {"config": {"data": {"name": "cifar10"}}, "seeds_per_trial": 1}
+    store.write_study("mine", meta | {"finished_at": "2026-11-23"})
     tuned = with_row(honest[0], selection="label-free", tuned=True, study_id="mine")
-    pack([tuned], None, tmp_path / "bundle", study_of(Store(tmp_path / "a")))
+    pack([tuned], None, tmp_path / "bundle", store)
     assert found(tmp_path / "bundle", board) == ()
     (line,) = [line for line in tables(leaderboard(tmp_path / "bundle").board)[0].rows]
     assert "tuned in 1 runs" in line[-1]

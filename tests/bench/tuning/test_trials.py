@@ -167,9 +167,7 @@ def test_a_diverged_trial_ranks_last_and_an_error_says_nothing(tmp_path: Path) -
     assert states(trials) == ["PRUNED", "PRUNED", "FAIL", "COMPLETE"]
 
 
-def test_a_gaussian_process_is_told_the_worst_objective_of_a_diverged_trial(
-    tmp_path: Path,
-) -> None:
+def test_gp_is_told_the_worst_objective_for_a_diverged_trial(tmp_path: Path) -> None:
     trials = study(tmp_path, total=8, sampler="gp")
     jobs = [job for job in (trials.next() for _ in range(5)) if job is not None]
     for job, value in zip(jobs, [math.nan, 0.5, None, 1.0], strict=True):

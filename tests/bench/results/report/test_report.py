@@ -111,9 +111,7 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
 
-def test_a_mean_of_the_seeds_that_did_not_diverge_is_no_point(
-    make_row: MakeRow, tmp_path: Path
-) -> None:
+def test_a_diverged_seed_leaves_no_mean(make_row: MakeRow, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     fill(store, make_row)
     config = RunConfig(spec="byol", seed=3, data=DataConfig(alpha=1.0))
