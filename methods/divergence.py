@@ -131,11 +131,12 @@ class DivergenceAware(Method):
         """
         record = _record(net)
         if record is not None:
+            record.last_round.fill_(client.round)
+        if record is not None and self.update in _REMEMBERED:
             moved = mean_distance(list(record.start), convolutions(net["encoder"]))
             record.divergence.copy_(moved)
             if float(record.scale) == 0 and float(record.divergence) > 0:
                 record.scale.copy_(self.mixing_target / record.divergence)
-            record.last_round.fill_(client.round)
         for part in _REMEMBERED.get(self.update, ()):
             mix(net[_PREFIX + part], net[part], 1.0)
         return {}

@@ -24,7 +24,6 @@ from fedbench.bench.method import (
     Server,
     Size,
     Upload,
-    averaged_parameters,
     register,
 )
 
@@ -40,8 +39,9 @@ class FedU2(AddOn):
     The regulariser is the release's (sliced Wasserstein in tangent spaces), as a mean over tangent
     points and views. The release sums over as many points as a batch has images, divides by 6 and
     adds both views: its weight of 0.01 at batches of 128 is 0.01 x 128 / 6 x 2 = 0.427 here. The
-    loss of `byol` is a quarter of the release's, beside which 0.107 is as strong. Both views share
-    one draw of points, samples and directions.
+    loss of `byol` is a quarter of the release's, beside which 0.107 is as strong, projections of
+    length 1 assumed: beside BYOL and SimSiam the release maps them at their own lengths. Both views
+    share one draw of points, samples and directions.
 
     The server moves along the shortest convex combination of the changes of the clients that made a
     step, solved exactly. With `normalised` each change counts by its direction, as released, and
@@ -49,7 +49,8 @@ class FedU2(AddOn):
     clients' models. Not taken over: a rotation task that the release adds, its more local epochs
     for small clients, and its similarities of 0 in place of left-out ones.
 
-    The server needs each client's model. It replaces `server.optimizer`; buffers are averaged.
+    The server needs each client's model. It replaces `server.optimizer` and what `l-dawa` makes of
+    parameters; buffers are averaged.
     """
 
     weight: float = Field(0.427, ge=0, description="factor of the regulariser's mean over views")
@@ -58,6 +59,14 @@ class FedU2(AddOn):
     combine: bool = Field(True, description="False: average as without the add-on")
     normalised: bool = Field(False, description="True: changes of length 2, as released")
     server_lr: float = Field(1.0, gt=0, description="step of the server")
+
+    def without_effect(self, config: RunConfig) -> str:
+        """Say so of a server's optimizer or weights that the min-norm step replaces."""
+        if self.combine and config.server.optimizer != "average":
+            return f"server.optimizer={config.server.optimizer}: fedu2 makes the server's step"
+        if self.combine and self.base.needs().weighs:
+            return "l-dawa: fedu2 takes clients' parameters as they are (method.fedu2.combine)"
+        return super().without_effect(config)
 
     def needs(self) -> Needs:
         """Ask for each client's tensors and the server's before them."""
@@ -89,11 +98,10 @@ class FedU2(AddOn):
         return out.plus("uniform", self.weight * torch.stack(terms).mean())
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Replace the average of trained tensors by the step along the min-norm direction."""
+        """Replace the average of parameters, a target's too, by the min-norm step."""
         trained = [upload.weights for upload in uploads if upload.num_steps]
         if self.combine and trained:
-            # Rows of an add-on that follows are parameters too, and in no client's average.
-            names = [name for name in _trained_names(self, net) if name in trained[0]]
+            names = [name for name, _ in net.named_parameters() if name in trained[0]]
             held = torch.cat([server.before[name].flatten() for name in names]).double()
             changes = []  # from each client's model to the server's
             for weights in trained:
@@ -112,12 +120,6 @@ class FedU2(AddOn):
                     value = net.tensor(name)
                     value.copy_(part.view(value.shape))
         self.base.server_step(net, uploads, server)
-
-
-def _trained_names(method: FedU2, net: Net) -> list[str]:
-    names = {id(value): name for name, value in net.named_parameters()}
-    shared = averaged_parameters(net, method.base.sharing(), before="fedu2")
-    return [names[id(value)] for value in shared]
 
 
 def tangent_transport(rows: Tensor, samples: Tensor, points: Tensor, slices: Tensor) -> Tensor:

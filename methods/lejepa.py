@@ -48,7 +48,8 @@ class LeJEPA(Method):
     local form, with the same loss where n = 0. The others' sums are those of the round's start:
     many local steps at a high rate push beyond the goal, and the term rises (docs/log.md).
 
-    Deviations: two views, both global; a projector of two layers instead of three; no AdamW.
+    Deviations: two views, both global, normed apart; a projector of two layers instead of three; no
+    AdamW.
     """
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.schema import READ_BY_SOURCE
-from fedbench.bench.data.datasets import content_names, prepare, split_of_images
+from fedbench.bench.data.datasets import prepare, split_of_images
 from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.runs.arguments import Settings, as_path
@@ -45,8 +45,7 @@ def partition(
             labels, so that its images are not needed (subsets are ignored then).
     """
     default = str(RunConfig.model_fields["spec"].default)
-    content = content_names(as_path(data_dir))
-    config = resolve(spec or default, content=content, **vars(settings)).config
+    config = resolve(spec or default, data_dir=data_dir, **vars(settings)).config
     if labels is None:
         dataset = open_dataset(config, data_dir)
         classes, made = dataset.train_labels, partition_of(dataset, config)

@@ -55,6 +55,7 @@ BENCHMARK_VERSION = "5"
 _CORRECTED: Mapping[str, tuple[str, str, str]] = {
     "lejepa": ("method", "statistics", "global"),
     "scaffold": ("server", "weighting", "examples"),
+    "fedu2": ("method", "target", "averaged"),
 }
 """Methods and the setting under which their results have changed within this version.
 
@@ -427,7 +428,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
     }
-    trains = config["spec"].split("+")
+    trains = {*config["spec"].split("+"), f"backbones:{config['model']['backbone']}"}
     if code := {name: v for name, v in config.get("code", {}).items() if name in trains}:
         body["code"] = code
     unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}

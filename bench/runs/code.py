@@ -118,7 +118,7 @@ def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tup
     others = [
         row.row_id
         for row in store.rows()
-        if row.method in specs and row.code
+        if row.method in specs and row.code and not missing_code(row.code)
         if ids.get(_settings(row), row.row_id) != row.row_id
     ]
     public = [path.name for path in list_folder(store.root / REPRODUCTIONS)]

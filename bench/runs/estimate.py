@@ -91,8 +91,8 @@ class Estimator:
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Parts] = {}
 
-    def __call__(self, config: RunConfig) -> Estimate:
-        """Estimate the cost of one configuration."""
+    def __call__(self, config: RunConfig, *, trains: bool = True) -> Estimate:
+        """Estimate the cost of a configuration, or of evaluating stored weights of one."""
         check_precision(config.client.precision, self._device)
         with reproducible(self._device), temporary_folder() as folder:
             setup = self._setup(config)
@@ -100,10 +100,11 @@ class Estimator:
             trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
             if (key := self._key(setup)) not in self._known:
                 self._known[key] = self._measure(setup, trainer)
-            return self._extrapolate(setup, trainer, self._known[key])
+            rounds = trainer.total_rounds if trains else 0
+            return self._extrapolate(setup, trainer, self._known[key], rounds)
 
-    def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts) -> Estimate:
-        config, rounds = setup.config, trainer.total_rounds
+    def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts, rounds: int) -> Estimate:
+        config = setup.config
         steps = steps_per_epoch(config, setup.dataset)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
         visits = trained = num_steps = num_images = num_latents = 0

@@ -297,7 +297,8 @@ class _Run:
             foreign_modules(config),
         )
         sizes = (layout.server_size, layout.upload_size)
-        return WorkerPool(spec, self._devices, sizes, config.cohort_size)
+        at_most = min(config.cohort_size, len(setup.partition.sizes))
+        return WorkerPool(spec, self._devices, sizes, at_most)
 
     def _untrained(self) -> dict[str, float]:
         """Metrics of the encoder before training; the trained weights stay."""

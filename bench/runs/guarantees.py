@@ -76,9 +76,10 @@ def check_privacy(setup: Setup) -> None:
         )
     single = needed_one_by_one(setup.method)
     summed = ", ".join(setup.method.needs().extras)
-    if single or summed:
+    counted = "whether they made a step" if setup.method.needs().unweighted else ""
+    if also := single or summed or counted:
         raise ConfigError(
-            f"privacy.clip: clients of {config.spec!r} also send {single or summed}, which is"
+            f"privacy.clip: clients of {config.spec!r} also send {also}, which is"
             " neither clipped nor noised; choose a method that sends averages only, or leave"
             " privacy.clip unset"
         )

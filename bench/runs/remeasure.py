@@ -92,12 +92,6 @@ def _drop_taken(folder: Path) -> None:
         raise write_error(folder, cause) from cause
 
 
-def without_training(config: RunConfig) -> RunConfig:
-    """Return a configuration that costs what evaluating a run's final weights does."""
-    none = config.federation.model_copy(update={"num_rounds": 0})
-    return config.model_copy(update={"federation": none})
-
-
 def take_weights(store: Store, row: Row, folder: Path) -> bool:
     """Copy the final checkpoint of a finished run into the folder of another run.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import content_names
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -192,7 +191,6 @@ def plan_run(
     if stored is None:
         kind = devices[0].partition(":")[0]
         earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
-    estimated = config if earlier is None else remeasure.without_training(config)
     return RunPlan(
         run_id=identity,
         stored=stored is not None,
@@ -202,7 +200,7 @@ def plan_run(
         device=devices[0],
         local_steps=steps,
         without_effect=without_effect(config, dataset),
-        estimate=Estimator(places.cache, places.device, workers)(estimated),
+        estimate=Estimator(places.cache, places.device, workers)(config, trains=earlier is None),
         config=config,
         store=store.root,
     )
@@ -213,7 +211,7 @@ def _configuration(
 ) -> tuple[RunConfig, Origin]:
     """Return the configuration of a run, and its preset and tuning study."""
     if isinstance(spec, str):
-        resolved = resolve(spec, content=content_names(data_dir), **vars(settings))
+        resolved = resolve(spec, data_dir=data_dir, **vars(settings))
         return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
     if settings.set or settings.config_files or settings.seed is not None:
         raise ConfigError(

@@ -19,6 +19,7 @@ from fedbench.bench.results.store.reader import parse_record, read_error
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
+from fedbench.bench.runs.code import missing_code
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.checksums import parse_json
@@ -139,7 +140,7 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
 
 def _row(path: Path) -> None:
     row = parse_record(path, path.read_bytes(), Row)
-    if row.benchmark_version == BENCHMARK_VERSION:
+    if row.benchmark_version == BENCHMARK_VERSION and not missing_code(row.code):
         for name, value in derived(row.config, row.dataset_revision).items():
             if getattr(row, name) != value:
                 raise StoreError(

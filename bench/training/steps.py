@@ -98,12 +98,8 @@ def local_steps(config: RunConfig, dataset: Dataset) -> LocalSteps:
 def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return a line for each setting that changes nothing in a run, or leaves nothing to train."""
     method = registry.create(config.spec, config.method)
-    rounds, epochs, batch = (
-        config.federation.num_rounds,
-        config.client.local_epochs,
-        config.client.batch_size,
-    )
-    if not (rounds and epochs):
+    rounds, batch = config.federation.num_rounds, config.client.batch_size
+    if not _epochs(config, method):
         name = "client.local_epochs" if rounds else "federation.num_rounds"
         return (f"{name}=0: nothing is trained, and every metric is of the encoder at its start",)
     lines = [method.without_effect(config)]
@@ -147,12 +143,9 @@ def least_batch(config: RunConfig, method: Method) -> int:
 
 def _epochs(config: RunConfig, method: Method) -> int:
     """Return the most local epochs of a round that a run has."""
-    rounds = config.federation.num_rounds
-    if not rounds:
-        return 0
     default = RoundPlan(config.client.local_epochs)
-    total = rounds + method.needs().preparatory_rounds
-    return max(method.plan_round(index, default).local_epochs for index in range(total))
+    total = config.federation.num_rounds + method.needs().preparatory_rounds
+    return max((method.plan_round(i, default).local_epochs for i in range(total)), default=0)
 
 
 def _images(config: RunConfig, method: Method, dataset: Dataset) -> npt.NDArray[np.int64]:

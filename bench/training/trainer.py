@@ -323,8 +323,9 @@ class Trainer:
             name: sum(r.parts.get(name, 0.0) * r.num_steps for r in stepped) / steps
             for name in sorted({name for r in stepped for name in r.parts})
         }
-        if results and results[0].stored_personal:  # encoders differ: measure one that trained
-            personal = self._personal.load(results[0].client_id, index)
+        measured = next(iter(stepped or results), None)
+        if measured and measured.stored_personal:  # encoders differ: measure one that trained
+            personal = self._personal.load(measured.client_id, index)
             self.binding.personal.data.copy_(personal)
         with single_thread():
             spread = self._monitor(self.binding)

@@ -166,17 +166,25 @@ class Cost:
 
 
 def estimate_cost(
-    configs: Sequence[RunConfig], cluster: Cluster, share: Share, places: Places
+    configs: Sequence[RunConfig],
+    cluster: Cluster,
+    share: Share,
+    places: Places,
+    trained: Sequence[RunConfig] = (),
 ) -> Cost:
-    """Estimate the cost of runs from a round of each distinct model; seeds change no cost."""
+    """Estimate the cost of runs from a round of each distinct model; seeds change no cost.
+
+    Of `trained` the store has the weights: they are evaluated only.
+    """
     from fedbench.bench.runs.estimate import Estimator, start_seconds
     from fedbench.bench.system.compute import physical_cores
 
     device = estimate_device(share)
     estimator = Estimator(places.cache, device, share.cpus)
-    keys = [config.model_copy(update={"seed": 0}).model_dump_json() for config in configs]
-    distinct = dict(zip(keys, configs, strict=True))
-    estimates = {key: estimator(config) for key, config in distinct.items()}
+    both = [*((True, config) for config in configs), *((False, config) for config in trained)]
+    keys = [(t, config.model_copy(update={"seed": 0}).model_dump_json()) for t, config in both]
+    distinct = dict(zip(keys, both, strict=True))
+    estimates = {key: estimator(config, trains=t) for key, (t, config) in distinct.items()}
     costs = [estimates[key] for key in keys]
     at_a_time = max(1, min(cluster.at_a_time(share) or physical_cores(), len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]

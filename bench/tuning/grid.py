@@ -20,6 +20,7 @@ from fedbench.bench.data.datasets import content_names
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.runs.code import missing_code
 from fedbench.bench.runs.fields import build_config, check_key, flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset, preset_names
 from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
@@ -229,6 +230,7 @@ def plan(
     tuned: Mapping[str, TunedValues] | None = None,
     environ: Mapping[str, str] | None = None,
     content: Callable[[str], str] | None = None,
+    data_dir: Path | None = None,
 ) -> list[Cell]:
     """Return the cells of a sweep: seed by seed, then axis by axis, then method by method.
 
@@ -242,7 +244,7 @@ def plan(
     Raises:
         FedbenchError: as in `resolve`; also for a value that the grid itself sets.
     """
-    content = content or content_names()
+    content = content or content_names(data_dir)
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
@@ -288,6 +290,7 @@ def plan(
             "seed": seed,
             "environ": environ,
             "content": content,
+            "data_dir": data_dir,
             "tuned": best[spec].values if spec in best else None,
             "study": best[spec].study if spec in best else None,
         }
@@ -362,8 +365,10 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         point = {key: values.get(key) for key in keys}
         return canonical_json([config.spec, rest]), canonical_json([preset, point])
 
-    known = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
-    parts_of = {row.row_id: parts(row.config, row.preset, row.dataset) for row in known}
+    parts_of = {}
+    for row in rows:
+        if {*row.method.split("+")} <= {*entries()} and not missing_code(row.code):
+            parts_of[row.row_id] = parts(row.config, row.preset, row.dataset)
     named = {row.row_id for row in rows if row.grid == grid.grid}
     cells = [parts_of[row_id] for row_id in named & parts_of.keys()]
     for preset in sorted({row.preset for row in rows} & {*preset_names()}):

@@ -115,8 +115,13 @@ class RungTrials(Trials):
         one = OF_CLIENTS[self._plan.scoring.name.removesuffix(GATE)]
         ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})
         return {
-            number: {**record, "score": ranks.get(number), "objective": ranks.get(number)}
+            number: {
+                **record,
+                "score": rank,
+                "objective": rank if record["status"] == "ok" else None,
+            }
             for number, record in records.items()
+            for rank in (ranks.get(number),)
         }
 
     def _decide(self, bracket: _Bracket) -> None:

@@ -212,8 +212,9 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         if job.untrained:
             figures = untrained_figures(job.config, dataset, job.device)
             return ended("ok", figures=figures)
+        caches = job.dataset.parent  # where sets of `evaluation.transfer` lie too
         place = Place(
-            folder, None, workers, job.device, dataset, job.lanes, until_round=job.until_round
+            folder, caches, workers, job.device, dataset, job.lanes, until_round=job.until_round
         )
         rows = [row for i in job.earlier for row in store.replicas(i)]
         if tracking.names:

@@ -27,7 +27,6 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import field_infos
-from fedbench.bench.runs.remeasure import without_training
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -141,8 +140,7 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    content = content_names(places.cache)
-    evaluated = resolve(spec, content=content, **vars(settings)).config  # a study has no probes
+    evaluated = resolve(spec, data_dir=places.cache, **vars(settings)).config
     check_confirm(confirm, evaluated)
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
@@ -158,9 +156,9 @@ def tune(
         if study.halving is not None:
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
-        runs += [without_training(base)] * len(study.unmeasured())
         runs += [evaluated] * 3 * confirm
-        cost = estimate_cost(runs, cluster, share, places)
+        trained = [base] * len(study.unmeasured())
+        cost = estimate_cost(runs, cluster, share, places, trained)
     else:
         before = stored
         stored, to_run, file = _run(study, share, tracking, on_progress)
@@ -223,6 +221,7 @@ def _plan(
         **given_fields,
         # No metric that reads a label is computed, unless it is to be watched.
         "evaluation.protocols": ["knn"] if search.watch_labels else [],
+        "evaluation.transfer": [],
         "evaluation.untrained": False,
         "evaluation.every": 0,
         "evaluation.rounds": [],
@@ -247,6 +246,8 @@ def _plan(
     check_space(search.sampler, space.distributions())
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
     total = min(search.trials, len(points)) if search.sampler == "grid" else search.trials
+    if search.sampler == "grid" and total < len(points):
+        _log.warning("the grid has %d points, of which %d run (--trials)", len(points), total)
     size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
     halving = make_halving(
         search.fidelity,

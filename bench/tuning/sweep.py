@@ -24,7 +24,7 @@ from fedbench.bench.runs.code import outdated
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.presets import load_preset
-from fedbench.bench.runs.remeasure import trained_before, without_training
+from fedbench.bench.runs.remeasure import trained_before
 from fedbench.bench.runs.run import command_line, forget_cell, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -130,7 +130,8 @@ def sweep(
     content = content_names(places.cache)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
-        settings |= {"methods": methods, "seeds": seeds, "content": content}
+        settings |= {"methods": methods, "seeds": seeds}
+        settings |= {"content": content, "data_dir": places.cache}
         cells += _planned(grid, store, tuned, settings, datasets)
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
@@ -167,9 +168,10 @@ def sweep(
     source = _Rows(jobs, store, already=len(named) - len(jobs))
     cost = None
     if dry_run:
-        configs = [without_training(j.config) if measured[j.row_id] else j.config for j in jobs]
+        configs = [job.config for job in jobs if not measured[job.row_id]]
         configs += [job.config for job in repeats]
-        cost = estimate_cost(configs, cluster, share, places)
+        trained = [job.config for job in jobs if measured[job.row_id]]
+        cost = estimate_cost(configs, cluster, share, places, trained)
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:

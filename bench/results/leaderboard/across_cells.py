@@ -173,7 +173,7 @@ def _families(
     groups of just its keys elsewhere.
     """
     families = []
-    there = [group for group in groups if group.keys[axis] is not None]
+    there = [group for group in groups if group.keys[axis]]  # an axis of numbers is of ratios
     for family in _alike(there, (axis, *followers), by_rule):
         last = sorted(family, key=lambda each: (by_rule and bool(each.unscaled), len(each.frame)))
         chosen = {group.keys[axis]: group for group in last}

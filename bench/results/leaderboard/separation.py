@@ -190,7 +190,7 @@ def _note(
     if not num_told:
         others = "the other method" if len(p) == 1 else f"any of the other {len(p)}"
         return f"No best is marked: a {test} does not tell {others} from the first; {finest}."
-    note = f"Best: {first.method}"
+    note = f"Best: {first.label}"
     if alike := times["alike"]:
         note += f", and {alike} that a {test} does not tell from it"
     else:

@@ -208,8 +208,8 @@ def _new_files(
             conflicts.append(f"study {study_id} has other settings in {source.root}")
             continue
         trials, chosen = known.setdefault(study_id, {}), list[Path]()
-        folder, before = source.root / "trials" / study_id, len(trials)
-        for trial in source.trials(study_id):
+        folder, theirs = source.root / "trials" / study_id, source.trials(study_id)
+        for trial in theirs:
             number = trial["number"]
             there = trials.get(number)
             if there is None or (there["status"] == "error" and trial["status"] != "error"):
@@ -220,7 +220,7 @@ def _new_files(
                 done.trials_same += 1
             else:
                 conflicts.append(f"trial {number} of {study_id} differs in {source.root}")
-        if len(trials) > before:  # the description and the best values of the longer study
+        if chosen and len(theirs) == len(trials):  # description and best values of all trials
             more = [folder / "study.json", folder / "best.yaml", *folder.glob("bracket-*/*.json")]
             chosen += filter(Path.exists, more)
         if chosen:
