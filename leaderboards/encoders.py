@@ -25,9 +25,11 @@ HEAD = """\
 that its line names: the seed with the median linear accuracy of its method under this preset.
 Random init has 30.2 % at alpha 0.1 under `laptop`; `supervised@laptop`, whose rate failed there, is
 below it. Accuracies of the board's eleven methods and of cross-device-cpu are on 10,000 test
-images, those of the others, of the studies before it, on 2,000. Methods with an encoder for each
-client, `pfedae` and `single-ae`, have none here. Those of `semifed` and `cbafed` are by probes on a
-tenth of the labels, where random init has 23 %. Rows and encoders are under CC0 1.0.
+images, those of the others, of the studies before it, on 2,000 (random init 31.2). Clients are
+those of `dirichlet-balanced`, with `uv` on simclr, spectral and simsiam those of `hsu`. Methods
+with an encoder for each client, `pfedae` and `single-ae`, have none here. Those of `semifed` and
+`cbafed` are by probes on a tenth of the labels, where random init has 23 %. Rows and encoders are
+under CC0 1.0.
 
 ```python
 import torch

@@ -202,7 +202,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "`aligned` is not the paper's. Second recipe, alike: equal crops, rates chosen by the "
             "last loss; it has run as far as its lines show. α = 100, simsiam and rotpred have not "
             "run. In the published recipe orchestra's seeds 0 to 2 are CPU runs, those of "
-            "`orchestra random` and byol's seeds 0 to 3 are GPU runs, the others mixed.",
+            "`orchestra random` and byol's seeds 0 to 3 are GPU runs, the others mixed; those of "
+            "simclr in the second are CPU runs.",
         ),
         Claim(
             "Training with labels is more accurate than Orchestra (table 1).",
@@ -294,8 +295,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             lines=LONG_TRAINING,
             note="The runs of claim 1: points of orchestra minus the method after rounds of 20,000 "
             "image passes, and the difference of the slopes on the logarithm of passes. A verdict "
-            "is of the slope alone. That of simclr in the published recipe rests on the last "
-            "round and on simclr's published rate: without either it is not settled "
+            "is of the slope alone. All three that are supported rest on the last round, and "
+            "simclr's also on its published rate: without that round they are not settled "
             "([log](log.md)); that Orchestra ends ahead is not settled either (claim 1). "
             "The claim is the line of simclr; the others take part in Holm's correction.",
             added=True,
@@ -347,7 +348,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
                 Test("pfedae − simsiam", PFEDAE, Side("simsiam"), 20.43),
                 Test("pfedae − simclr", PFEDAE, SIMCLR, 24.23),
             ],
-            note="Means over the encoders of four clients here.",
+            note="Means over the encoders of four clients here, by a linear probe; "
+            "the paper's has two layers.",
         ),
         Claim(
             "Clients that train alone beat averaging their autoencoders, and pFedAE beats both "
@@ -375,7 +377,7 @@ Each claim of the three papers that fedbench began with, beside runs of the pres
 was until 2026-11: 10,000 training and 2,000 test images of CIFAR-10, 10 clients at α = 0.1 (where a
 claim is about user verification, as it says), 2 per round, 12 rounds of 2 epochs, ResNet-8.
 That is 1/520 of Orchestra's image passes, and Orchestra's own tasks end at chance there (cluster
-loss 3.33, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 1 and 10b are
+loss 3.34, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 1 and 10b are
 answered in another setting, whose [plan](studies/long-training.md) with its rule of verdicts was
 there before its runs: 100 clients, all images, 10 clients a round instead of the paper's 50,
 ResNet-8 of width 16 instead of ResNet-18, 1/21 of the passes, seeds 0 to 4; rates and crops are
@@ -396,8 +398,9 @@ and 18 had were there already.
 - **contradicted**: some comparison has the other sign at p < 0.05, or its interval lies beyond the
   margin;
 - **not supported at this scale**: neither, most often because so few seeds cannot tell;
-- **no verdict**: the sides differ in crops or client steps, or one of them ends below its random
-  init; the line says which, and takes no part in the test;
+- **no verdict**: the sides differ in crops or client steps, or one ends below its random init or at
+  chance; the line says which. It takes no part in the test, but counts for Holm in claims with a
+  plan of their own;
 - **not tested**: the reason is given; plans of their own have verdicts in the table.
 """
 

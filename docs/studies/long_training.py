@@ -237,11 +237,11 @@ def paper() -> dict[str, np.ndarray]:
 
 
 def laptop(store: Path) -> dict[str, np.ndarray]:
-    """Return the accuracies of README's board at alpha 0.1: 10 clients, 10,000 test images."""
-    from board import judged  # which imports this module
+    """Return the accuracies of README's board at alpha 0.1, of the methods that did not fail."""
+    from board import grouped, judged  # which imports this module
 
     runs = judged(open_store(store))
-    return by_variant(runs[runs["alpha"] == 0.1].rename(columns={"method": "variant"}))
+    return grouped(runs[runs["alpha"] == 0.1])
 
 
 def recipes(rows: pd.DataFrame) -> dict[tuple[str, float], pd.DataFrame]:
@@ -297,13 +297,15 @@ def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
     for (name, alpha), runs in recipes(read(store)).items():
         if alpha != CLAIMED:
             continue
-        by_rounds = gaps(runs, store)
+        by_rounds, at_chance = gaps(runs, store), summary(runs, store)["at_chance"]
         header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
         for method, test in slopes(runs, store).iterrows():
             line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
             interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
             line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
-            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
+            blind = at_chance[method]
+            verdict = f"no verdict: at chance, {blind}" if blind else test["verdict"]
+            lines.append([*(text.replace("-", "−") for text in line), verdict])
     return [*header, "slope per doubling of passes", "p (Holm)", "verdict"], lines
 
 
