@@ -102,7 +102,7 @@ class DataConfig(Strict):
 
     name: str = Field("digits", description="see `fedbench datasets`; also hub:PATH, folder:PATH")
     train_subset: int | None = Field(
-        None, ge=1, description="use this many training images, class-balanced; null = all"
+        None, ge=1, description="use so many training images, each class its share; null = all"
     )
     test_subset: int | None = Field(None, ge=1, description="use so many test images; null = all")
     label_column: str | None = Field(
@@ -120,7 +120,9 @@ class DataConfig(Strict):
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological: classes of a client")
     rotation_bins: int = Field(10, ge=1, le=360, description="rotation, joint: bins of a circle")
-    rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
+    rotation_alpha: float = Field(
+        0.1, gt=0, description="joint: Dirichlet over bins; rotation: alpha"
+    )
     multiply_prior: bool = Field(
         True, description="hsu, rotation, joint: concentration = alpha / number of classes or bins"
     )

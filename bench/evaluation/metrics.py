@@ -96,12 +96,14 @@ def get(name: str) -> Metric | None:
 
 
 def _base_of(name: str) -> Metric | None:
-    """Return the accuracy of which a name is a variant."""
+    """Return the metric of which a name is a variant: an accuracy's, or on other data."""
     for metric in _KNOWN.values():
         probe = re.escape(metric.name.removesuffix("_acc"))
         if metric.percent and re.fullmatch(
             rf"(\w+_)?{probe}(_[\w.+-]+pct)?(_train)?(_local)?_acc", name
         ):
+            return metric
+        if name.startswith("transfer_") and name.endswith(f"_{metric.name}"):
             return metric
     return None
 

@@ -333,7 +333,7 @@ MLP = accuracy("mlp_acc", "MLP %", ("mlp_hidden_dim", "mlp_epochs", "mlp_lr"))
 def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     """Accuracies of the linear probe, and with `mlp` also of a perceptron.
 
-    Both are trained on the pooled labels, or on a class-balanced share of them: `linear_acc`,
+    Both are trained on the pooled labels, or on a share of each class: `linear_acc`,
     `linear_10pct_acc`, `mlp_acc`, … With `local` both are also scored on the clients' shares of the
     test set, in the clients' class proportions, as `linear_local_acc`: the client's accuracy where
     the encoder is one client's, else the mean over clients, with `linear_local_acc_std`. The linear
@@ -426,7 +426,7 @@ DRAWS = 10
 
 for _shots in SHOTS:
     accuracy(f"few_shot_{_shots}_acc", f"{_shots}-shot %")
-    register(Metric(f"few_shot_{_shots}_half", "", "fraction", "lower", PROBES, True))
+    register(Metric(f"few_shot_{_shots}_half", "", "score", "lower", PROBES, True))
 
 
 def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:

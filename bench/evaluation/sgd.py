@@ -138,7 +138,7 @@ def linear_probe_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str
 
 
 def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
-    """Accuracies on the test set after fine-tuning on 1 % and on 10 % of the labels.
+    """Accuracies on the test set after fine-tuning on labels of 1 % and 10 % of the images.
 
     The labelled images are equally many of each class, drawn by the run's seed from those that
     protocols learn from (`Setup.probed`); the smaller set lies within the larger one. The net,

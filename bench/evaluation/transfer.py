@@ -39,7 +39,10 @@ def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
             f"{_KEY}: needs one of {', '.join(PROTOCOLS)} in evaluation.protocols"
             f" (got {list(config.evaluation.protocols)})"
         )
-    found = {_open(config, name, data_dir).revision: name for name in names}
+    opened = {name: _open(config, name, data_dir) for name in names}
+    found = {dataset.revision: name for name, dataset in opened.items()}
+    if len({metric_prefix(opened[name]) for name in found.values()}) < len(found):
+        raise ConfigError(f"{_KEY}: two of these sets have one name in metrics; rename a folder")
     transfer = tuple(f"{_split(name)[0]}@{revision}" for revision, name in sorted(found.items()))
     evaluation = config.evaluation.model_copy(update={"transfer": transfer})
     return config.model_copy(update={"evaluation": evaluation})

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import HIDDEN, num_visible
 from fedbench.bench.data.partition import Partition, make_partition
@@ -111,7 +112,8 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
             f"client.batch_size={batch}: no client has more than {largest} images; each trains on"
             " one batch of them all"
         )
-    alpha = config.data.alpha_read  # None for the partitions that take images without labels
+    by_label = PARTITIONERS[config.data.partition].source == "labels"
+    alpha = config.data.alpha_read if by_label else None
     if alpha is not None and alpha > int(np.bincount(dataset.train_labels).max()) ** 2:
         lines.append(
             f"data.alpha={alpha:g}: clients' shares of a class differ from even ones by less"

@@ -101,7 +101,8 @@ def hsu(examples: Examples, *, alpha: float, multiply_prior: bool) -> Owners:
     """Clients of equal size, each drawing its images by its own Dirichlet over classes.
 
     Clients draw one after another without replacement. A class that runs out drops out of all
-    later draws. With `multiply_prior` the concentration per class is alpha / num_classes.
+    later draws. With `multiply_prior` the concentration per class is alpha / num_classes: the prior
+    is uniform, so that classes of unequal size make clients differ at any alpha.
 
     Source: Hsu et al. 2019, https://arxiv.org/abs/1909.06335, as used by Louizos et al. 2024,
     https://arxiv.org/abs/2405.02081. Deviations: where probabilities in the reference code
