@@ -90,6 +90,21 @@ def test_an_add_on_with_rows_may_follow_one_that_goes_by_trained_tensors(
     assert bool(trainer.vector.isfinite().all())
 
 
+def test_the_min_norm_step_moves_an_averaged_target_too(tmp_path: Path) -> None:
+    fields = {"method__fedu2__normalised": True, "method__fedu2__server_lr": 8.0}
+    trainer = train(tiny_setup(tiny_config("byol+fedu2", **fields)), tmp_path)
+    change = trainer.vector - trainer.initial
+    lengths = {
+        part: sum(
+            float(change[slot.start : slot.stop].square().sum())
+            for slot in trainer.layout.averaged
+            if slot.name.startswith(f"{part}.")
+        )
+        for part in ("encoder", "target_encoder")
+    }
+    assert lengths["target_encoder"] > 0.1 * lengths["encoder"]
+
+
 def l_dawa(**fields: Any) -> Any:
     return create("simclr+l-dawa", {"l-dawa": {"warmup_rounds": 0, **fields}})
 

@@ -109,6 +109,11 @@ def test_updates_that_remember_need_a_target_at_home() -> None:
     assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
 
 
+def test_a_personal_target_beside_an_encoder_without_convolutions(tmp_path: Path) -> None:
+    setup = setup_of(method__target="personal", model__backbone="vit-5", model__width=12)
+    assert train(setup, tmp_path).history[-1].loss is not None
+
+
 def simsiam(**fields: Any) -> Setup:
     return tiny_setup(tiny_config("simsiam", **fields))
 

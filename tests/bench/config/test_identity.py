@@ -111,6 +111,14 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
     assert training_id(slower, REVISION) != training_id(plain, REVISION)
 
 
+def test_code_of_an_encoder_trains_and_that_of_a_probe_measures() -> None:
+    plain = RunConfig()
+    for name, trains in ((f"backbones:{plain.model.backbone}", True), ("probes:p", False)):
+        coded = plain.model_copy(update={"code": {name: "0"}})
+        assert (training_id(coded, REVISION) != training_id(plain, REVISION)) is trains
+        assert row_id(coded, REVISION) != row_id(plain, REVISION)
+
+
 def test_settings_of_an_older_version_lack_fields_and_stay_comparable() -> None:
     """Before version 4 there was no `client.precision`, no `privacy` and no `model.init`."""
     now = RunConfig().model_dump(mode="json")
@@ -146,6 +154,8 @@ def test_how_a_data_set_is_read_counts_by_its_revision_alone(reading: dict[str, 
         ("simclr+scaffold", {}, None),
         ("simclr+scaffold", {"server": {"weighting": "examples"}}, {"scaffold": 1}),
         ("simclr", {"server": {"weighting": "examples"}}, None),
+        ("byol+fedu2", {"method": {"target": "averaged"}}, {"fedu2": 1}),
+        ("simclr+fedu2", {}, None),
     ],
 )
 def test_corrected_variants_alone_have_other_ids_than_before(

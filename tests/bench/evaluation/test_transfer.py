@@ -39,11 +39,14 @@ def saved(path: Path, shape: tuple[int, ...], count: int = 40) -> str:
 
 
 def test_on_the_runs_own_data_they_are_the_runs_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = saved(tmp_path / "shades.npz", (12, 12))
     values = {**SMALL, "evaluation.transfer": [other, "digits"]}
-    result = fedbench.run("simclr", set=values, workers=1, store=tmp_path / "store")
+    monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "other"))
+    places = {"store": tmp_path / "store", "data_dir": tmp_path / "data"}
+    result = fedbench.run("simclr", set=values, workers=1, **places)
+    assert not (tmp_path / "other").exists()
     metrics = result.row.metrics
     for name in ("knn_acc", "linear_acc", "few_shot_5_acc", "few_shot_5_half", "linear_train_acc"):
         assert metrics[f"transfer_digits_{name}"] == metrics[name]
@@ -69,6 +72,9 @@ def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:
     assert len({of(), of(here), of("digits"), of(here, "digits")}) == 4
     assert of(here, "digits") == of("digits", here)
     assert of() == row_id(config, "0")
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ConfigError):  # their metrics would have one name
+        of(here, saved(tmp_path / "more" / "a.npz", (8, 8)))
 
 
 def test_gray_images_get_the_channels_of_the_encoder(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_clients_are_drawn_independently_and_resume_keeps_the_bits(tmp_path: Pat
     [
         ("simclr+uv", {}, "clients of 'simclr.uv' also send uv.weight"),
         ("orchestra", {}, "'orchestra' also send centroids, min_cluster_size.* leave privacy.clip"),
+        ("simclr+scaffold", {}, "whether they made a step"),
         ("simclr", {"model__norm": "batch"}, "set model.norm=group or batch-local"),
         ("byol", {"model__head_norm": "batch"}, "and model.head_norm=encoder"),
         ("simclr", {"server__weighting": "examples"}, r"weighting must be uniform \(got 'examples"),

@@ -31,7 +31,9 @@ def test_bytes_and_steps_are_those_of_the_run(
         client__local_epochs=2,
         client__keep_last_batch=keep_last,
     )
-    estimate = Estimator()(config)
+    estimator = Estimator()
+    estimate, evaluated = estimator(config), estimator(config, trains=False)
+    assert (evaluated.num_steps, evaluated.bytes_up, evaluated.train_seconds) == (0, 0, 0)
     trainer = train(tiny_setup(config), tmp_path)
     assert estimate.bytes_up == trainer.ledger.bytes_up
     assert estimate.bytes_down == trainer.ledger.bytes_down

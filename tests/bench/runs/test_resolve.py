@@ -16,7 +16,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.resolve import Resolved, resolve
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 
 def settle(spec: str = "simclr", **given: Any) -> Resolved:
@@ -212,3 +212,6 @@ def test_a_term_on_what_is_never_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="uv_on"):
         settle("cbafed+uv", set={"method.uv.uv_on": "unlabelled"})
     settle("semifed+uv", set={"method.uv.uv_on": "unlabelled"})
+    for view in ("simclr-x", "unit"):  # unknown; not normalised
+        with pytest.raises(UnknownNameError):
+            settle("simclr", set={"evaluation.objective_view": view})

@@ -132,6 +132,8 @@ def test_a_run_in_which_nobody_trains_is_refused() -> None:
         ("simclr", {"data__partition": "dirichlet", "data__alpha": 100.0}, []),
         ("simclr", {"data__partition": "dirichlet", "data__alpha": 1e9}, ["data.alpha"]),
         ("simclr", {"data__alpha": 1e9}, []),  # iid does not read it
+        ("simclr", {"data__partition": "rotation", "data__alpha": 1e9}, []),  # of bins
+        ("central-ae", {"federation__num_rounds": 0}, []),  # it trains beforehand
     ],
 )
 def test_settings_that_do_nothing_are_named(

@@ -125,6 +125,20 @@ def test_a_round_without_local_epochs_or_data_changes_no_weight(tmp_path: Path, 
     assert train(none, tmp_path / "data").ledger.bytes_up == 0
 
 
+def test_a_client_that_trained_is_measured(tmp_path: Path) -> None:
+    config = tiny_config("single-ae", federation__num_rounds=1, client__keep_last_batch=False)
+    shares = [[0], range(1, 41)]
+    untrained = config.model_copy(
+        update={"client": config.client.model_copy(update={"local_epochs": 0})}
+    )
+    first, second = (
+        train(tiny_setup(each, shares=shares), tmp_path / name).history[0]
+        for each, name in ((config, "a"), (untrained, "b"))
+    )
+    assert first.idle_clients == 1
+    assert first.std_ratio != second.std_ratio
+
+
 def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
     train(tiny_setup(tiny_config("simclr")), tmp_path, rounds=1)
     wider = tiny_setup(tiny_config("simclr", method__hidden_dim=24))
