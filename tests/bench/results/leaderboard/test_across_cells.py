@@ -151,6 +151,16 @@ def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
     assert comparisons["num_clients"].values == (4, 8, 16)
 
 
+def test_a_control_without_epochs_is_on_no_axis_of_epochs(make_row: MakeRow) -> None:
+    rows = [
+        make_row(RunConfig(spec=spec, client=ClientConfig(local_epochs=epochs)), linear_acc=0.5)
+        for spec in "ab"
+        for epochs in (0, 1, 2)
+    ]
+    found = {comparison.axis: comparison.values for comparison in rank(rows).across()}
+    assert found["local_epochs"] == (1, 2)
+
+
 def run_row(make_row: MakeRow) -> Row:
     config = RunConfig(
         federation=FederationConfig(num_rounds=4), evaluation=EvaluationConfig(every=2)
