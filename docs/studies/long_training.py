@@ -89,12 +89,13 @@ def passed(terms: pd.DataFrame) -> pd.Series:
 
 
 def chosen(rows: pd.DataFrame) -> pd.Series:
-    """Return each variant's rate with the lowest last loss at a fifth of the rounds."""
+    """Return the rate with the lowest last loss of each variant of which all short runs ended."""
     short = rows[rows["num_rounds"].eq(ROUNDS // 5) & rows["seed"].isin(CHOOSING)]
-    short = short[short["status"].eq("ok") & short["client.lr"].isin(RATES)]
-    losses = short.groupby(["variant", "client.lr"])["final_loss"].agg(["mean", "size"])
-    losses = losses[losses["size"] == len(CHOOSING)]["mean"].unstack()
-    return losses.idxmin(axis=1)
+    short = short[short["client.lr"].isin(RATES)]
+    loss = short["final_loss"].where(short["status"].eq("ok"), math.inf)
+    groups = loss.groupby([short["variant"], short["client.lr"]])
+    means = groups.mean().where(groups.size() == len(CHOOSING)).unstack()
+    return means.dropna().idxmin(axis=1)
 
 
 def recipe(rows: pd.DataFrame, rates: Mapping[str, float], *, published: bool) -> pd.DataFrame:
