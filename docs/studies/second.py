@@ -1,6 +1,6 @@
-"""Independent recomputation of the studies, written from the plans and the schema.
+"""Independent recomputation of board, claims and confirmation, from the plans and the schema.
 
-    python docs/studies/second.py                           # every study
+    python docs/studies/second.py                           # all three
     python docs/studies/second.py --dataset fashion-mnist   # the board of another data set
 
 It uses neither fedbench nor the scripts beside it, so that it confirms or refutes what they print.
@@ -17,8 +17,6 @@ Accuracies are of the linear probe, in points. Definitions where a plan is silen
 - SEP is clipped to [-1, 1]. alpha_req is better near 1: its score is -|alpha - 1|; the raw value
   stands beside it.
 - The bootstrap keeps rank sums of all 24 configurations. Halving breaks ties by configuration.
-- R of figure 4 is Pearson's over the runs of a cell; a run learnt if its k-NN accuracy is at least
-  3 points above its beginning.
 - Claims use seeds 0 to 4. A claim is one family: pooled variance, or Welch's, as on the board;
   corrected p values of Welch's test stand beside either.
 """
@@ -36,7 +34,6 @@ import pandas as pd
 from scipy import optimize, stats
 
 BOARDS = Path(__file__).resolve().parents[2] / "leaderboards"
-ALPHAS = (0.1, 1.0, 100.0)
 DRAWS = 2000
 RATES = {"simsiam": 0.06, "byol": 0.1, "fedavg-ae": 0.001, "single-ae": 0.001}
 RATES |= {"pfedae": 0.001, "semifed": 0.01}  # the preset's; 0.03 for the rest
@@ -47,10 +44,7 @@ STANDARD |= {"num_rounds": 12, "local_epochs": 2}
 ORCHESTRA: dict[str, Any] = {"method.degeneracy": True, "method.representations": "centroids"}
 ORCHESTRA |= {"method.num_local_clusters": 16, "method.num_global_clusters": 32}
 ORCHESTRA |= {"method.target": True}
-PRIMARY = ["objective", "sep", "rankme", "lidar", "alpha_req", "participation_ratio"]
-PRIMARY += ["global_unif", "loss"]
-EXTRA = ["loss+sep", "objective+sep", "ranks of both", "linear_1pct_acc", "alpha_req raw", "align"]
-SUMS = {"loss+sep": ("loss", "sep"), "ranks of both": ("objective", "sep")}
+SUMS = {"loss+sep": ("loss", "sep")}
 RULES = ["objective", "sep", "loss", "loss+sep", "objective+sep"]
 Array = np.ndarray[Any, Any]
 Frame = pd.DataFrame
@@ -140,13 +134,6 @@ def unpaired(groups: dict[str, Any], pairs: Sequence[tuple[str, str]]) -> Frame:
     table = Frame(lines)
     table = table.assign(holm=holm(table["p"]), Welch=holm(table["Welch"]))
     return table.assign(variance="Welch" if welch else "pooled")
-
-
-def paired(name: str, one: Series, two: Series) -> dict[str, Any]:
-    """Return mean, half interval and p of the difference by seed."""
-    diff = (one - two).dropna()
-    p = float(stats.ttest_1samp(diff, 0).pvalue)
-    return {"method": name, "n": len(diff), "diff": diff.mean(), "half": half(diff), "p": p}
 
 
 def show(title: str, table: Frame) -> None:
@@ -287,65 +274,6 @@ def skew_loss(methods: list[str], kept: dict[tuple[str, float], Array]) -> Frame
         lines.append(line | {"seen": smallest_seen(se, df, len(methods) - 1)})
     table = Frame(lines)
     return table.assign(holm=[*holm(table["p"][:-1]), np.nan])  # the last is orchestra itself
-
-
-def heterogeneity(rows: Frame) -> None:
-    """Print the study of 2026-11: rates by SEP, losses from skew, comparisons with orchestra."""
-    rates, regrets, table = {}, {}, []
-    for name, runs in rows[rows["grid"] == "heterogeneity-rates"].groupby("method"):
-        method, scores = str(name), Frame(scores_by_rate(runs).loc[100])
-        taken = {f"at {rule}": scores.index[i] for rule, i in picks(scores, method).items()}
-        rates[method] = float(taken["at sep"])
-        table.append({"method": method} | taken)
-        regrets[method] = losses(scores, method, scores["acc"].to_numpy())
-    show("Heterogeneity: rates by each rule", Frame(table))
-    show("Heterogeneity: regret on the same seed", with_mean(Frame(regrets).T))
-    acc, table, others = {}, [], [m for m in rates if m != "orchestra"]
-    for m, rate in rates.items():
-        for a in ALPHAS:
-            acc[m, a] = cell(rows, m, {"client.lr": rate, "alpha": a}).loc[:2]
-        line = paired(m, acc[m, 100.0], acc[m, 0.1])
-        table.append(line | {f"acc {a:g}": acc[m, a].mean() for a in ALPHAS})
-    show("Heterogeneity: loss from alpha 100 to 0.1", Frame(table))
-    loss = {m: acc[m, 100.0] - acc[m, 0.1] for m in rates}
-    for title, of in (("loss", loss), ("accuracy at 0.1", {m: acc[m, 0.1] for m in rates})):
-        tests = Frame([paired(m, of[m], of["orchestra"]) for m in others])
-        show(f"Heterogeneity: {title} minus orchestra's", tests.assign(holm=holm(tests["p"])))
-
-
-def participation(rows: Frame) -> None:
-    """Print the study of participation and local epochs."""
-    axes = {"participation": [{"participation": n / 10} for n in (5, 2, 1)]}
-    axes["epochs"] = [{"local_epochs": e, "num_rounds": 24 // e} for e in (1, 2, 4)]
-    tests = []
-    for axis, points in axes.items():
-        drop, lines = {}, []
-        for m in ("orchestra", "simclr", "byol"):
-            scale = [(p.get("participation", 0.2) / 0.2) ** 0.5 for p in points]
-            rates = [{"client.lr": RATES.get(m, 0.03) * s} for s in scale]
-            accs = [cell(rows, m, p | r).loc[:2] for p, r in zip(points, rates, strict=True)]
-            drop[m] = accs[0] - accs[-1]
-            names = [str(next(iter(point.values()))) for point in points]
-            means = {name: acc.mean() for name, acc in zip(names, accs, strict=True)}
-            lines.append(paired(m, accs[0], accs[-1]) | means)
-        show(f"Participation: {axis}, easy end minus hard end", Frame(lines))
-        for m in ("simclr", "byol"):
-            tests.append({"axis": axis} | paired(m, drop[m], drop["orchestra"]))
-    table = Frame(tests)
-    show("Participation: differences minus orchestra's", table.assign(holm=holm(table["p"])))
-
-
-def user_verification(rows: Frame) -> None:
-    """Print the study of user verification: paired differences by source of heterogeneity."""
-    for source in ("hsu", "rotation", "joint"):
-        lines, where = [], {"partition": source}
-        for m in ("spectral", "simsiam", "simclr"):
-            plain, uv = cell(rows, m, where), cell(rows, f"{m}+uv", where)
-            knn = cell(rows, f"{m}+uv", where, "knn_acc") - cell(rows, m, where, "knn_acc")
-            line = paired(m, uv, plain) | {"plain": plain.mean(), "uv": uv.mean()}
-            lines.append(line | {"k-NN": 100 * knn.mean(), "k-NN half": 100 * half(knn)})
-        table = Frame(lines)
-        show(f"User verification: {source}", table.assign(holm=holm(table["p"])))
 
 
 def claims(rows: Frame) -> None:
@@ -522,43 +450,6 @@ def rank_scores(title: str, cells: Cells, names: list[str]) -> tuple[Frame, Fram
     return table, split, draws
 
 
-def selection(rows: Frame) -> None:
-    """Print the study of selection."""
-    cells = cells_of(rows)
-    table, _, _ = rank_scores("Selection", cells, PRIMARY + EXTRA)
-    print("Holm over the first eight:", holm(table["p"][:8]).round(4))
-    lines = {}
-    for (m, a), runs in cells.items():
-        acc, known = two(runs, "acc"), runs[runs["objective"].notna()]
-        learnt = known[known["knn_acc"] - known["untrained_knn_acc"] >= 0.03]
-        line = {"R": known["objective"].corr(known["knn_acc"]), "n": len(known)}
-        line |= {"R learnt": learnt["objective"].corr(learnt["knn_acc"]), "n learnt": len(learnt)}
-        line |= {"tau of seeds": tau(acc[0], acc[1], ONES)[0], "preset": preset_regret(runs, m)}
-        line["seeds' variance"] = np.mean((acc[0] - acc[1]) ** 2 / 2)
-        for name in ("objective", "sep", "loss"):
-            line[f"halving {name}"] = halving(runs, name)
-            line[f"full {name}"], line[f"4 {name}"] = (regret_of(runs, name, b) for b in (24, 4))
-        lines[f"{m} {a:g}"] = line
-    show("Selection: figure 4's R, seeds, and regrets of halving", with_mean(Frame(lines).T).T)
-    matched(cells)
-
-
-def matched(cells: Cells) -> None:
-    """Print the loss from alpha 100 to 0.1 of the same configurations, by method."""
-    everywhere, low, above = "all", "rates up to 0.035", "above untrained"
-    groups: dict[str, dict[str, Array]] = {everywhere: {}, low: {}, above: {}}
-    for m in sorted({m for m, _ in cells}):
-        far, near = (two(cells[m, a], "acc").mean(0) for a in (100.0, 0.1))
-        runs, loss = cells[m, 0.1], far - near
-        groups[everywhere][m] = loss
-        groups[low][m] = loss[two(runs, "client.lr")[0] <= 0.035]
-        groups[above][m] = loss[np.minimum(far, near) > two(runs, "before").mean(0)]
-    for title, of in groups.items():
-        print(f"\n{title}:", *(f"{m} {v.mean():.2f} ± {half(v):.2f}" for m, v in of.items()))
-        pairs = unpaired(of, [(m, "orchestra") for m in of if m != "orchestra"])
-        show(f"Selection: loss from skew at matched configurations, {title}", pairs)
-
-
 def confirmation(rows: Frame) -> None:
     """Print the study of confirmation."""
     cells = cells_of(rows)
@@ -597,11 +488,8 @@ def main() -> None:
     board(rows, dataset)
     if dataset != "cifar10":
         return
-    for study in (heterogeneity, participation, user_verification, claims):
-        study(rows)
-    for study, name in ((selection, "selection"), (confirmation, "confirmation")):
-        if list((BOARDS / name).glob("*.parquet")):
-            study(read_rows(BOARDS / name))
+    claims(rows)
+    confirmation(read_rows(BOARDS / "confirmation"))
 
 
 if __name__ == "__main__":
