@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cells import STORE, paired_p, ran  # the module beside this one
+from cells import STORE, minus, paired_p, ran, spread  # the module beside this one
 
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, t_interval
@@ -45,11 +45,9 @@ def outcome(store: Path = STORE) -> list[list[str]]:
         line = [", ".join(pair)]
         for metric in ("linear_acc", "knn_acc"):
             new, old = (scores(method, metric) for method in pair)
-            differences = [a - b for a, b in zip(new, old, strict=True)]
-            low, high = t_interval(differences) or (0.0, 0.0)
-            line.append(f"{mean(new):.1f}, {mean(old):.1f}")
-            line.append(f"{mean(differences):+.2f} ± {(high - low) / 2:.2f}".replace("-", "−"))
+            line += [f"{mean(new):.1f}, {mean(old):.1f}", spread(minus(new, old))]
             if metric == "linear_acc":
+                low, _ = t_interval(minus(new, old)) or (0.0, 0.0)
                 line.append(f"{p:.2g}")
                 verdict = "not settled" if p >= 0.05 else "above" if low > 0 else "below"
         lines.append([*line, verdict])

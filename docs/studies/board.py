@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from cells import STORE, ran  # the modules beside this one
 from compare import compare, compare_pairs, tie_groups
-from long_training import interaction
+from long_training import interaction, show
 from rules import RULES, board_rule, judge
 from scipy import stats
 
@@ -250,12 +249,6 @@ def judged(store: Store, dataset: str = "cifar10") -> pd.DataFrame:
     rows = store.rows()
     rates = chosen(trials(rows, dataset))
     return judging(rows, dataset, rates.to_dict(), marks(store, rows))
-
-
-def show(title: str, table: Any) -> None:
-    """Print a table under its title; nothing if there is none yet."""
-    print(f"\n## {title}\n")
-    print(table.round(3).to_string() if len(table) else "no runs yet")
 
 
 def main() -> None:

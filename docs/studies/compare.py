@@ -7,7 +7,9 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import special, stats
+
+from fedbench.bench.results.leaderboard.statistics import holm
 
 LEVEL, POWER = 0.05, 0.8
 
@@ -61,7 +63,7 @@ def compare_pairs(
             "test": "pooled" if equal else "Welch",
         }
     table = pd.DataFrame(rows.values(), index=pd.MultiIndex.from_tuples(rows))
-    table["p"] = holm(table["p"])
+    table["p"] = holm([*table["p"]])
     ahead = np.where(table["difference"] > 0, "supported", "contradicted")
     table["verdict"] = np.where(table["p"] < LEVEL, ahead, "not settled")
     return table
@@ -110,15 +112,4 @@ def _error(
 def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
     """Difference that a two-sided t-test of this standard error rejects with probability 0.8."""
     critical = stats.t.ppf(1 - level / 2, freedom)
-
-    def missing(shift: float) -> float:
-        return POWER - float(stats.nct.sf(critical, freedom, shift))
-
-    return error * float(optimize.brentq(missing, 0.0, critical + 20.0))
-
-
-def holm(p_values: pd.Series) -> pd.Series:
-    """p-values adjusted for their number by Holm's step-down rule."""
-    ordered = p_values.sort_values()
-    factors = np.arange(len(ordered), 0, -1)
-    return (ordered * factors).cummax().clip(upper=1.0).reindex(p_values.index)
+    return error * float(special.nctdtrinc(freedom, 1 - POWER, critical))

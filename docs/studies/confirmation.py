@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-from compare import holm  # the modules beside this one
-from rules import RULES, board_rule, judge
+from rules import RULES, board_rule, judge  # the modules beside this one
 from scipy import stats
 from selection import (
     BUDGETS,
@@ -38,6 +37,7 @@ from selection import (
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
+from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.tuning.grid import load_grid, plan
@@ -210,7 +210,7 @@ def outcome(rows: Sequence[Row]) -> tuple[pd.DataFrame, pd.DataFrame]:
         line["regret no greater"] = lines[first][end] <= lines[second][end]
         tests[f"{first} > {second}"] = line
     found = pd.DataFrame.from_dict(tests, orient="index")
-    found["p"] = holm(found["p"])
+    found["p"] = holm([*found["p"]])
     return table, found.assign(verdict=[verdict(line) for _, line in found.iterrows()])
 
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from compare import LEVEL, compare_pairs, holm  # the module beside this one
+from compare import LEVEL, compare_pairs  # the module beside this one
 from scipy import stats
 
 from fedbench import open_store
 from fedbench.bench.results.chance import NO_MARKS, marks
+from fedbench.bench.results.leaderboard.statistics import holm
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 REGIME = {"data.num_clients": 100, "client.local_epochs": 4, "federation.participation": 0.1}
@@ -178,7 +179,7 @@ def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame
             lines[name] = {"slope": np.mean(reference) - np.mean(values), "low": low, "high": high}
             lines[name]["p"] = test.pvalue
     table = pd.DataFrame.from_dict(lines, orient="index", columns=["slope", "low", "high", "p"])
-    table = table.assign(p=holm(table["p"]))
+    table = table.assign(p=holm([*table["p"]]))
     ahead = np.where(table["slope"] > 0, "supported", "contradicted")
     return table.assign(verdict=np.where(table["p"] < LEVEL, ahead, "not settled"))
 
@@ -207,7 +208,7 @@ def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray
         p = 2 * stats.t.sf(abs(change) / error, freedom)
         lines[name] = {"change": change, "low": change - half, "high": change + half, "p": p}
     table = pd.DataFrame.from_dict(lines, orient="index", columns=["change", "low", "high", "p"])
-    return table.assign(p=holm(table["p"]))
+    return table.assign(p=holm([*table["p"]]))
 
 
 def agreement(here: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:

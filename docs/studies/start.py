@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from compare import LEVEL, detectable, holm  # the modules beside this one
+from compare import LEVEL, detectable  # the modules beside this one
 from long_training import show
 from scipy import stats
 
 from fedbench import open_store
+from fedbench.bench.results.leaderboard.statistics import holm
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "start"
 METHODS = ("simclr", "byol", "orchestra", "aligned")
@@ -189,7 +190,7 @@ def _decided(table: pd.DataFrame, column: str, above: str, below: str) -> pd.Dat
     """Correct p by Holm and add the verdict."""
     if not len(table):
         return table
-    table = table.assign(p=holm(table["p"]))
+    table = table.assign(p=holm([*table["p"]]))
     word = np.where(table[column] > 0, above, below)
     return table.assign(verdict=np.where(table["p"] < LEVEL, word, "not settled"))
 
