@@ -35,8 +35,6 @@ from fedbench.bench.training.setup import Setup
 
 for _name in ("angle_mean", "angle_median", "angle_centred_mean", "angle_centred_median"):
     register(Metric(_name, needs_labels=True))
-BIN_DEGREES = 5
-"""Width of a histogram's bins, from 0 to 180 degrees."""
 
 
 def class_angles(
@@ -86,13 +84,6 @@ def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
             metrics[f"{name}_mean"] = float(np.mean(pairs))
             metrics[f"{name}_median"] = float(np.median(pairs))
     return metrics
-
-
-def histogram(angles: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Edges in degrees, (37,), and pairs per bin, (36,)."""
-    edges = np.arange(0.0, 180.0 + BIN_DEGREES, BIN_DEGREES)
-    counts, _ = np.histogram(angles.numpy(), bins=edges)
-    return edges, counts.astype(np.int64)
 
 
 @dataclass(eq=False)

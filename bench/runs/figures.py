@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.evaluation.features import check_finite, extract
-from fedbench.bench.evaluation.probes import class_angles, histogram
+from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.runs.export import TrainedRun, load_run
@@ -198,7 +198,7 @@ def measure(run: TrainedRun) -> Numbers:
         values = torch.cat(
             [class_angles(f, truth, dataset.num_classes, centred=centred) for f in features]
         )
-        edges, counts = histogram(values)
+        counts, edges = np.histogram(values.numpy(), bins=np.arange(0.0, 181.0, 5.0))
         angles[name] = {
             "median": float(np.median(values)) if len(values) else None,
             "mean": float(values.mean()) if len(values) else None,

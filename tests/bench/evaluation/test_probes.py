@@ -24,7 +24,6 @@ from fedbench.bench.evaluation.probes import (
     both_angles,
     class_angles,
     fit_logistic,
-    histogram,
     knn_accuracy,
     mlp_predictions,
     probe_accuracies,
@@ -306,9 +305,3 @@ def test_classes_without_images_or_direction_are_left_out() -> None:
     assert class_angles(same, LABELS, 5).tolist() == pytest.approx([0.0] * 10, abs=1e-5)
     assert len(class_angles(same, LABELS, 5, centred=True)) == 0
     assert set(angle_summary([both_angles(same, LABELS, 5)])) == {"angle_mean", "angle_median"}
-
-
-def test_histogram() -> None:
-    edges, counts = histogram(torch.tensor([0.0, 4.9, 5.0, 90.0, 180.0]))
-    assert edges.tolist() == [5.0 * i for i in range(37)]
-    assert (counts[0], counts[1], counts[18], counts[35]) == (2, 1, 1, 1)
