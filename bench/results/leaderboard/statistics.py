@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import linear_regression, median, stdev
 from typing import NamedTuple
 
 MIN_FOR_INTERVAL = 3
@@ -51,10 +51,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 def sample_std(values: Sequence[float]) -> float | None:
     """Standard deviation with n - 1 in the denominator; None for fewer than two values."""
-    centre = mean(values)
-    if centre is None or len(values) < 2:
-        return None
-    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (len(values) - 1))
+    return stdev(values) if len(values) > 1 else None
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -152,11 +149,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def ranks(scores: Sequence[float]) -> list[float]:
     """Ranks from 1 for the highest `rounded` score; ties share the mean of their ranks."""
-    scores = list(map(rounded, scores))
-    return [
-        sum(other > score for other in scores) + (1 + sum(other == score for other in scores)) / 2
-        for score in scores
-    ]
+    import pandas as pd
+
+    return pd.Series([*map(rounded, scores)], dtype=float).rank(ascending=False).tolist()
 
 
 def friedman_p(table: Sequence[Sequence[float]]) -> float | None:
@@ -171,14 +166,9 @@ def friedman_p(table: Sequence[Sequence[float]]) -> float | None:
     places = [ranks(row) for row in table]
     if len(table) < 3 or len(table[0]) < 3 or all(len(set(row)) == 1 for row in places):
         return None
-    from scipy.special import chdtrc
+    from scipy.stats import friedmanchisquare
 
-    n, k = len(table), len(table[0])
-    sums = [math.fsum(column) for column in zip(*places, strict=True)]
-    # The variance of the ranks that are there: k (k + 1) / 12 without ties.
-    spread = math.fsum((r - (k + 1) / 2) ** 2 for row in places for r in row) / (n * (k - 1))
-    chi2 = math.fsum((total - n * (k + 1) / 2) ** 2 for total in sums) / (n * spread)
-    return float(chdtrc(k - 1, chi2))
+    return float(friedmanchisquare(*zip(*places, strict=True)).pvalue)
 
 
 def nemenyi_difference(num_methods: int, num_tasks: int) -> float:
@@ -191,11 +181,7 @@ def nemenyi_difference(num_methods: int, num_tasks: int) -> float:
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Least-squares slope of y over x; None unless x has two different values."""
-    if len(set(x)) < 2:
-        return None
-    x0, y0 = mean(x) or 0.0, mean(y) or 0.0
-    products = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
-    return products / math.fsum((a - x0) ** 2 for a in x)
+    return linear_regression(x, y).slope if len(set(x)) > 1 else None
 
 
 def pareto_front(costs: Sequence[float | None], scores: Sequence[float | None]) -> list[bool]:
