@@ -14,32 +14,20 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.store.row import Row
 
-SETTING = (
-    "partition",
-    "alpha",
-    "num_clients",
-    "participation",
-    "num_rounds",
-    "local_epochs",
-    "backbone",
-    "norm",
-)
-"""Columns that rows and published numbers have in common."""
-
-KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
-"""Columns of the comparability class; settings of data, model and metric are added to them."""
-
 COLUMN_OF = {
     "data.partition": "partition",
     "data.alpha": "alpha",
     "data.num_clients": "num_clients",
+    "federation.participation": "participation",
+    "federation.num_rounds": "num_rounds",
+    "client.local_epochs": "local_epochs",
     "model.backbone": "backbone",
     "model.norm": "norm",
-    "client.local_epochs": "local_epochs",
-    "federation.num_rounds": "num_rounds",
-    "federation.participation": "participation",
 }
-"""Fields whose values are columns of the class."""
+"""Fields whose values are columns of the class, and those of published numbers."""
+
+KEYS = ("dataset", "dataset_revision", *COLUMN_OF.values(), "benchmark_version")
+"""Columns of the comparability class; settings of data, model and metric are added to them."""
 PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
