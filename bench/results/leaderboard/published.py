@@ -17,6 +17,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.leaderboard.data_names import dataset_name, known_name
 from fedbench.bench.results.store.row import PaperCell
 
@@ -77,21 +78,14 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     if cells:  # rows from before there was a choice start at random and train everything
         later = {"weights": None, "weights_sha256": None, "trainable": "all"}
         config["model"] = {**later, **config.get("model", {})}
+    values = flatten(config)
     for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(
-            _holds(config, name.split("."), values) for name, values in fixed.items()
+            name in values and values[name] in allowed for name, allowed in fixed.items()
         ):
             return cell.model_copy(update={"note": "; ".join(filter(None, (note, cell.note)))})
     return None
-
-
-def _holds(config: Any, name: Sequence[str], values: Sequence[Any]) -> bool:
-    for part in name:
-        if not isinstance(config, dict) or part not in config:
-            return False
-        config = config[part]
-    return config in values
 
 
 _Fixed = Mapping[str, Sequence[Any]]
