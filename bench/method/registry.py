@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -200,6 +201,17 @@ def _construct(cls: type[Method], fields: Mapping[str, Any], where: str) -> Meth
         return cls.model_validate(dict(fields))
     except ValidationError as err:
         raise ConfigError(describe_validation(err, cls.model_fields, where)) from err
+
+
+@contextmanager
+def of_file(name: str, known: Iterable[str]) -> Iterator[None]:
+    """Begin what the block refuses with the name of the file; `known` are its keys."""
+    try:
+        yield
+    except ValidationError as err:
+        raise ConfigError(f"{name}: {describe_validation(err, known)}") from err
+    except ConfigError as err:
+        raise ConfigError(f"{name}: {err}") from err
 
 
 def describe_validation(err: ValidationError, known: Iterable[str], where: str = "") -> str:

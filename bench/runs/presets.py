@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedbench.bench.config.presets import FOLDER, Preset, Rule, Value, read_preset, with_base
 from fedbench.bench.config.yaml_files import installed, load_yaml, no_such_file
 from fedbench.bench.method import registry
@@ -52,21 +50,16 @@ def _from_file(name: str, path: Path, version: tuple[int, ...]) -> Preset:
 
 def check_preset(content: Mapping[str, Any], name: str) -> Preset:
     """Validate the content of a preset's file."""
-    try:
+    known = [*Preset.model_fields, *Rule.model_fields, "value", "from", "note"]
+    with registry.of_file(name, known):
         preset = Preset.model_validate(content)
-    except ValidationError as err:
-        known = [*Preset.model_fields, *Rule.model_fields, "value", "from", "note"]
-        raise ConfigError(f"{name}: {registry.describe_validation(err, known)}") from err
-    try:
         for key in preset.values:
             if key.startswith("method."):
                 raise ConfigError(f"{key!r} stands outside a rule with 'method' or 'addon'")
         _check_values(preset.values, registry.specs()[:1])
         for rule in preset.rules:
             _check_rule(rule)
-    except ConfigError as err:
-        raise ConfigError(f"{name}: {err}") from err
-    return preset
+        return preset
 
 
 def _check_rule(rule: Rule) -> None:

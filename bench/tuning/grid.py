@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
@@ -116,7 +116,7 @@ class Grid(_Lists):
 
 def check_grid(content: Mapping[str, Any], name: str) -> Grid:
     """Build a grid from the content of its file; a refusal starts with `name`."""
-    try:
+    with registry.of_file(name, Grid.model_fields):
         grid = Grid.model_validate(content)
         for preset in (*grid.presets, *grid.under):
             one_of("preset", preset_names())(preset)
@@ -124,12 +124,7 @@ def check_grid(content: Mapping[str, Any], name: str) -> Grid:
         for each in lists:
             _check_points(each)
         _check_names(grid, lists)
-    except ValidationError as err:
-        reason = registry.describe_validation(err, Grid.model_fields)
-        raise ConfigError(f"{name}: {reason}") from err
-    except ConfigError as err:
-        raise ConfigError(f"{name}: {err}") from err
-    return grid
+        return grid
 
 
 def _is_for(point: Point, spec: str) -> bool:

@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, ValidationError, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.yaml_files import installed, load_yaml
@@ -201,15 +201,10 @@ def space_file(name: str) -> Path | Traversable | None:
 def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
     """Read a search-space file and check it against a spec that contains its method."""
     content = load_yaml(path)
-    try:
+    with registry.of_file(f"space {path.name}", SpaceFile.model_fields):
         space = SpaceFile.model_validate(content)
         _check_space(space, spec)
-    except ValidationError as err:
-        reason = registry.describe_validation(err, SpaceFile.model_fields)
-        raise ConfigError(f"space {path.name}: {reason}") from err
-    except ConfigError as err:
-        raise ConfigError(f"space {path.name}: {err}") from err
-    return space
+        return space
 
 
 def _check_space(space: SpaceFile, spec: str) -> None:
