@@ -412,24 +412,6 @@ def maxima(x: Tensor) -> Tensor:
     return windows.flatten(4).max(dim=4).values  # of equal values the first, as torch does
 
 
-class _Layer(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
-        self.mixed = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-        self.hidden = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        qkv = self.queries_keys_values(self.attention_norm(x))
-        x = self.norm(x + self.mixed(attend(qkv, self.num_heads)))
-        y: Tensor = self.out(F.gelu(self.hidden(x)))
-        return x + y
-
-
 def attend(queries_keys_values: Tensor, num_heads: int) -> Tensor:
     """Mix tokens by attention, (B, T, 3 * width) -> (B, T, width)."""
     heads = queries_keys_values.unflatten(2, (3, num_heads, -1))
@@ -491,21 +473,32 @@ class ViTLayer(nn.Module):
     It has 12 width² + 13 width parameters.
     """
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, ratio: int = 4, *, bias: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.attention_norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=bias)
         self.mixed = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width)
-        self.hidden = nn.Linear(width, 4 * width)
-        self.out = nn.Linear(4 * width, width)
+        self.hidden = nn.Linear(width, ratio * width)
+        self.out = nn.Linear(ratio * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix tokens, then change each."""
         qkv = self.queries_keys_values(self.attention_norm(x))
         x = x + self.mixed(attend(qkv, self.num_heads))
         y: Tensor = self.out(F.gelu(self.hidden(self.norm(x))))
+        return x + y
+
+
+class _Layer(ViTLayer):
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__(width, num_heads, ratio=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.queries_keys_values(self.attention_norm(x))
+        x = self.norm(x + self.mixed(attend(qkv, self.num_heads)))
+        y: Tensor = self.out(F.gelu(self.hidden(x)))
         return x + y
 
 

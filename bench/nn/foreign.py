@@ -125,15 +125,11 @@ def _made(name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:
         if isinstance(module, nn.Dropout) or type(module).__name__ == "StochasticDepth":
             dropped = {"p"}
         vars(module).update(dict.fromkeys(dropped & vars(module).keys(), 0.0))
-        # Tables of indices are constants: neither sent nor averaged.
-        constant = {n for n, buffer in module._buffers.items() if _is_constant(n, buffer)}
-        module._non_persistent_buffers_set |= constant
+        # Tables of indices are constants: neither sent nor averaged. `Net` drops the counter.
+        for n, buffer in module._buffers.items():
+            if buffer is not None and not buffer.is_floating_point() and n != "num_batches_tracked":
+                module._non_persistent_buffers_set.add(n)
     return net, classifier
-
-
-def _is_constant(name: str, buffer: Tensor | None) -> bool:
-    counts = name == "num_batches_tracked"  # `Net` drops it
-    return buffer is not None and not buffer.is_floating_point() and not counts
 
 
 def _of_timm(timm: Any, name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:

@@ -150,7 +150,7 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
     if weights.model is not None:
         _check_settings(weights.model, config, encoder, file)
         if {name[:2] for name in given} == {"0.", "1."}:  # with a linear layer on top, for latents
-            classifier, given = ("1",), {_unwrapped(name): v for name, v in given.items()}
+            classifier, given = ("1",), {n.removeprefix("0."): v for n, v in given.items()}
     wanted = {k: v for k, v in encoder.state_dict().items() if not k.endswith(_COUNTER)}
     constant = {name for name, _ in encoder.named_buffers()} - wanted.keys()
     heads = tuple(f"{name}." for name in classifier)
@@ -189,10 +189,6 @@ def _check_settings(theirs: ModelConfig, ours: ModelConfig, encoder: nn.Module, 
     if other := {k: v for k, v in settings(theirs).items() if v not in (None, mine[k])}:
         words = " ".join(f"model.{name}={value}" for name, value in other.items())
         raise ConfigError(f"model.weights: {file} was exported with {words}; set that")
-
-
-def _unwrapped(name: str) -> str:
-    return name.removeprefix("0.")
 
 
 def _unknown(what: str, names: set[str], known: Mapping[str, object]) -> str:
