@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,6 +40,7 @@ _ENVIRONMENT = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 _TOKEN, _TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
+_PRIVATE = secrets.token_hex(32)  # of all sessions: Ray's core keeps the first that it reads
 _USUAL_TOKEN = Path(".ray", "auth_token")  # below the home folder; `ray get-auth-token --generate`
 _LONGEST_BASE = 40  # AF_UNIX names end at 103 (macOS) or 107 bytes; Ray's own part is about 60
 _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations and rows travel
@@ -208,7 +208,7 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     if private and not {_TOKEN_PATH, _AUTH_MODE, _TOKEN} & set(os.environ):
         file = folder / "token"
         file.touch(mode=0o600)
-        file.write_text(_private_token(), encoding="utf-8")
+        file.write_text(_PRIVATE, encoding="utf-8")
         os.environ[_TOKEN_PATH] = str(file)  # `ray.init` then sets the mode, here and in its core
     elif not private and _AUTH_MODE not in os.environ and has_token():
         os.environ[_AUTH_MODE] = "token"
@@ -218,12 +218,6 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
-
-
-@cache
-def _private_token() -> str:
-    """Draw one token for all sessions of a process, since Ray's core keeps the first it reads."""
-    return secrets.token_hex(32)
 
 
 @contextmanager
