@@ -440,14 +440,13 @@ def tiny_setup(
     *,
     shares: Sequence[Sequence[int]] | None = None,
     train_labels: np.ndarray | None = None,
-    data_dir: Path | None = None,
 ) -> Setup:
     """Set a run up, as it is before its first round.
 
     `shares` are each client's positions of training images, in place of the configured partition;
     `train_labels`, (N,), stand in for the data set's, and leave the partition as it is.
     """
-    dataset = open_dataset(config, data_dir)
+    dataset = open_dataset(config, None)
     if shares is None:
         partition = partition_of(dataset, config)
     else:

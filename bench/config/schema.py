@@ -446,15 +446,13 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def identity(
-    settings: Mapping[str, Any], data_revision: str, benchmark: str = BENCHMARK_VERSION
-) -> str:
-    """Identity of settings, on the data of a revision, under a version of the benchmark."""
+def identity(settings: Mapping[str, Any], data_revision: str) -> str:
+    """Identity of settings, on the data of a revision, under the version of the benchmark."""
     names = settings["spec"].split("+")
     corrected = {
         name: 1
         for name, (part, field, value) in _CORRECTED.items()
         if name in names and settings[part].get(field) == value
     }
-    body = {"benchmark": benchmark, "data": data_revision, "config": settings}
+    body = {"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": settings}
     return content_id({**body, "corrected": corrected} if corrected else body)
