@@ -1,7 +1,5 @@
 """Fixtures of all tests: no file of the user is read or written, one cache of data sets."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections import Counter

@@ -3,8 +3,6 @@
 `uv` is on one that relabels images too; `-m extended` has all compositions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The package as a library: fast to import, typed, silent, same results as the command line."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import subprocess

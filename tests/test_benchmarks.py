@@ -1,7 +1,5 @@
 """Benchmarks: they run, and contenders do the same arithmetic; no test checks a time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files to copy from docs/cluster.md: they parse, and their commands exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

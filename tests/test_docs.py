@@ -1,7 +1,5 @@
 """The documentation site: every page has a place, tutorials are sound, and the build is strict."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

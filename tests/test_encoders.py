@@ -1,7 +1,5 @@
 """The encoders that come with fedbench, and the list of them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Statements of leaderboards/README.md about files and how to read them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

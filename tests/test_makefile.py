@@ -3,8 +3,6 @@
 The site is built in test_docs.py; `make test` is what runs this.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Packaging: the wheel holds the tree, folders stay small, no path of a machine is shipped."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

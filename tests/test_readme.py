@@ -1,7 +1,5 @@
 """Commands and Python blocks of the README and the pages, run with a cheap environment."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

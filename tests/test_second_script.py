@@ -1,7 +1,5 @@
 """The independent second script agrees with what the first ones print, to the last digit."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

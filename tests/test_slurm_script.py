@@ -5,8 +5,6 @@ among which the script has to choose. Slurm's signal before the time limit goes 
 alone, as `#SBATCH --signal=B:TERM` says.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

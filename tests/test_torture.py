@@ -1,7 +1,5 @@
 """Short versions of `tests/torture/inputs.py` and `tests/torture/flips.py`."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from pathlib import Path

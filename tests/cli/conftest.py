@@ -1,7 +1,5 @@
 """Fixtures that run the command in this process or a new one, and a store with one run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

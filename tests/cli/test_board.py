@@ -1,7 +1,5 @@
 """`submit`, `verify BUNDLE` and `verify --claims` as a user sees them, on rows of this project."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

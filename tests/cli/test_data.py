@@ -1,7 +1,5 @@
 """Data sets by their content, through the command."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedbench doctor`: present and missing parts, and the exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

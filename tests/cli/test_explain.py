@@ -1,7 +1,5 @@
 """Explanations of single keys and of single methods."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedbench

@@ -1,7 +1,5 @@
 """Presets of users, and data sets that other packages bring along."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Absurd numbers, paths that are no UTF-8, raw control characters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands that only show: rankings, lists, configurations, partitions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`fedbench tune` and `fedbench sweep`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

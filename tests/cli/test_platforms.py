@@ -1,7 +1,5 @@
 """One run under two instruction sets, the other in a new process: variables are read once."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

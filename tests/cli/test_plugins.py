@@ -1,7 +1,5 @@
 """Plugins of third parties that cannot be loaded: all else works without them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The program as a process: imports, help, streams, signals."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -1,7 +1,5 @@
 """Progress displays, in a pipe and on a terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

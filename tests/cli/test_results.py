@@ -1,7 +1,5 @@
 """Commands on stores: report, studies, merge, verify, reproduce."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

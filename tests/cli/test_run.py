@@ -1,7 +1,5 @@
 """`fedbench run` and its errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Packages that `fedbench new` writes, installed as a user would."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

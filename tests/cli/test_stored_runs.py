@@ -1,7 +1,5 @@
 """`fedbench runs` and `fedbench show`, on the rows of the repository."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shipped table of runs: it is that of the shipped rows, and can be searched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wrong use is refused: exit code 2, two lines at most, nothing written."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

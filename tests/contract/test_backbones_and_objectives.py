@@ -1,7 +1,5 @@
 """The contracts of `fedbench.bench.testing` for every encoder and objective that ships."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedbench.bench.evaluation.objectives.names import SHIPPED

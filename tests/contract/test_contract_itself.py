@@ -1,7 +1,5 @@
 """The contract fails for each fault that it checks for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The contract of `fedbench.bench.testing` for every registered spec."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path

@@ -1,7 +1,5 @@
 """First use of what only a GPU has: what is wrong is noticed and left out, what is right stays."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Methods and parts on a fake GPU: one device, and no wait within a recorded step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

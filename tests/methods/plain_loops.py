@@ -11,8 +11,6 @@ Orchestra, Lubana et al. 2022, https://arxiv.org/abs/2205.11506. Layers of the h
 of the losses are those of Orchestra's released code, which trained all four.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Add-ons: terms by hand, rows, proximity, factors, correlations and transport."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

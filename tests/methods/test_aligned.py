@@ -1,7 +1,5 @@
 """Alignment and uniformity, and SSD on top: closed forms, directions of clients, refusals."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

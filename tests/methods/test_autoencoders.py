@@ -1,7 +1,5 @@
 """Plain autoencoders: averaged, alone, and pooled with labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

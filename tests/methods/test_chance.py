@@ -1,7 +1,5 @@
 """What methods state of nets without information is what their losses give for such outputs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

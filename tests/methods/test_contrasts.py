@@ -1,7 +1,5 @@
 """SimCLR, spectral contrast, FeatARC, FedX and FedSC: losses by hand, and what they compare."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Literal

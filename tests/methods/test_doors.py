@@ -1,7 +1,5 @@
 """A plugin imports from two modules: `fedbench.bench.method` and `fedbench.bench.nn`."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Methods on labels: supervised, SemiFed, CBAFed, and contrasts with some labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The demo learns: half a run of the method that failed to under group norm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

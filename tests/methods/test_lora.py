@@ -1,7 +1,5 @@
 """LoRA: the change by hand, what is trained, and the plain weights that are exported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Masked images: the sheet's closed forms, what is hidden, and the size of the transformer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Orchestra: loss, stopped gradients, sharing tables and bytes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

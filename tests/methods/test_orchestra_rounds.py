@@ -1,7 +1,5 @@
 """Orchestra in whole rounds: round 0, uploads, clients of unusual size, ablations."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ those of a loop that shares no code with it. Both start from the same encoder an
 images; heads, order and views are drawn apart, so only their distributions can agree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial

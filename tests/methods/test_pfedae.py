@@ -1,7 +1,5 @@
 """pFedAE: three gradient modes, exact traffic, the server's step, tensors of each side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

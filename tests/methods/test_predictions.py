@@ -1,7 +1,5 @@
 """BYOL, SimSiam, RotPred and divergence-aware updates: losses, targets, clients that remember."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -4,8 +4,6 @@ Source: Liao et al. 2024, https://arxiv.org/abs/2403.16398. The expected numbers
 by solvers and loops of their own in float64.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

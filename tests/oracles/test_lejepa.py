@@ -11,8 +11,6 @@ means are over the union of a batch and the other clients' n images, and the who
 B / (n + B) of the union, and so is the derivative of the union's means with respect to it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -9,8 +9,6 @@ K all clients, each of the same weight. A client without a step keeps c_k and ad
 sum, but is one of the K. Since all start at 0, c is the mean of the c_k of all clients at any time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

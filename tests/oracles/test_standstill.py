@@ -4,8 +4,6 @@ Ten of eleven clients hold one image, fewer than a batch, so that a cohort of on
 step: seed 1 draws two of these in two rounds, seed 0 the large client in one of the two.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

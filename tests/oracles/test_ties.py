@@ -4,8 +4,6 @@ An accuracy is right answers / images, rounded to a double; means of equal sums 
 last bit. The expected ranks and tests come from whole numbers, in which there is no rounding.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Mapping, Sequence

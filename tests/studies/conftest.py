@@ -1,7 +1,5 @@
 """Studies of docs/studies as modules, and made-up rows for their cells."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The studies `board` and `confirmation` choose, compare and decide as they announce."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """The analysis of long training finds what made-up runs hold."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

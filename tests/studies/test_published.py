@@ -1,7 +1,5 @@
 """Published outcomes of studies are those of the committed rows, and are decided as announced."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

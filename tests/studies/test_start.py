@@ -1,7 +1,5 @@
 """The study `start` chooses, compares and decides as it announces."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -11,8 +11,6 @@ values, give them after doing work again, or refuse with a `FedbenchError`. Othe
 "silent", other exceptions "tracebacks"; there must be none of either.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -10,8 +10,6 @@ of error, output of `--json` that is no JSON, a raw control character on the scr
 minutes or 2 GB, or a refused command that leaves a file in the place of the store.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

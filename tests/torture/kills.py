@@ -15,8 +15,6 @@ command, its rows are those of an undisturbed one, but for times; no process tha
 had started is alive; and no temporary file or folder is left.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pty

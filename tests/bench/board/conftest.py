@@ -1,7 +1,5 @@
 """Honest rows: three seeds of this project's results."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The forger is able: files, hashes, cards and the manifest are made anew after ea
 the configuration is changed, so are the ids that follow from it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The workflow that checks proposed results, by its own script, and the form of all workflows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Releases: written, described, fetched, read as a store; ranks that change between two."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import http.server

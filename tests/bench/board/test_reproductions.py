@@ -1,7 +1,5 @@
 """What counts as a reproduction by another person, computed again from each record."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

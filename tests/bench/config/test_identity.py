@@ -1,7 +1,5 @@
 """Identity of runs and configurations."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """YAML files of strangers: aliases, sizes, pipes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import suppress

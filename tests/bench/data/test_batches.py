@@ -1,7 +1,5 @@
 """Batches of local training: every image once an epoch; order and views have separate draws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Caches that are torn, altered, stale, read-only, built by many processes or killed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

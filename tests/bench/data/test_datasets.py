@@ -1,7 +1,5 @@
 """Data sets by name: layouts, contents, names by content, messages."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

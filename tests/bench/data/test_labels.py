@@ -1,7 +1,5 @@
 """Visible labels and class-balanced subsets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Partitions as values: their checks, and their files whole, torn and altered."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

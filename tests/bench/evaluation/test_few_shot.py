@@ -1,7 +1,5 @@
 """Few-shot probes against scikit-learn's regression on the same draws."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

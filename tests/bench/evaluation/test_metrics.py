@@ -1,7 +1,5 @@
 """The registry of metrics: headings, and the settings that give values their meaning."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedbench.bench.config import EvaluationConfig

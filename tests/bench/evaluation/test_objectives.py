@@ -1,7 +1,5 @@
 """Objectives from sums, with noise and without: closed forms, slow loops, what they claim."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

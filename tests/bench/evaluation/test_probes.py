@@ -1,7 +1,5 @@
 """Probes: neighbours, logistic regression, perceptron, angles, shares of labels, local accuracy."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

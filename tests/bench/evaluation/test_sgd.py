@@ -1,7 +1,5 @@
 """Probes that SGD trains: Orchestra's linear one, and fine-tuning on few labels."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Target encoders are evaluated beside the online one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Probes on other data sets: values, names, identity, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

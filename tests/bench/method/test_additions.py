@@ -1,7 +1,5 @@
 """Weighing, second batches and pre-round statistics, each used by a plugin of somebody else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

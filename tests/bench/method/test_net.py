@@ -1,7 +1,5 @@
 """Net: the number of times each part runs."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Registry: registration, parsing of specs, validation of fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Encoders and heads: sizes from the papers' tables, norms, and refused shapes."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

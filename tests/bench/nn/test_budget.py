@@ -1,7 +1,5 @@
 """Privacy accounting against closed forms and the library's other accountants."""
 
-from __future__ import annotations
-
 import math
 import sys
 

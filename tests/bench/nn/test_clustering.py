@@ -1,7 +1,5 @@
 """Sinkhorn and clusterings against slow independent loops and closed forms; private noise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Units of encoders, what of them is frozen, and what a frozen batch norm does in training."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """First weights: beside nets written from the papers' descriptions, and in closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal

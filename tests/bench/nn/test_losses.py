@@ -1,7 +1,5 @@
 """Losses against slow independent loops, a second library, and closed forms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

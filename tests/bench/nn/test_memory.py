@@ -1,7 +1,5 @@
 """Memory of projections: a ring of a client's newest rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Optimizers without torch's compiler: same bits and same states as torch.optim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Target networks: which tensors move, by how much, and which stay."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Files that an encoder starts from, and what is said of those that do not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Complete, valid rows for tests that differ only in the given fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run is marked where a term of its loss ends within a tenth of chance."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

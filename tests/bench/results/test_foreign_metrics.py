@@ -1,7 +1,5 @@
 """A foreign objective and a foreign probe have heading, direction and class by declaring them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Trackers: TensorBoard event files read back, and the calls that W&B gets."""
 
-from __future__ import annotations
-
 import struct
 import sys
 import types

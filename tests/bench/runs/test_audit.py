@@ -1,7 +1,5 @@
 """The audit refuses plugins that leak, by name, and accepts those that declare what they send."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Client-level privacy: clipping against a slow loop, scale of the noise, epsilon in the row."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

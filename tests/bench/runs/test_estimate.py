@@ -1,7 +1,5 @@
 """Estimates: bytes and steps equal those of the run, times are positive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run from configuration to row, and the store around it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An exported encoder gives the run's features to the bit and describes itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Figures of finished runs: their content and their files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Presets agree with their sources for every registered spec."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs with the same training: measured from the weights of the first, with equal results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Precedence, sources, overrides, and the errors of configuration."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs and the store: stored results are not computed again, however the spec is spelled."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import sys

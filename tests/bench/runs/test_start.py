@@ -1,7 +1,5 @@
 """Runs from given weights: the same bits however they are interrupted, and classes of their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

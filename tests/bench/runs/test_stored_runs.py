@@ -1,7 +1,5 @@
 """Runs on a store with outdated derived files, torn rows, or rows that must be preserved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

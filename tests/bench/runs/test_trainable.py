@@ -1,7 +1,5 @@
 """`model.trainable`: a frozen base costs nothing, whatever the method, and keeps its bits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

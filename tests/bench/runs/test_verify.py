@@ -1,7 +1,5 @@
 """`verify`: counts by kind, every kind of damage, rows against their configuration."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checksums and tensor files: values come back, every altered bit is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

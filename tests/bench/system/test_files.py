@@ -1,7 +1,5 @@
 """Atomic writes, locks, temporary files, and errors that are limits of the system."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

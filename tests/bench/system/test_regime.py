@@ -1,7 +1,5 @@
 """Switches of a GPU's bits: set before CUDA starts wherever a run computes, restored afterwards."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

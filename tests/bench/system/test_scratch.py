@@ -1,7 +1,5 @@
 """Temporary folders of living and of dead processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Randomness by purpose, one thread on request, and the choice of compute."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

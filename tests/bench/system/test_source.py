@@ -1,7 +1,5 @@
 """Hashes of the source of other packages, and files that change after they were imported."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Aggregation against hand calculation: means, weights, rows, and tensors left unchanged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Checkpoints, also some seconds apart, and the history: complete, recognised, or refused."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import dataclass, replace

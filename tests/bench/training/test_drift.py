@@ -1,7 +1,5 @@
 """Drift of a round's updates against the same figures from all updates at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

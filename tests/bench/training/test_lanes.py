@@ -1,7 +1,5 @@
 """Lanes give the bits of clients that are trained one after another, whatever their turns."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Mapping, Sequence

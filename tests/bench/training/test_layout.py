@@ -1,7 +1,5 @@
 """Sharing tables, offsets of tensors in the vectors, and the net that is a view of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

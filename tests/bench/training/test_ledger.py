@@ -1,7 +1,5 @@
 """Exact bytes against parameter counts derived from the papers' architectures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

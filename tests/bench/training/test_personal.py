@@ -1,7 +1,5 @@
 """Personal files: content, one per client, no bit lost however a run ends."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Server optimizers against scalar loops and against torch's Adam."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Setup from configuration and data: weights, labels, pixels, norms, refused plugins."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

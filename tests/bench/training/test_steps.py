@@ -1,7 +1,5 @@
 """Local steps of every client, counted from labels before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The round loop: its arithmetic, server hooks, state after an interruption, and end."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worker processes: same bits as in this process, errors that name their origin, forks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Executors for tests: in this process, in any order, with interruptions; and Ray itself."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

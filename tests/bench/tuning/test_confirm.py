@@ -1,7 +1,5 @@
 """Best trial, preset and worst trial on fresh seeds, compared by Welch's interval."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

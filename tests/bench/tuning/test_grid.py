@@ -1,7 +1,5 @@
 """Expansion of grids into cells: all combinations, in order, once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Successive halving: decisions that follow from finished rungs only, and continued runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

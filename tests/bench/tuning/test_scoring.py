@@ -1,7 +1,5 @@
 """Scores of studies by name, the gate, and studies that use them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

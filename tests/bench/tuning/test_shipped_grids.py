@@ -1,7 +1,5 @@
 """Shipped grids: each resolves under each preset, and tables are rebuilt row for row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

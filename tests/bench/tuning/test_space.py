@@ -1,7 +1,5 @@
 """Search spaces fit the registry, each other and Optuna."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Studies: same trials despite interruptions, best values, stop rules, no labels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace

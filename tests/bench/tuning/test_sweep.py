@@ -1,7 +1,5 @@
 """Sweeps: every cell once, failures as rows, same results through Ray."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sweeps through Ray: one that ends, and one that gets a signal to stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Trackers of a sweep and of a study: rounds from the trial processes, rows at their ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

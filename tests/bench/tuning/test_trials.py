@@ -1,7 +1,5 @@
 """Suggestions that neither timing nor interruptions change."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import random

@@ -1,7 +1,5 @@
 """Dirichlet draws against closed forms; scaling and rounding against slow loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

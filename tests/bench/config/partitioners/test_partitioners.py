@@ -1,7 +1,5 @@
 """Partitioners against published statistics and slow ones, and the invariants of all."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layouts of files that people have, and what each gives: the table in docs/data.md."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

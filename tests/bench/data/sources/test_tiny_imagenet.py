@@ -1,7 +1,5 @@
 """TinyImageNet's folder layout, made small."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

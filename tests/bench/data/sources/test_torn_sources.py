@@ -1,7 +1,5 @@
 """Messages for damaged or unsuitable Parquet and image folders."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Image operations against torchvision, image by image, with the same parameters."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

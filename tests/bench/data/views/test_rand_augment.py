@@ -1,7 +1,5 @@
 """RandAugment and cutout against torchvision, image by image, with the same parameters."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Named views: shapes, ranges, reproducibility, and the distribution of their draws."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

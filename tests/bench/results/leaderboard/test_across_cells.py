@@ -1,7 +1,5 @@
 """The best set of a class, methods over several classes, and statistics of curves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs measured in several ways are one entry, and each metric keeps one meaning."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

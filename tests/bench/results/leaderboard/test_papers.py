@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedbench.bench.results.leaderboard.published import paper_cells

@@ -1,7 +1,5 @@
 """Printed numbers stand beside rows of exactly their setting, and beside no other."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

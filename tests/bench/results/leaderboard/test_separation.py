@@ -1,7 +1,5 @@
 """Tests between lines and what they show: variances, ties, power, and which line is best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report page: its numbers equal the store's, and it needs no other file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The report page in a browser: sorting, filtering, every number, a phone's width."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

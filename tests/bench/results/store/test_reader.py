@@ -1,7 +1,5 @@
 """Stores of many rows: only rows of unchanged files come from `leaderboard.parquet`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

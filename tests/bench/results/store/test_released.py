@@ -1,7 +1,5 @@
 """Addresses: whatever a server sends, the answer is an error of one line."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """JSON in the records of a stranger's store: refused in one line, and the other rows are read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Trials, studies and curves in the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells on the nodes of a cluster: environment, transferred files, and lost nodes."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes and GPUs that cannot run cells are named and left out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ray is loaded when cells run; the death of its processes ends a session."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
