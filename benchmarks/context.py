@@ -43,11 +43,7 @@ class Context:
         return Contender(name, list(map(str, command)), threads=threads)
 
     def ours(
-        self,
-        name: str,
-        dataset: Path,
-        *options: object,
-        changes: dict[str, Any] | None = None,
+        self, name: str, dataset: Path, *options: object, changes: dict[str, Any] | None = None
     ) -> Contender:
         """fedbench, with the options of `benchmarks.ours`."""
         where = ["--dataset", dataset, "--folder", fresh_folder(self.cache)]

@@ -63,10 +63,7 @@ def probes(context: Context) -> Result:
     with single_thread():
         time_calls(
             result,
-            {
-                "features": lambda: extract(encode, images, device="cpu"),
-                "one pass": one_pass,
-            },
+            {"features": lambda: extract(encode, images, device="cpu"), "one pass": one_pass},
             context.repeats,
         )
         time_calls(

@@ -219,11 +219,7 @@ class LogisticFit(NamedTuple):
 
 
 def fit_logistic(
-    features: Tensor,
-    labels: Labels,
-    *,
-    num_classes: int,
-    l2: float = 1e-4,
+    features: Tensor, labels: Labels, *, num_classes: int, l2: float = 1e-4
 ) -> LogisticFit:
     """Multinomial logistic regression on standardised features by L-BFGS, from zero weights.
 
@@ -282,10 +278,7 @@ def fit_logistic(
     )
     best = torch.from_numpy(result.x).view(shape).to(device)
     return LogisticFit(
-        mean=mean,
-        scale=scale,
-        weight=basis / curvature.sqrt() @ best[:-1],
-        bias=best[-1],
+        mean=mean, scale=scale, weight=basis / curvature.sqrt() @ best[:-1], bias=best[-1]
     )
 
 

@@ -143,11 +143,7 @@ class Tracked:
 
     track: Annotated[
         Sequence[str] | None,
-        _listed(
-            "Show runs in tensorboard, wandb or both.",
-            metavar="NAME",
-            check=_parse_trackers,
-        ),
+        _listed("Show runs in tensorboard, wandb or both.", metavar="NAME", check=_parse_trackers),
     ] = None
 
 

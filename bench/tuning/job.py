@@ -18,14 +18,7 @@ from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import (
-    Origin,
-    Paused,
-    Place,
-    facts,
-    points_of,
-    untrained_figures,
-)
+from fedbench.bench.runs.execute import Origin, Paused, Place, facts, points_of, untrained_figures
 from fedbench.bench.runs.remeasure import execute_or_measure
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text

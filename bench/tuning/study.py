@@ -15,12 +15,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.studies import (
-    Correlation,
-    best_trial,
-    correlate,
-    is_usable,
-)
+from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, is_usable
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking

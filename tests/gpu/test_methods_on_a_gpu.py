@@ -95,8 +95,7 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
 @pytest.mark.parametrize(
     ("spec", "values"),
     extended(
-        [*((spec, {}) for spec in SPECS), *VARIANTS],
-        lambda case: case[0] not in HOOKS or case[1],
+        [*((spec, {}) for spec in SPECS), *VARIANTS], lambda case: case[0] not in HOOKS or case[1]
     ),
 )
 def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(
@@ -136,8 +135,7 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    extended(SPECS, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"}),
+    "spec", extended(SPECS, lambda spec: "+" in spec and spec not in {"simclr+fedu2", "simclr+uv"})
 )
 def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path: Path) -> None:
     """The full-batch steps of a client; a recorded one would bake its numbers in."""
