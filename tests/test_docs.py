@@ -4,9 +4,7 @@ import ast
 import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,20 +13,12 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 
 from .test_makefile import make
+from .test_readme import load
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 PACKAGES = ("sphinx", "furo", "myst_nb")
-
-
-def load(name: str) -> ModuleType:
-    """Import a module of docs/, as the build does."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(DOCS))
 
 
 def toctree() -> set[str]:

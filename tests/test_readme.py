@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import os
 import re
@@ -11,13 +10,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import fedbench
 from fedbench.bench.config.yaml_files import installed
@@ -25,6 +22,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.tuning.scoring import names as scores
 from fedbench.cli import main
+from tests.bench.data.test_datasets import png, write_parquet
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,14 +41,11 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def module(name: str) -> Any:
-    """Return a module of docs/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+def load(name: str) -> ModuleType:
+    """Import a module of docs/, as the build does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module(name)
 
 
 def commands() -> list[str]:
@@ -67,19 +62,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a small Hub data set of CIFAR-10's shape."""
     root = tmp_path_factory.mktemp("readme")
     rng = np.random.default_rng(0)
+    (root / "store").mkdir()  # commands that only look must not need one before
     for split, count in (("train", 200), ("test", 50)):
-        rows = []
-        for _ in range(count):
-            buffer = io.BytesIO()
-            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(buffer, "PNG")
-            rows.append({"bytes": buffer.getvalue(), "path": None})
-        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        labels = pa.array(np.arange(count) % 10, pa.int64())
-        table = pa.table({"img": pa.array(rows, kind), "label": labels})
-        (root / "cifar10").mkdir(exist_ok=True)
-        (root / "store").mkdir(exist_ok=True)  # commands that only look must not need one before
-        pq.write_table(table, root / "cifar10" / f"{split}-00000-of-00001.parquet")
+        images = [*map(png, rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))]
+        file = root / "cifar10" / f"{split}-00000-of-00001.parquet"
+        write_parquet(file, images, [i % 10 for i in range(count)])
     return root
 
 
@@ -143,7 +130,7 @@ def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
 
 
 def test_badges_show_facts_of_this_version() -> None:
-    badges = module("badges")
+    badges = load("badges")
     written = {file.name: file.read_text("utf-8") for file in badges.FOLDER.iterdir()}
     assert badges.badges() == written
     assert {f"docs/static/badges/{name}" for name in written} == set(
@@ -165,7 +152,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_configuration_reference_is_that_of_the_fields() -> None:
     """`python docs/reference.py` writes the page again."""
-    reference = module("reference")
+    reference = load("reference")
     assert reference.PAGE.read_text(encoding="utf-8") == reference.reference()
 
 

@@ -136,5 +136,3 @@ def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:
     assert document["file"] == str(file)
     assert document["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert json.loads(file.with_suffix(".json").read_text())["run_id"] == run_id
-    assert call("export", "0" * 20, file, "--store", store).code == 5
-    assert call("export", run_id, tmp_path / "encoder.pt", "--store", store).code == 2

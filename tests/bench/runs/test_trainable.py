@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedbench.bench.config import RunConfig, config_id, row_id, training_id
+from fedbench.bench.config import config_id, row_id, training_id
 from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.method import Labels, Net, Sharing, registry
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
@@ -121,15 +121,10 @@ def test_bad_values_are_refused(value: str) -> None:
         tiny_config("simclr", model__trainable=value)
 
 
-def test_ids_are_as_before_and_what_is_trained_counts() -> None:
-    plain, heads, last = (
-        tiny_config("simclr", model__trainable=value) for value in ("all", "heads", "last:1")
-    )
-    before = plain.model_dump(mode="json")
-    del before["model"]["trainable"]
+def test_what_is_trained_counts() -> None:
+    configs = [tiny_config("simclr", model__trainable=t) for t in ("all", "heads", "last:1")]
     for identity in (row_id, training_id, config_id):
-        assert identity(plain, "r") == identity(RunConfig.model_validate(before), "r")
-        assert len({identity(config, "r") for config in (plain, heads, last)}) == 3
+        assert len({identity(config, "r") for config in configs}) == 3
 
 
 def test_a_run_is_repeated_exported_and_has_a_class_of_its_own(tmp_path: Path) -> None:

@@ -69,9 +69,6 @@ def test_methods_that_fit_are_the_ones_that_are_recorded(spec: str) -> None:
 
 VARIANTS: list[tuple[str, Mapping[str, Any]]] = [
     ("simclr+uv", {}),
-    ("orchestra", {}),
-    ("cbafed", {}),
-    ("pfedae", {}),
     ("simclr", {"client__precision": "bf16"}),
     ("simclr", {"model__norm": "batch-local"}),
     ("simclr", {"client__momentum": 0.0}),
