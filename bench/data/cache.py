@@ -153,6 +153,8 @@ def ensure(
         finally:
             release_lock(held)
     except OSError as err:
+        if err.filename and not Path(err.filename).is_relative_to(path.parent):
+            raise DataError(f"{name}: cannot read {err.filename}: {err.strerror}") from err
         raise exhausted(err) or DataError(
             f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
             " --data-dir or FEDBENCH_DATA_DIR"

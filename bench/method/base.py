@@ -98,6 +98,10 @@ class Needs:
     gradients: tuple[str, ...] = ()
     capturable: bool = False
 
+    def __post_init__(self) -> None:
+        """Take the word of `labels` as well; a ValueError for another."""
+        object.__setattr__(self, "labels", Labels(self.labels))
+
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -130,6 +134,12 @@ class Loss:
     parts: Mapping[str, Tensor] = field(default_factory=dict)  # named scalars for the log
     keep: Mapping[str, Tensor] = field(default_factory=dict)  # for `after_step`
     projections: tuple[Tensor, ...] = ()  # per view, what the loss compares, (B, d)
+
+    def __post_init__(self) -> None:
+        """Raise a TypeError in the method's line unless the total is a scalar."""
+        if not isinstance(self.total, Tensor) or self.total.dim():
+            shape = getattr(self.total, "shape", type(self.total).__name__)
+            raise TypeError(f"Loss.total must be a tensor of one number (got {shape})")
 
     def plus(self, name: str, value: Tensor) -> Loss:
         """Return this loss with one more term, logged under `name`."""

@@ -65,7 +65,11 @@ def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
     """Return the rule of the first pattern that matches; a `PluginError` if none does."""
     for pattern, rule in table.items():
         if fnmatchcase(name, pattern):
-            return rule
+            try:
+                return Sharing(rule)  # its word will do
+            except ValueError as err:
+                known = ", ".join(Sharing)
+                raise PluginError(f"sharing(): {rule!r} is no rule (known: {known})") from err
     raise PluginError(f"tensor {name!r} matches no pattern of sharing(): {', '.join(table)}")
 
 

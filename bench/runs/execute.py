@@ -36,6 +36,7 @@ from fedbench.bench.runs.code import foreign_modules, packages
 from fedbench.bench.runs.guarantees import check_privacy, columns
 from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
@@ -162,7 +163,11 @@ def execute(
             left_out = ", ".join(start.left_out)
             _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)
         partition.save(place.partition)
-        probes()  # imports those of other packages, whose files may change before the end
+        # Also imports those of other packages, whose files may change before the end.
+        known = {word for probe in probes() for word in probe.protocols}
+        if absent := {*config.evaluation.protocols} - known:
+            words = ", ".join(sorted(absent))
+            raise PluginError(f"evaluation.protocols: {words} cannot be loaded; see the warning")
         check_source(foreign_modules(config), config.code)
         run = _Run(setup, place, training_id(config, dataset.revision), devices)
         columns = facts(

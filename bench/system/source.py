@@ -17,6 +17,7 @@ from fedbench.bench.system.errors import PluginError, ResourceError
 OURS = __name__.partition(".")[0]
 
 
+_CONSTANTS = (bool, int, float, str, bytes, tuple)
 _IMPORTED = dict[str, bytes]()
 """Source by name of module, where it was kept while the module was imported."""
 
@@ -83,7 +84,9 @@ def _session_hash(module: str) -> str:
     parts = [f"{name}\0{part}" for name in sorted(own) for part in _bytecode(own[name])]
     if not parts:
         raise PluginError(f"the source of module {module!r} cannot be read; put it into a file")
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    text = "\0".join(parts)
+    constants = {k: v for k, v in values.items() if isinstance(v, _CONSTANTS) and repr(k) in text}
+    return hashlib.sha256(f"{text}\0{sorted(constants.items())}".encode()).hexdigest()[:16]
 
 
 def _bytecode(value: Any) -> Iterator[str]:
@@ -91,10 +94,15 @@ def _bytecode(value: Any) -> Iterator[str]:
     if isinstance(value, type):
         for name, member in sorted(vars(value).items()):
             yield from (f"{name}\0{part}" for part in _bytecode(member))
+            if isinstance(member, _CONSTANTS) and not name.startswith("__"):
+                yield f"{name}\0{member!r}"
     elif isinstance(value, property):
         yield from _bytecode(value.fget)
     elif isinstance(code := getattr(value, "__code__", value), CodeType):
         yield f"{code.co_code.hex()} {code.co_names}"
+        given = getattr(value, "__kwdefaults__", None) or {}
+        defaults = *(getattr(value, "__defaults__", None) or ()), *given.values()
+        yield from (repr(default) for default in defaults if isinstance(default, _CONSTANTS))
         for constant in code.co_consts:
             yield from _bytecode(constant) if isinstance(constant, CodeType) else [_text(constant)]
     elif (inner := getattr(value, "__func__", None)) is not None:  # static or of the class

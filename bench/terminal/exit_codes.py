@@ -60,7 +60,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # wrong use, as Typer reports it
         return _usage(error), int(getattr(error, "exit_code", 2))
     known: FedbenchError | None = exhausted(error)
-    if known is None and "fedbench.bench.method.registry" in sys.modules:  # else no plugin has run
+    if known is None and "fedbench.bench.system.plugins" in sys.modules:  # else no plugin has run
         from fedbench.bench.method.blame import error_of_plugin
 
         known = error_of_plugin(error)

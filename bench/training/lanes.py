@@ -96,7 +96,7 @@ class LaneExecutor:
             try:
                 trained = lane.advance(work, eager=bool(self.reason))
             except Exception as err:
-                err.add_note(f"client {work.task.client_id}, round {work.task.round_index}")
+                err.add_note(f"client {work.task.client_id}, round {work.task.round_index + 1}")
                 raise
             if trained is not None:
                 done[work.number] = (trained, work.place)

@@ -78,7 +78,7 @@ class InProcess:
                 with single_thread():
                     trained = self._runner.run(task, server, self._upload)
             except Exception as err:
-                err.add_note(f"client {task.client_id}, round {task.round_index}")
+                err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
                 raise
             yield trained, self._upload
 
@@ -259,7 +259,7 @@ def _serve(
             answer = ("error", *described(err), traceback.format_exc())
         except Exception as err:
             text = str(error_of_plugin(err) or f"{type(err).__name__}: {err}")
-            message = f"client {task.client_id}, round {task.round_index}: {text}"
+            message = f"client {task.client_id}, round {task.round_index + 1}: {text}"
             answer = ("error", *described(FedbenchError(message)), traceback.format_exc())
         try:
             pipe.send(answer)

@@ -178,7 +178,7 @@ def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
     for name in parts:
         if (path := space_file(name)) is not None:
             spaces.append(read_space(path, canonical))
-        elif _has_constants(name):
+        elif name == canonical.partition("+")[0] or _has_constants(name):
             raise ConfigError(
                 f"{name!r} has no search space; write one and pass it with --space FILE"
             )
@@ -216,9 +216,6 @@ def _check_space(space: SpaceFile, spec: str) -> None:
             raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
         for value in part.values if isinstance(part, Choice) else (part.low, part.high):
             build_config(spec, {key: value})  # if the ends are valid, so are all others
-        default = flat_config(build_config(spec, {})).get(key)
-        if default is not None and not part.holds(default):
-            raise ConfigError(f"{key}: its default {default!r} must lie in the range")
     for point in space.points:
         for key, value in point.items():
             if key not in space.space:

@@ -89,3 +89,11 @@ def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.Monke
     first = hashed_session(text.format(1))
     assert hashed_session(text.format(1) + "# why\n") == first
     assert hashed_session(text.format(3)) != first
+    for text in (
+        "def f(x, t={}):\n    return x * t\n",
+        "class A:\n    t = {}\n    def f(self):\n        return self.t\n",
+        "T = {}\ndef f(x):\n    return x * T\n",
+    ):
+        assert hashed_session(text.format(1)) != hashed_session(text.format(2))
+    text = "OTHER = {}\ndef f(x):\n    return x\n"
+    assert hashed_session(text.format(1)) == hashed_session(text.format(2))

@@ -115,4 +115,4 @@ def test_a_step_that_reads_the_client_is_refused(
     monkeypatch.setattr(SimCLR, "loss", nosy)
     with pytest.raises(PluginError, match=r"reads client\.id in it") as caught:
         train_in_lanes(setup_of("simclr"), tmp_path, 2)
-    assert "client 0, round 0" in "".join(caught.value.__notes__)
+    assert "client 0, round 1" in "".join(caught.value.__notes__)

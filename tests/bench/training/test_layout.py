@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method import Labels, Loss, Needs, Net, Sharing
 from fedbench.bench.method.sharing import check_table, rule_of
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.training.layout import Layout
@@ -39,6 +39,17 @@ def test_the_first_matching_pattern_decides() -> None:
     assert rule_of("a.b", table) is Sharing.PERSONAL
     assert rule_of("a.c", table) is Sharing.BROADCAST
     assert rule_of("ab", table) is Sharing.AVERAGED
+
+
+def test_words_of_rules_and_labels_are_taken_and_others_refused() -> None:
+    assert rule_of("a", {"*": "personal"}) is Sharing.PERSONAL  # type: ignore[dict-item]
+    assert Needs(views=(), labels="all").labels is Labels.ALL  # type: ignore[arg-type]
+    with pytest.raises(PluginError):
+        rule_of("a", {"*": "personl"})  # type: ignore[dict-item]
+    with pytest.raises(ValueError):  # noqa: PT011
+        Needs(views=(), labels="al")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Loss(torch.zeros(2))
 
 
 def test_dead_patterns_and_uncovered_tensors_are_refused() -> None:

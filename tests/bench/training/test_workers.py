@@ -82,7 +82,7 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
             return caught.value
 
         unforeseen = fail(Task(99, 7, RoundPlan(1)))
-        assert str(unforeseen).startswith("client 99, round 7: IndexError: ")
+        assert str(unforeseen).startswith("client 99, round 8: IndexError: ")
         assert unforeseen.exit_code == 1
         assert "Traceback" in unforeseen.__notes__[0]
         expected = fail(Task(0, 3, RoundPlan(1), personal_round=2))

@@ -112,7 +112,6 @@ def test_single_dimensions() -> None:
         ("client.lr: {type: float, low: 0.0, high: 1.0}", "client.lr"),
         ("client.lr: {type: float, low: 0.0, high: 1.0, log: true}", "low .*log"),
         ("client.lr: {type: float, low: 2.0, high: 1.0}", "low .*high"),
-        ("client.lr: {type: float, low: 0.1, high: 1.0}", "default 0.03"),
         ("client.lr: {type: float, low: '1e-3', high: 1.0}", "low: .*'1e-3'"),
         ("client.lr: {type: float, low: 0.01, high: 1.0, log: yes}", "log"),
         ("client.lr: {type: float, low: 0.01, high: 1.0, grid: [3.0]}", "grid .*3.0"),
