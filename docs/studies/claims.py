@@ -203,7 +203,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "last loss; it has run as far as its lines show. α = 100, simsiam and rotpred have not "
             "run. In the published recipe orchestra's seeds 0 to 2 are CPU runs, those of "
             "`orchestra random` and byol's seeds 0 to 3 are GPU runs, the others mixed; those of "
-            "simclr in the second are CPU runs.",
+            "simclr and aligned in the second are CPU runs.",
         ),
         Claim(
             "Training with labels is more accurate than Orchestra (table 1).",
