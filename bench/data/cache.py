@@ -153,9 +153,11 @@ def ensure(
         finally:
             release_lock(held)
     except OSError as err:
+        if (known := exhausted(err)) is not None:
+            raise known from err
         if err.filename and not Path(err.filename).is_relative_to(path.parent):
             raise DataError(f"{name}: cannot read {err.filename}: {err.strerror}") from err
-        raise exhausted(err) or DataError(
+        raise DataError(
             f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
             " --data-dir or FEDBENCH_DATA_DIR"
         ) from err

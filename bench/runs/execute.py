@@ -24,6 +24,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_i
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objectives.registry import scored
@@ -152,6 +153,7 @@ def execute(
     partition = partition_of(dataset, config)
     local_steps(config, dataset).check()
     scored(config.evaluation.objectives)  # raises for a name that does not exist
+    check_view(config.evaluation.objective_view)
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
     with reproducible(devices[0]):

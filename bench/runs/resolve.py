@@ -16,14 +16,14 @@ from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.reading import PLAIN, Reading
-from fedbench.bench.data.views.recipes import VIEWS
+from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
@@ -131,9 +131,7 @@ def resolve(
     config = with_revisions(config, as_path(data_dir))
     _check_together(config, sources)
     scored(config.evaluation.objectives)
-    views = [name for name, recipe in VIEWS.items() if recipe.normalised]
-    if (view := config.evaluation.objective_view) not in views:
-        raise UnknownNameError("view", view, views)
+    check_view(config.evaluation.objective_view)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 

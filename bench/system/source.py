@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,6 @@ from fedbench.bench.system.errors import PluginError, ResourceError
 OURS = __name__.partition(".")[0]
 
 
-_CONSTANTS = (bool, int, float, str, bytes, tuple)
 _IMPORTED = dict[str, bytes]()
 """Source by name of module, where it was kept while the module was imported."""
 
@@ -81,32 +81,43 @@ def _hash_of_files(module: str, kept: Mapping[str, bytes]) -> str:
 def _session_hash(module: str) -> str:
     values = vars(sys.modules[module]) if module in sys.modules else {}
     own = {k: v for k, v in values.items() if getattr(v, "__module__", None) == module}
-    parts = [f"{name}\0{part}" for name in sorted(own) for part in _bytecode(own[name])]
+    parts = [f"{name}\0{part}" for name in sorted(own) for part in _bytecode(own[name], values)]
     if not parts:
         raise PluginError(f"the source of module {module!r} cannot be read; put it into a file")
-    text = "\0".join(parts)
-    constants = {k: v for k, v in values.items() if isinstance(v, _CONSTANTS) and repr(k) in text}
-    return hashlib.sha256(f"{text}\0{sorted(constants.items())}".encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _bytecode(value: Any) -> Iterator[str]:
-    """Yield text that differs where functions, or methods of a class, do other things."""
+def _bytecode(value: Any, session: Mapping[str, Any]) -> Iterator[str]:
+    """Yield text that differs where functions, or methods of a class, do other things.
+
+    Constants of the class, of the session where the code reads them, and of defaults count.
+    """
     if isinstance(value, type):
         for name, member in sorted(vars(value).items()):
-            yield from (f"{name}\0{part}" for part in _bytecode(member))
-            if isinstance(member, _CONSTANTS) and not name.startswith("__"):
+            yield from (f"{name}\0{part}" for part in _bytecode(member, session))
+            if _is_constant(member) and not name.startswith("__"):
                 yield f"{name}\0{member!r}"
     elif isinstance(value, property):
-        yield from _bytecode(value.fget)
+        yield from _bytecode(value.fget, session)
     elif isinstance(code := getattr(value, "__code__", value), CodeType):
         yield f"{code.co_code.hex()} {code.co_names}"
+        for constant in code.co_consts:
+            nested = isinstance(constant, CodeType)
+            yield from _bytecode(constant, session) if nested else [_text(constant)]
         given = getattr(value, "__kwdefaults__", None) or {}
         defaults = *(getattr(value, "__defaults__", None) or ()), *given.values()
-        yield from (repr(default) for default in defaults if isinstance(default, _CONSTANTS))
-        for constant in code.co_consts:
-            yield from _bytecode(constant) if isinstance(constant, CodeType) else [_text(constant)]
+        yield from (repr(default) for default in defaults if _is_constant(default))
+        read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+        known = sorted(name for name in read if _is_constant(session.get(name)))
+        yield from (f"{name}\0{session[name]!r}" for name in known)
     elif (inner := getattr(value, "__func__", None)) is not None:  # static or of the class
-        yield from _bytecode(inner)
+        yield from _bytecode(inner, session)
+
+
+def _is_constant(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, bool | int | float | str | bytes)
 
 
 def _text(constant: object) -> str:

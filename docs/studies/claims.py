@@ -295,9 +295,9 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             lines=LONG_TRAINING,
             note="The runs of claim 1: points of orchestra minus the method after rounds of 20,000 "
             "image passes, and the difference of the slopes on the logarithm of passes. A verdict "
-            "is of the slope alone. All three that are supported rest on the last round, and "
-            "simclr's also on its published rate: without that round they are not settled "
-            "([log](log.md)); that Orchestra ends ahead is not settled either (claim 1). "
+            "is of the slope alone. All three that are supported rest on the last round, and those "
+            "of simclr and aligned on their published rates too: without that round none is "
+            "settled ([log](log.md)); that Orchestra ends ahead is not settled either (claim 1). "
             "The claim is the line of simclr; the others take part in Holm's correction.",
             added=True,
         ),

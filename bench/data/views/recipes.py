@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fedbench.bench.data.views.resampling import Interpolation
+from fedbench.bench.system.errors import UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,10 @@ VIEWS: Final[Mapping[str, ViewRecipe]] = {
         _SIMCLR_M, description="as simclr-m with a crop of the padded image", crop="padded"
     ),
 }
+
+
+def check_view(name: str) -> None:
+    """Refuse what is no view of normalised images, by an `UnknownNameError`."""
+    known = [view for view, recipe in VIEWS.items() if recipe.normalised]
+    if name not in known:
+        raise UnknownNameError("view", name, known)

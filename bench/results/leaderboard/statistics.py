@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import linear_regression, median, stdev
+from statistics import linear_regression, median
 from typing import NamedTuple
 
 MIN_FOR_INTERVAL = 3
@@ -51,7 +51,10 @@ def mean(values: Sequence[float]) -> float | None:
 
 def sample_std(values: Sequence[float]) -> float | None:
     """Standard deviation with n - 1 in the denominator; None for fewer than two values."""
-    return stdev(values) if len(values) > 1 else None
+    centre = mean(values)
+    if centre is None or len(values) < 2:
+        return None
+    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (len(values) - 1))
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
