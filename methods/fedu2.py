@@ -65,7 +65,7 @@ class FedU2(AddOn):
         if self.combine and config.server.optimizer != "average":
             return f"server.optimizer={config.server.optimizer}: fedu2 makes the server's step"
         if self.combine and self.base.needs().weighs:
-            return "l-dawa: fedu2 takes clients' parameters as they are (method.fedu2.combine)"
+            return "l-dawa: fedu2 takes clients' parameters as they are sent, without its factors"
         return super().without_effect(config)
 
     def needs(self) -> Needs:

@@ -114,8 +114,8 @@ def _made(name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:
         net, classifier = made(package, entry, image_shape)
     except ConfigError:
         raise
-    except NotImplementedError as err:  # such as RegNets
-        reason = "is no encoder here: it computes with its weights while it is made"
+    except NotImplementedError as err:  # torch's, of nets that read values, such as RegNets
+        reason = "reads its weights while it is made, when there are none yet"
         raise ConfigError(f"model.backbone: {name} {reason}; choose another") from err
     except Exception as err:
         raise _not_taken(name, image_shape, err) from err

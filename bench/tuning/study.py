@@ -242,7 +242,7 @@ def _plan(
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
     total = min(search.trials, len(points)) if search.sampler == "grid" else search.trials
     if search.sampler == "grid" and total < len(points):
-        _log.warning("the grid has %d points, of which %d run (--trials)", len(points), total)
+        _log.warning("%d of the search space's %d points run; see --trials", total, len(points))
     size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
     halving = make_halving(
         search.fidelity,
