@@ -44,9 +44,11 @@ class Share:
         return {"CPU": float(self.cpus), "GPU": float(self.gpus)}
 
     def fits(self, node: Mapping[str, float]) -> int:
-        """Return how many such runs a node holds at a time."""
-        share = self.resources.items()
-        return min(int(node.get(name, 0) / amount + 1e-9) for name, amount in share if amount)
+        """Return how many such runs a node holds at a time; none is spread over two GPUs."""
+        runs = int(node.get("CPU", 0)) // self.cpus
+        if self.gpus:
+            runs = min(runs, int(node.get("GPU", 0)) * int(1 / self.gpus + 1e-9))
+        return runs
 
     def excess_option(self, best: Mapping[str, float]) -> str:
         """Return the option that asks for more than a node offers at best."""

@@ -206,6 +206,7 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Cluster(address="host:1", gpus_per_trial=0).share("auto").automatic
     assert Cluster().at_a_time(Share(1, 0.5)) == 4
     assert Cluster().at_a_time(Share(1, 0.25)) == 6  # 8 would fit on the GPUs
+    assert Cluster().at_a_time(Share(1, 0.4)) == 4  # two on each, and none on both
     assert Cluster().at_a_time(Share(4)) == 1
     assert Cluster().at_a_time(Share(2)) == 3
     assert there.at_a_time(Share(1)) is None
