@@ -391,18 +391,19 @@ class Trials:
         plan, scoring = self._plan, self._plan.scoring
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
         objectives = [*map(self.score, outcomes)]
+        undefined = any(o.metric(name) is None for o in outcomes for name in scoring.metrics)
         seen = {outcome.status for outcome in outcomes}
         status = "error" if trial.error or "error" in seen else "ok"
         if status == "ok" and "diverged" in seen:
             status = "diverged"
-        objective = _mean(objectives) if status == "ok" else None
+        objective = _mean(objectives) if status == "ok" and not undefined else None
         spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
             refusal = scoring.refusal({**scores, **spread}, self._untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
-            elif objective is None and not (scoring.ranked and scores.keys() >= {*scoring.metrics}):
+            elif undefined:
                 status, error = "refused", f"{' or '.join(scoring.metrics)} is undefined"
         return {
             "status": status,

@@ -8,6 +8,7 @@ import pytest
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import Scoring, cautions, names, noise_limit, shrinkage_of
 
 from .test_study import Use, small
@@ -87,6 +88,27 @@ def test_a_study_by_the_loss(
         assert all(0 <= trial["objective"] <= 1 for trial in ended)
     assert studies(Store(tmp_path))[0].best_objective == result.best["objective"]
     assert small(tmp_path, trials=4, **settings).trials == result.trials
+
+
+@pytest.mark.parametrize("objective", ["sep", "loss+sep"])
+def test_a_trial_with_a_run_without_score_is_refused(
+    tmp_path: Path, in_one_process: Use, objective: str
+) -> None:
+    """SEP is undefined where an encoder gives all images the same, here under the second seed."""
+
+    def fake(job: Job) -> Outcome:
+        figures = {"final_loss": 1.0, "sep": 0.9}
+        if job.config.client.lr > 0.02 and job.config.seed == 1:
+            del figures["sep"]
+        return Outcome(job, "ok", figures=figures)
+
+    in_one_process(fake=fake)
+    result = small(tmp_path, trials=4, seeds_per_trial=2, objective=objective)
+    for trial in result.trials:
+        refused = trial["params"]["client.lr"] > 0.02
+        assert trial["status"] == ("refused" if refused else "ok")
+        assert (trial["objective"] is None) == refused
+    assert {trial["status"] for trial in result.trials} == {"ok", "refused"}
 
 
 def test_halving_compares_by_the_loss_where_no_field_of_the_method_varies(tmp_path: Path) -> None:
