@@ -155,7 +155,7 @@ def tune(
         trained = [base] * len(study.unmeasured())
         cost = estimate_cost(runs, cluster, share, places, trained)
     else:
-        before = stored
+        before = store.trials(study.study_id)  # their ranks would depend on how many there are
         stored, to_run, file = _run(study, share, tracking, on_progress)
         if again and before:
             repeated = _repeated(study, before, share, on_progress)
@@ -322,8 +322,8 @@ def _repeated(
     """Run a study again in a temporary store; return in what the trials of before differ."""
     with temporary_folder() as folder:
         other = Store(folder)
-        trials, _, _ = _run(replace(study, store=other), share, Tracking((), other), on_progress)
-    now = {trial["number"]: trial for trial in trials}
+        _run(replace(study, store=other), share, Tracking((), other), on_progress)
+        now = {trial["number"]: trial for trial in other.trials(study.study_id)}
     return tuple(
         Difference(f"trial {trial['number']} {name}", trial[name], again[name])
         for trial in before

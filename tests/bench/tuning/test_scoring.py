@@ -90,6 +90,18 @@ def test_a_study_by_the_loss(
     assert small(tmp_path, trials=4, **settings).trials == result.trials
 
 
+def test_a_repetition_compares_trials_and_not_their_ranks(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    def fake(job: Job) -> Outcome:
+        return Outcome(job, "ok", figures={"final_loss": job.config.client.lr, "sep": 0.5})
+
+    in_one_process(fake=fake)
+    settings = {"objective": "loss+sep"}
+    small(tmp_path, trials=3, **settings)
+    assert small(tmp_path, trials=5, again=True, **settings).repeated == ()
+
+
 @pytest.mark.parametrize("objective", ["sep", "loss+sep"])
 def test_a_trial_with_a_run_without_score_is_refused(
     tmp_path: Path, in_one_process: Use, objective: str
