@@ -59,9 +59,9 @@ def confirmation(
 ) -> tuple[Confirmed, ...]:
     """Run the configurations on seeds that the search has not used, and compare them by labels.
 
-    The runs are stored like all others. A configuration of which a run failed or diverged is left
-    out with a warning, and without the best trial nothing is compared. `base` is the preset's
-    configuration; of the trials one at least has an objective.
+    The runs are stored like all others; those that failed before run again. A configuration of
+    which one fails or diverges is left out with a warning, and without the best trial nothing is
+    compared. `base` is the preset's configuration; one trial at least has an objective.
     """
     best, worst = best_trial(trials), worst_trial(trials)
     assert best is not None
@@ -80,7 +80,7 @@ def confirmation(
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.config_files, values)
     given = {**vars(sources), **vars(places), **vars(cluster)}
-    result = sweep(grid, seeds=seeds, **given, on_progress=on_progress)
+    result = sweep(grid, seeds=seeds, **given, retry_failed=True, on_progress=on_progress)
     store = places.open_store()
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

@@ -9,9 +9,10 @@ from scipy import stats
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.study import tune
 
-from .conftest import SMALL, InOneProcess
+from .conftest import SMALL, InOneProcess, execute_here
 
 
 def test_configurations_run_on_seeds_that_the_search_has_not_used(
@@ -40,6 +41,22 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
         a, b = [*best.values.values()], [*each.values.values()]
         welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
         assert each.behind == pytest.approx((welch.low, welch.high))
+
+
+def test_a_run_that_failed_is_run_again(
+    tmp_path: Path, in_one_process: Callable[..., InOneProcess]
+) -> None:
+    def fake(job: Job) -> Outcome:
+        if job.config.seed == 2:
+            return Outcome(job, "error", error="no memory")
+        return execute_here(job)
+
+    settings: dict[str, Any] = {"store": tmp_path, "set": SMALL, "trials": 1, "confirm": 3}
+    in_one_process(fake=fake)
+    assert tune("simclr", **settings).confirmed == ()
+    again = in_one_process()
+    (only,) = tune("simclr", **settings).confirmed
+    assert (list(only.values), len(again.ran)) == ([1, 2, 3], 1)
 
 
 @pytest.mark.parametrize(("seeds", "values"), [(2, {}), (3, {"evaluation.protocols": ["mlp"]})])
