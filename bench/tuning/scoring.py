@@ -176,9 +176,9 @@ def cautions(
     limit, texts = noise_limit(objectives), list[str]()
     if limit is None and not scoring.trained:
         texts.append(
-            f"only {len(objectives)} of {NUM_SEEDS} encoders before training were measured, too few"
+            f"only {len(objectives)} of {NUM_SEEDS} encoders before training have a score, too few"
             " to tell whether a trial has learnt anything; the same `fedbench tune` command"
-            " measures the others"
+            " measures those that failed"
         )
     elif limit is not None and best["objective"] <= limit:
         texts.append(
