@@ -43,7 +43,7 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
         for key in ("spec", "preset", "sampler"):
             study.set_user_attr(key, meta.get(key))
         study.add_trials(trials[name])
-    num_trials = sum(map(len, trials.values()))
+    num_trials = sum(trial.state.is_finished() for each in trials.values() for trial in each)
     return {"file": str(file), "studies": [*metas], "num_trials": num_trials}
 
 
@@ -52,12 +52,14 @@ def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[FrozenTri
     try:
         dimensions = TypeAdapter(dict[str, Dimension]).validate_python(meta["space"])
         space = SearchSpace(meta["spec"], dimensions, (), "").distributions()
-        return [_trial(trial, space) for trial in scored_trials(store, study_id)]
+        trials = {t["number"]: _trial(t, space) for t in scored_trials(store, study_id)}
     except (KeyError, ValueError) as err:
         raise StoreError(
             f"study {study_id!r}: its study.json is missing, or of another version of fedbench"
             f" ({' '.join(str(err).split())[:100]}); name another study, or run its `tune` again"
         ) from err
+    running = create_trial(state=TrialState.WAITING)  # keeps the numbers of those after it
+    return [trials.get(number, running) for number in range(max(trials, default=-1) + 1)]
 
 
 def _trial(trial: dict[str, Any], space: dict[str, Any]) -> FrozenTrial:

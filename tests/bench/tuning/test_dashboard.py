@@ -67,6 +67,14 @@ def test_optuna_reads_the_journal(store: Store) -> None:
     assert study.trials[0].distributions["client.lr"].log
 
 
+def test_trials_keep_their_numbers_while_others_run(store: Store) -> None:
+    (store.root / "trials" / "one" / "1.parquet").unlink()
+    journal = write_journal(store)
+    study = load(journal["file"], "one")
+    assert (study.best_trial.number, journal["num_trials"]) == (3, 3)
+    assert study.trials[1].state is TrialState.WAITING
+
+
 def test_what_cannot_be_shown_leaves_the_journal_as_it_was(store: Store) -> None:
     with pytest.raises(UnknownNameError, match="'one'"):
         write_journal(store, "on")
