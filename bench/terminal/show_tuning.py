@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, main_metrics
-from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS
+from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS, GATE
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
@@ -36,7 +36,7 @@ def show_study(result: StudyResult) -> None:
         score = text("objective", result.best["objective"])
         best = f"trial {result.best['trial']}, objective {score}: "
         best += parameters(result.best["params"])
-    elif any(trial["status"] == "refused" for trial in result.trials):
+    elif result.objective.endswith(GATE) and {t["status"] for t in result.trials} == {"refused"}:
         best = "none: the gate refused every trial; no configuration beat not training"
     _show_trials(result)
     _show_confirmed(result.confirmed)

@@ -8,6 +8,7 @@ import pytest
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import Scoring, cautions, names, noise_limit, shrinkage_of
 
@@ -88,6 +89,16 @@ def test_a_study_by_the_loss(
         assert all(0 <= trial["objective"] <= 1 for trial in ended)
     assert studies(Store(tmp_path))[0].best_objective == result.best["objective"]
     assert small(tmp_path, trials=4, **settings).trials == result.trials
+
+
+def test_no_gate_is_blamed_where_there_is_none(
+    tmp_path: Path, in_one_process: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_one_process(fake=lambda job: Outcome(job, "ok", figures={}))
+    result = small(tmp_path, trials=2, objective="sep")
+    assert (result.best, {trial["status"] for trial in result.trials}) == (None, {"refused"})
+    show_study(result)
+    assert "gate" not in capsys.readouterr().out
 
 
 def test_a_repetition_compares_trials_and_not_their_ranks(
