@@ -49,8 +49,10 @@ class DivergenceAware(Method):
     * frozen-predictor: the server restores the initial predictor after every round, which is what
       the release of Lubana et al. 2022 comes to.
 
-    Deviations: the release of FedEMA mixes parameters only; here batch-norm statistics mix too. In
-    a client's first round its target is the online net itself there, and a copy that follows here.
+    Deviations: FedEMA's paper measures how far the stored encoder is from the received one; its
+    release, followed here, how far the last round's training moved it. The release mixes parameters
+    only; here batch-norm statistics mix too. In a client's first round its target is the online net
+    itself there, and a copy that follows here.
 
     The three fields belong to the method, and `fedu` and `fedema` are no add-ons: stored rows,
     presets and published rows name them `method.update` and so on.
