@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.method import AddOn, Batch, Client, Loss, Net, PluginError, RunConfig, register
+from fedbench.bench.method import AddOn, Batch, Client, ConfigError, Loss, Net, RunConfig, register
 
 _LEAST_VARIANCE = 1e-8
 
@@ -48,7 +48,10 @@ class FedDecorr(AddOn):
         out = self.base.loss(net, batch, client)
         seen = out.features if self.on == "features" else out.projections
         if not seen:
-            raise PluginError(f"method {self.base.name!r} has no {self.on} for feddecorr")
+            raise ConfigError(
+                f"method.feddecorr.on: {self.base.name} has no {self.on}; set the other, or leave"
+                " feddecorr out"
+            )
         terms = [squared_correlation(rows) for rows in seen]
         size = len(seen[0])
         factor = (size - 1) ** 2 / size if self.scale == "batch" else 1.0

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedbench.bench.method import Client, RoundPlan, Sharing, registry
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.losses import client_cross_entropy
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import Aggregate
@@ -188,6 +189,12 @@ def test_equal_and_orthogonal_columns() -> None:
     assert (4 - 1) ** 2 / 4 * float(squared_correlation(equal)) == pytest.approx(2.25)
     other = torch.tensor([1.0, 1.0, -1.0, -1.0])
     assert float(squared_correlation(torch.stack([column, other], dim=1))) == pytest.approx(0.0)
+
+
+def test_outputs_that_a_method_does_not_have_are_refused() -> None:
+    setup = tiny_setup(tiny_config("rotpred+feddecorr", method__feddecorr__on="projections"))
+    with pytest.raises(ConfigError, match=r"method\.feddecorr\.on"):
+        loss_of(setup.method, setup.make_net(), batch_of(views="a"), client(0))
 
 
 def test_a_loop_over_pairs_and_rescaled_columns_agree() -> None:
