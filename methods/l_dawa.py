@@ -10,7 +10,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.method import AddOn, Needs, RunConfig, register
+from fedbench.bench.method import (
+    AddOn,
+    ConfigError,
+    DataSpec,
+    Needs,
+    Net,
+    RunConfig,
+    averaged_parameters,
+    nothing_averaged,
+    register,
+)
+from fedbench.bench.nn import Backbone
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -53,6 +64,13 @@ class LDAWA(AddOn):
             f" (method.l-dawa.warmup_rounds), and the run has {rounds}; the result is that of the"
             " method without it"
         )
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Make the base's net, unless none of it is averaged."""
+        net = self.base.build(backbone, data)
+        if not any(True for _ in averaged_parameters(net, self.base.sharing(), before="")):
+            raise ConfigError(nothing_averaged(self.base.name, self.name))
+        return net
 
     def needs(self) -> Needs:
         """Ask for the factors of `weigh`."""

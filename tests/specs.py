@@ -41,7 +41,7 @@ TRAINED = sorted({*SPECS} - LEFT_TO_EXTENDED)
 REFUSED = {
     f"{name}+{addon}"
     for name in ("central-ae", "pfedae", "single-ae")  # average nothing that clients train
-    for addon in ("fedprox", "scaffold")
+    for addon in ("fedprox", "l-dawa", "scaffold")
 }
 OTHERS = sorted({*registry.specs()} - {*TRAINED} - REFUSED)
 
