@@ -4,8 +4,6 @@ Nothing heavy is imported here, so that `--help` is quick: names of `fedbench` l
 A command returns None or its exit code.
 """
 
-from __future__ import annotations
-
 import inspect
 import shlex
 import sys

@@ -12,8 +12,6 @@ fedbench runs the same classes over its whole registry. Each test trains a tiny 
 of handwritten digits for a few rounds on one thread; all of them together take seconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

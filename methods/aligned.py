@@ -1,7 +1,5 @@
 """Alignment and uniformity as the loss of every client (FedAlignUniform)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Base of methods whose clients hold a whole autoencoder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch.nn.functional as F

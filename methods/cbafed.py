@@ -1,7 +1,5 @@
 """CBAFed: pseudo-labels under thresholds that follow how often each class is trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

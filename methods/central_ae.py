@@ -1,7 +1,5 @@
 """The pooled, supervised reference: an autoencoder on all images, then fine-tuned on all labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

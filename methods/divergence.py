@@ -5,8 +5,6 @@ FedEMA: Zhuang et al. 2022, https://arxiv.org/abs/2204.04385. Constants that the
 follow their released code, https://github.com/EasyFL-AI/EasyFL.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """FeatARC without clustering: SimCLR whose projections stay near those of the received model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """FedAvg on a plain autoencoder, the shared reference of the personalised ones."""
 
-from __future__ import annotations
-
 from fedbench.bench.method import Needs, register
 from fedbench.methods.autoencoder import Autoencoder
 

@@ -1,7 +1,5 @@
 """FedDecorr as an add-on: the dimensions of a local batch's features shall not be correlated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

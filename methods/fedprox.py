@@ -1,7 +1,5 @@
 """FedProx as an add-on: local training is held near the received model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

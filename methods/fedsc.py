@@ -1,7 +1,5 @@
 """FedSC: the spectral contrast against the other clients' correlation matrices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

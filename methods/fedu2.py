@@ -1,7 +1,5 @@
 """FedU2 as an add-on: uniform local representations, and a server step that nobody objects to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

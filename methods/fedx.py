@@ -1,7 +1,5 @@
 """FedX: contrast with the own images, prediction of the received model, relations to others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """L-DAWA as an add-on: a client's layer counts as far as it points where the server's did."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal

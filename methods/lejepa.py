@@ -1,7 +1,5 @@
 """LeJEPA under FedAvg: views agree, and embeddings follow a normal distribution (SIGReg)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal

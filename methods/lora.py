@@ -1,7 +1,5 @@
 """LoRA as an add-on: the encoder's weights are frozen, and learn changes of low rank."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Masked image modelling: reconstruct the hidden patches of an image from the visible ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Orchestra: clients and server cluster together; besides weights only centroids leave a client."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """pFedAE: personal encoders around a decoder and an encoder that live on the server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Rotation prediction on every client, weights averaged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """SCAFFOLD as an add-on: control variates take the drift of a client out of its gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

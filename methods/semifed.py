@@ -1,7 +1,5 @@
 """SemiFed with pseudo-labels from the server's model alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """SimCLR on every client; weights are averaged; with labels, contrast inside each class."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

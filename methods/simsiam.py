@@ -1,7 +1,5 @@
 """SimSiam on every client; weights are averaged, or updated by divergence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

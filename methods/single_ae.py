@@ -1,7 +1,5 @@
 """Autoencoders that clients train alone, the reference for personalised federated ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedbench.bench.method import Needs, Sharing, register

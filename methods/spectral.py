@@ -1,7 +1,5 @@
 """Spectral contrastive learning on every client; with labels, contrast inside each class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

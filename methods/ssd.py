@@ -1,7 +1,5 @@
 """SSD: alignment and uniformity with directions of a client's own, and the encoder as a student."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

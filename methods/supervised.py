@@ -1,7 +1,5 @@
 """FedAvg on labels, the reference for methods without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

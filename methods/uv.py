@@ -1,7 +1,5 @@
 """User verification as an add-on: recognise the client by its features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Self

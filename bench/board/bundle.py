@@ -6,8 +6,6 @@ has SHA-256 and size of every other file. Equal rows and equal names give equal 
 bundle is the SHA-256 of its manifest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

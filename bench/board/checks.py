@@ -3,8 +3,6 @@
 Numbers that agree with each other pass. The real check is `fedbench verify --rerun`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Releases: all rows of a store in one Parquet file, and ranks that differ from an earlier one."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

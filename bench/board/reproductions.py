@@ -5,8 +5,6 @@ and the hash of the results that it was compared with. A record counts if the co
 again, succeeds, and if its author neither submitted the row nor counts already.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

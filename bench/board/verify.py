@@ -1,7 +1,5 @@
 """`submit` and `verify BUNDLE`: rows packed for others, and checks of theirs, some run again."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Conversion between nested mappings and flat ones with dotted names."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

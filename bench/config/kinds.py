@@ -1,7 +1,5 @@
 """Types, ranges and defaults of fields as text, for the reference page and `explain`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

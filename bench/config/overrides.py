@@ -1,7 +1,5 @@
 """Values written as text: single words, as YAML reads them too, and KEY=VALUE."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -3,8 +3,6 @@
 A preset's values can be looked up without the methods, and so without torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """YAML files under the core schema of YAML 1.2: `1e-3` is a number, `off` and `1:30` are text."""
 
-from __future__ import annotations
-
 import io
 from importlib import resources
 from importlib.resources.abc import Traversable

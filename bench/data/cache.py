@@ -7,8 +7,6 @@ itself and, of each array, the SHA-256 and the stamp (size, mtime, ctime) that i
 was last hashed: it is hashed again only where the stamp differs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -6,8 +6,6 @@ identifies it. One whose content is known (`fedbench.bench.data.known`) has its 
 lies; any other is called by its folder, `hub:FOLDER`, and that name says nothing about its content.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shlex

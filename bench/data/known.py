@@ -8,8 +8,6 @@ channel means 0.4914 0.4822 0.4465 and deviations 0.2470 0.2435 0.2616. The othe
 torchvision and TinyImageNet are known by their source and size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 REVISIONS: Mapping[str, str] = {

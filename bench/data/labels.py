@@ -1,7 +1,5 @@
 """Visible labels of a run, and class-balanced subsets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Covariate shift: training images rotated once, by the angles of their partition."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

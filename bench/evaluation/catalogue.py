@@ -1,7 +1,5 @@
 """Every metric that something installed here computes."""
 
-from __future__ import annotations
-
 from fedbench.bench.evaluation.metrics import Metric, get
 from fedbench.bench.system.errors import ConfigError
 

@@ -1,7 +1,5 @@
 """Detection of runs that went wrong: collapsed encoders, and weights that never moved."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Features of many images from one encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ Each is declared where it is computed: by a probe, an objective, or a plugin. Th
 column in rows stand here, so that lists need no torch; `catalogue.find` knows all.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -23,8 +23,6 @@ coincide, and negative where they differ more than two images of a client do, x 
 lowers rho by 1/n for a client of n images, so SEP is too low for clients of a few images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean

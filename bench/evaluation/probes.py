@@ -1,7 +1,5 @@
 """Probes of frozen features: nearest neighbours, a logistic regression, a perceptron, angles."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

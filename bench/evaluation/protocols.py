@@ -1,7 +1,5 @@
 """Probes by the words of `evaluation.protocols`: from fedbench and from other packages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Probes that SGD trains on augmented images: Orchestra's linear probe, and fine-tuning."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 from functools import partial

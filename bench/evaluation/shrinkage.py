@@ -1,7 +1,5 @@
 """Dimensional collapse in part: an encoder that has shrunk, so that its objective says little."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _SHARES = {"projection_std_ratio": 0.5, "effective_rank": 0.25}

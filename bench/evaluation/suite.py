@@ -5,8 +5,6 @@ Before training, the statistics of batch norms are filled first. Those that a ne
 every score. Gains are measured from the same weights with filled statistics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Other data sets on whose images a run's encoder is probed."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

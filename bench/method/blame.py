@@ -1,7 +1,5 @@
 """Errors that arise in code of other packages, with the place."""
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """The container of every tensor of a run: named parts that meter what crosses to the server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

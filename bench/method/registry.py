@@ -4,8 +4,6 @@ An entry point names a module; importing it runs its `@register` lines. The meth
 fedbench are registered in the same way as methods of other packages.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Sharing rules: who holds a tensor and when it travels; declarations of everything else sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

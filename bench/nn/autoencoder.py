@@ -4,8 +4,6 @@ Source: Arora 2023, pFedAE, which names a ResNet-18 encoder and a convolutional 
 their sizes; the sizes here are ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

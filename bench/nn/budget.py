@@ -4,8 +4,6 @@ The library is an extra (`fedbench-ssl[privacy]`), since it pins an old `attrs`;
 imported only when a run asks for privacy.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

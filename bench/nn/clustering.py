@@ -5,8 +5,6 @@ https://arxiv.org/abs/2205.11506, algorithms 1 and 2, with the constants of its 
 step is there called a surrogate of Genevay et al. 2019.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

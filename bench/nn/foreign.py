@@ -4,8 +4,6 @@ Images reach a net in the size that they have: where a library takes an image si
 for it, and a net that cannot take it is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ A module is marked whose own tensors, not those of its children, are frozen. A d
 mark, and so targets and second encoders are frozen where the first one is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Heads on top of an encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import nn

@@ -5,8 +5,6 @@ between two views, prediction of one view from another, telling clients apart, l
 labels, and the consistency and pseudo-labels of semi-supervised learning.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

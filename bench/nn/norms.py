@@ -1,7 +1,5 @@
 """Batch norms that keep several views apart which go through a net in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

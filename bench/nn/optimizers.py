@@ -4,8 +4,6 @@ Making any `torch.optim.Optimizer` imports `torch._dynamo`: two to three seconds
 These two call the functions under torch's; bits of steps and forms of states are the same.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial

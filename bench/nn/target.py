@@ -1,7 +1,5 @@
 """Target networks: frozen copies of parts, averaged over steps or filled again in every round."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

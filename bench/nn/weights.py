@@ -3,8 +3,6 @@
 It is what `fedbench export` writes, or a state dict of timm or torchvision.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

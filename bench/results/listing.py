@@ -1,7 +1,5 @@
 """Rows of a store, chosen by what is remembered of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

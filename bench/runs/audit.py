@@ -6,8 +6,6 @@ that image alone, whatever the tensor's name and sharing rule. (That every extra
 is checked at each message, by `sharing.check_sent`.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace

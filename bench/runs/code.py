@@ -3,8 +3,6 @@
 What ships with fedbench is known by the version of the benchmark instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 

@@ -10,8 +10,6 @@ could make the check laxer. An encoder before training has the same weights ever
 accuracies may differ by 1 % of the test images.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -7,8 +7,6 @@ learned. Left out are the decoding of a data set that is not in the cache yet, a
 machine.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Execution of one run, from its configuration to its row; writes no store."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform

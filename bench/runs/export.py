@@ -1,7 +1,5 @@
 """Finished runs with their weights, and their encoders as safetensors files with a JSON card."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Container, Mapping

@@ -1,7 +1,5 @@
 """Dotted names of a configuration under a method spec, their fields, and their values."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

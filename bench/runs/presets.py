@@ -1,7 +1,5 @@
 """Presets, checked against the registry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache

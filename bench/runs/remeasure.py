@@ -4,8 +4,6 @@ Runs that differ in their evaluation only have the same weights, to the last bit
 platform is the same. The final checkpoint of one then serves the others.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Merge presets, files, environment and command line into one configuration with its sources."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run one configuration: read its stored result back, or execute it and store it."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Check of every file of a store: whole, unaltered, and rows that agree with their identity."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Keyword arguments in groups: dataclasses that functions share, given field by field."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass

@@ -5,8 +5,6 @@ values: an entry of JSON, a comment of YAML, the metadata of Parquet and safeten
 made, and tested, with zeros in its place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

@@ -1,7 +1,5 @@
 """Cores, devices, memory and packages of the machine, and a check for finite numbers."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

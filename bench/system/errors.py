@@ -1,7 +1,5 @@
 """Errors that fedbench raises on purpose, with the exit code of the command line for each."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Atomic writes, temporary files that a crash left behind, locks between processes."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -6,8 +6,6 @@ differ by more than the precision allows, it goes on in the plain way, with a li
 `env_json` that say so.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar

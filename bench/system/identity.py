@@ -1,7 +1,5 @@
 """Identifiers derived from content: equal values have equal identifiers on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

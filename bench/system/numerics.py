@@ -5,8 +5,6 @@ over the rounds of a run. Since libraries also choose their code by processor, a
 fingerprint beside names: a hash of the bits that a few fixed operations give.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

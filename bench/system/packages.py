@@ -1,7 +1,5 @@
 """Installed packages, and how to install what is missing."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError, version
 
 DISTRIBUTION = "fedbench-ssl"

@@ -1,7 +1,5 @@
 """Entry points of other packages: who they are, and how a broken one is reported."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points

@@ -4,8 +4,6 @@
 some of these settings only then. On a CPU nothing here changes anything.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

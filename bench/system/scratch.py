@@ -1,7 +1,5 @@
 """Temporary folders, which the next start deletes if their process has died."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

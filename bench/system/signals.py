@@ -1,7 +1,5 @@
 """Signals that end a command, and its exit code after each."""
 
-from __future__ import annotations
-
 import signal
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,7 +1,5 @@
 """Source of modules of other packages, known by a hash, as this process has read it."""
 
-from __future__ import annotations
-
 import ast
 import dis
 import hashlib

@@ -4,8 +4,6 @@ The format needs no pickle, any tool can read it, and all workers can map one co
 a million clients. A file carries one checksum over all of its bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

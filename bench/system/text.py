@@ -1,7 +1,5 @@
 """Text from outside, made fit for UTF-8 files and for terminals."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Exit codes of the command line, and the lines on stderr that explain them."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Options and arguments of commands: an `Option` says what each is, a dataclass groups some."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace

@@ -1,7 +1,5 @@
 """Packages to start from: a method, objective or encoder that works, with its contract test."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from importlib.metadata import version

@@ -4,8 +4,6 @@ A terminal gets tables drawn by rich. A pipe gets plain text: no colours, no box
 wrapping, one line for each row.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Values of records as text for people: one format for each kind of number."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

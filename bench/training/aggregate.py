@@ -1,7 +1,5 @@
 """Streaming aggregation: uploads are added as they arrive and not kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checkpoints of a run: one checked tensor file per round, of which the last two are kept."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Local training of one client, the same in every process."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """How far the clients of a round move the weights, and in how many directions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Record of every round, appended to a file during the run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

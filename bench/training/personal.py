@@ -4,8 +4,6 @@ A file holds the client's personal tensors, and the optimizer's state for method
 checkpoints of a run find the files that they name. Only the client that trains is in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Server optimizers, which turn the cohort's averaged change into the next global weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

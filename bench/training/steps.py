@@ -1,7 +1,5 @@
 """Local steps of every client, from the labels of the training images alone."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 

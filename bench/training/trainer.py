@@ -1,7 +1,5 @@
 """Round loop of a run; it knows hooks and sharing rules, never a method's name."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -6,8 +6,6 @@ its parent: the server's vector, followed by one slot per upload in flight. Only
 pass through the pipe.
 """
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Best values of studies: written as YAML, and looked up for sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

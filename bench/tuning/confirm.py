@@ -1,7 +1,5 @@
 """A check of a search by labels: its best trial, the preset and its worst trial on fresh seeds."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

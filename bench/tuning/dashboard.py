@@ -1,7 +1,5 @@
 """Studies of a store as a journal of Optuna, which optuna-dashboard and Optuna itself read."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

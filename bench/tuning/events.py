@@ -1,7 +1,5 @@
 """Events of a study or a sweep, as plain records for whatever shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One key of the configuration: meaning, range, default, and its value under every preset."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any

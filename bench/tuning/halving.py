@@ -5,8 +5,6 @@ Which trials go on follows from the records of a rung, so that a restarted study
 decides again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Trials of a bracket are trained for a few rounds each, the best share for more, 
 configured rounds. A decision follows from the finished records of one rung and from nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ not learn prefers the trial that moved least. The outcome of a search is therefo
 encoders before training of other seeds: did any trial leave their noise?
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence

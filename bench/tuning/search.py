@@ -1,7 +1,5 @@
 """How a study searches: the options of `tune` that are its own, each declared here alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Tuning without labels: Optuna suggests, Ray Tune executes, the store remembers."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence

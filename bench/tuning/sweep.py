@@ -1,7 +1,5 @@
 """Sweeps: all cells of a grid that the store does not have, executed by Ray Tune."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter, deque

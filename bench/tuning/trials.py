@@ -6,8 +6,6 @@ asking for all trials again and comparing with the stored ones. Every trial has 
 its number, unless the sampler has a state.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Label skew: partitioners by which clients differ in their classes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedbench.bench.config.partitioners.dirichlet import (

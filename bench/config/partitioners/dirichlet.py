@@ -4,8 +4,6 @@ Concentrations of 0.001 per class are common here. A Dirichlet drawn through pla
 at that scale, so values stay in logarithms until images are counted.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

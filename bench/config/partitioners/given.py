@@ -1,7 +1,5 @@
 """`iid`, `natural` and `file`: clients that differ in nothing, or that the images come with."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedbench.bench.config.partitioners.registry import PARTITIONERS, Examples, Owners, Partitioner

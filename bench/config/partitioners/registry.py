@@ -1,7 +1,5 @@
 """Registry of partitioners: the rules by name, and the fields of `data` that each reads."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

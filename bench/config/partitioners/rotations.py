@@ -1,7 +1,5 @@
 """`rotation` and `joint`: clients see their images rotated by angles from a few bins."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedbench.bench.config.partitioners.by_label import hsu

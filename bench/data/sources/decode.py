@@ -1,7 +1,5 @@
 """Decoding of compressed images into the cache, the same for all sources."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

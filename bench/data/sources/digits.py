@@ -1,7 +1,5 @@
 """`digits`: scikit-learn's handwritten digits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

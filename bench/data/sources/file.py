@@ -1,7 +1,5 @@
 """`file:PATH`: one Parquet, CSV, IDX or NumPy file of any name, compressed by gzip or not."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Parquet, Arrow and tar files in the forms of the Hugging Face Hub, read by its `datasets`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

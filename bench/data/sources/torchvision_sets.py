@@ -1,7 +1,5 @@
 """Data sets that torchvision downloads: CIFAR-10, SVHN, MNIST and the like."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -5,8 +5,6 @@ image; it may live on the CPU while the images do not. Every operation returns a
 agrees with `torchvision.transforms.v2.functional` applied image by image.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

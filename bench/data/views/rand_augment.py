@@ -1,7 +1,5 @@
 """RandAugment and cutout on whole batches, with the random choices of each image as arguments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

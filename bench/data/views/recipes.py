@@ -6,8 +6,6 @@ there). Deviation: pixels stay float from one operation to the next; the former'
 them to 8 bits each time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal

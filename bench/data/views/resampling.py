@@ -1,7 +1,5 @@
 """Resizing as matrix products: weights of the input pixels for each output pixel."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Literal
 

@@ -4,8 +4,6 @@ A view is a recipe (`bench.data.views.recipes`). Parameters are drawn on the CPU
 batch, then applied on the device of the images, so runs on a CPU and on a GPU share their draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Sums of all objectives over clients, one client at a time, with Gaussian noise or without."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 

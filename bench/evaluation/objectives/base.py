@@ -5,8 +5,6 @@ aggregation. `Statistic.of` is that sum; `Objective.combine` sees sums over all 
 its value is that of the pooled images.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

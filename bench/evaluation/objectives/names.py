@@ -5,8 +5,6 @@ and the sums with SEP, were found after the runs of docs/studies/selection.md; o
 methods of docs/studies/confirmation.md the default ordered configurations better than each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """Objectives by name: those of fedbench, and those of other packages' entry points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint

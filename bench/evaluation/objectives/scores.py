@@ -5,8 +5,6 @@ added before the logarithm; the docstrings say which is meant here. Nothing is a
 1e-6 of the total, the rounding of single precision, are left out.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

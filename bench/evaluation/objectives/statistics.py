@@ -1,7 +1,5 @@
 """Sums over images that several objectives share."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import ClassVar

@@ -9,8 +9,6 @@ Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual informat
 2025 (SSD), Han et al. 2022 (FedX) and the tables of FedMAR.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Means with intervals, tests and correlations; None where the sample is too small for them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import linear_regression, median

@@ -1,7 +1,5 @@
 """Tuning studies as results: trials, cost, and correlation of the objective with metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The report on a store: one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass

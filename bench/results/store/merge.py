@@ -1,7 +1,5 @@
 """Merging of stores."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reading one-record Parquet files, each once while it does not change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

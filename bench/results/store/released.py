@@ -4,8 +4,6 @@ A release is compared with the `SHA256SUMS` that lies beside it, and unpacked on
 below the SHA-256 of its bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -4,8 +4,6 @@ Rows of one run are replicas if their results differ and so do the numeric platf
 them. A store keeps them side by side.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

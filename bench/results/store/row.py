@@ -1,7 +1,5 @@
 """Records of the store: rows (runs), trials of tuning studies, and published numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 A row of an older version may lack fields.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of this machine, or of a cluster, before anything is run."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

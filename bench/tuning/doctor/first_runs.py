@@ -1,7 +1,5 @@
 """Tiny runs on a GPU beside the same ones on the CPU: what of fedbench holds on it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass

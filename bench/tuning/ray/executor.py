@@ -1,7 +1,5 @@
 """Execution of jobs by Ray Tune, on this machine or in a cluster."""
 
-from __future__ import annotations
-
 import os
 
 from fedbench.bench.results.store.store import Store

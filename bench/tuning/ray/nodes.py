@@ -1,7 +1,5 @@
 """Nodes of a running Ray: their resources, their software, and which of them get trials."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

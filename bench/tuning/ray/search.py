@@ -4,8 +4,6 @@ Tune executes functions with suggested configurations; here a suggestion is a jo
 back are reports of its rounds and its end. Limits, retries, busy jobs and events are ours.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter, deque

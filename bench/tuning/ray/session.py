@@ -1,7 +1,5 @@
 """Start or join Ray for the length of one command, watch it, and always shut it down."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

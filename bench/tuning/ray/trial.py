@@ -5,8 +5,6 @@ in `--checkpoint-dir`, if the node sees it; else in a folder of the node, where 
 the same node finds them, and the rounds travel with the last report.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets
