@@ -1,7 +1,5 @@
 """Measure fedbench beside a bare PyTorch loop and other simulators; docs/speed.md has results."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping

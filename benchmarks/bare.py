@@ -4,8 +4,6 @@
 Weights and optimizer stay where they are; with several processes each takes the next client.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """W6: Orchestra's clustering on the server."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

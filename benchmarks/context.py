@@ -1,7 +1,5 @@
 """Context of all works: sizes, folders, images; and contenders that several works have."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Images for the works: real ones, or random pixels where none are given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features, k-NN and linear probe beside one pass of the encoder; the objective beside tuning."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -7,8 +7,6 @@ in the file, which is written again after every part. `--device cpu --smoke` run
 sizes, as a test does; a part that only a GPU has says so.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

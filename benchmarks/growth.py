@@ -1,7 +1,5 @@
 """W4: clients per round, population, rounds."""
 
-from __future__ import annotations
-
 from benchmarks.context import Context
 from benchmarks.data import dataset_folder
 from benchmarks.measure import Result, interleave, log

@@ -1,7 +1,5 @@
 """Interleaved repeats, medians and ratios; description of the machine."""
 
-from __future__ import annotations
-
 import json
 import platform
 import statistics

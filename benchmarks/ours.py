@@ -3,8 +3,6 @@
 `python -m benchmarks.ours --dataset CACHE --folder DIR …`, started by `benchmarks.turn`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from contextlib import ExitStack, nullcontext

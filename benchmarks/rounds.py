@@ -1,7 +1,5 @@
 """W3: a federated round of 50 out of 100 clients with 100 images each."""
 
-from __future__ import annotations
-
 from benchmarks.context import Context
 from benchmarks.measure import Result, interleave
 from benchmarks.ours import BF16

@@ -1,7 +1,5 @@
 """W1 and W2: views, and the training step of ResNet-18 and of the small encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables in Markdown from a folder of results: `python -m benchmarks.table DIR`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

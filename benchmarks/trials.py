@@ -1,7 +1,5 @@
 """W5: overhead of a trial of a study, and time of a command before its first round."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Usage: `python docs/badges.py`; tests/test_readme.py holds the files to the facts.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

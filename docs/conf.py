@@ -5,8 +5,6 @@ build begins. Tutorials are notebooks kept as text, executed by the build. Neith
 finished site needs a network: the theme brings its fonts and the search runs in the browser.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

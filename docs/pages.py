@@ -4,8 +4,6 @@ Methods come from the registry with their docstrings, tables and the report from
 leaderboards/results. The configuration reference is docs/reference.py's.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -3,8 +3,6 @@
 Usage: `python docs/reference.py`; a test compares the page with the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

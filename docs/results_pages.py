@@ -4,8 +4,6 @@ Everything comes from the rows of a store. Each number of the board leads to the
 mean of, and each run has the command that makes it.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping, Sequence

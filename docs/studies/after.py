@@ -3,8 +3,6 @@
 Usage: `python docs/studies/after.py`; after.md says what is asked and how it is decided.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cells import STORE, minus, paired_p, ran, spread  # the module beside this one

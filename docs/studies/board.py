@@ -4,8 +4,6 @@ Usage: `python docs/studies/board.py [--rates] [--dataset NAME] [--store DIR]`; 
 is asked and how it is decided. With --rates: the chosen rates and the commands that follow.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Find the rows of the planned cells of a study by their ids; compare them, where it is fair."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Usage: `python docs/studies/claims.py [--store DIR] > docs/claims.md`. Every fig
 the rows, those of the study of selection for the two claims that it can answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Compare methods with a reference by unpaired seeds: variance pooled over methods, or Welch's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 

@@ -4,8 +4,6 @@ Usage: `python docs/studies/confirmation.py [--store DIR] [--grid]`; confirmatio
 asked and how it is decided. With --grid: the grid of its runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

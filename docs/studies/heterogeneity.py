@@ -4,8 +4,6 @@ Usage: `python docs/studies/heterogeneity.py [--rates] [--store DIR]`; heterogen
 asked and how it is decided. With --rates: the chosen learning rates and the commands that follow.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -4,8 +4,6 @@ Usage: `python docs/studies/long_training.py [--store DIR]`; long-training.md sa
 and how it is decided.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

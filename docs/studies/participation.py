@@ -3,8 +3,6 @@
 Usage: `python docs/studies/participation.py [--store DIR]`; participation.md says what is asked.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

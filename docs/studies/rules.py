@@ -1,7 +1,5 @@
 """Label-free rules that choose among the runs of one method; board.md and confirmation.md."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

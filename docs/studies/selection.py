@@ -5,8 +5,6 @@ is asked and how each number is defined. With --grid: the grid of its runs, or t
 scorings of their encoders.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -4,8 +4,6 @@ Usage: `python docs/studies/start.py [--rates] [--store DIR]`; start.md says wha
 it is decided. With --rates: the chosen rates.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

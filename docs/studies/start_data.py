@@ -3,8 +3,6 @@
 Usage: `python docs/studies/start_data.py FOLDER [--cifar10 NAME]`; start.md says what they are for.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
