@@ -30,10 +30,6 @@ PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
 _FIELDS = frozenset(EvaluationConfig.model_fields)
-_ALL = _FIELDS - {
-    *("protocols", "probe_fractions", "objectives", "every", "rounds", "untrained", "transfer")
-}
-"""Fields of the evaluation but for those that say only which metrics are measured, and when."""
 _LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
 """Fields that older rows lack; null means what those did."""
 _SECTIONS = ("data.", "model.")
@@ -82,12 +78,12 @@ def evaluation_of(row: Row) -> dict[str, Any]:
     return settings
 
 
-def measured_by(evaluation: Mapping[str, Any], metric: str | None = None) -> dict[str, Any]:
-    """Return the settings of an evaluation that change what a metric measures; None = any.
+def measured_by(evaluation: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return the settings of an evaluation that change what a metric measures.
 
     Fields of older versions that are not known any more count for every metric.
     """
-    read = _ALL if metric is None else needed(metric).reads
+    read = needed(metric).reads
     fields = {name: name.removeprefix("evaluation.") for name in evaluation}
     return {
         name: value
