@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -135,15 +135,9 @@ class Ledger:
 
     def merge(self, other: Ledger, only: str | None = None, times: int = 1) -> None:
         """Add another ledger, or the direction `only` of it, `times` times."""
-        for direction, group, flow in other:
-            if only in (None, direction):
+        for direction in self.flows if only is None else (only,):
+            for group, flow in other.flows[direction].items():
                 self.flows[direction].setdefault(group, Flow()).add(flow, times)
-
-    def __iter__(self) -> Iterator[tuple[str, str, Flow]]:
-        """Yield direction, group and flow."""
-        for direction, groups in self.flows.items():
-            for group, flow in groups.items():
-                yield direction, group, flow
 
     @property
     def up(self) -> dict[str, int]:
