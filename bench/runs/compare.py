@@ -60,11 +60,6 @@ class Spread:
         """Return True if the values differ by no more than the limit."""
         return rounded(abs(self.now - self.stored)) <= rounded(self.limit)
 
-    @property
-    def too_wide(self) -> bool:
-        """Return True for an accuracy whose limit allows more than 5 points."""
-        return is_accuracy(self.metric) and self.limit > WIDEST
-
     def as_dict(self) -> dict[str, Any]:
         """Part of the output of `fedbench reproduce --json`."""
         return asdict(self) | {"within": self.within}
@@ -256,8 +251,9 @@ def _verdict(
         return "different", "no metric can be compared with a spread"
     if beyond := [part.metric for part in spread if not part.within]:
         return "different", f"{', '.join(beyond)} differ by more than seeds do"
-    if wide := [f"{part.limit * 100:.1f} of {part.metric}" for part in spread if part.too_wide]:
-        return "cannot tell", f"more than 5 points are within the spread: {', '.join(wide)}"
+    wide = [part for part in spread if is_accuracy(part.metric) and part.limit > WIDEST]
+    if texts := [f"{part.limit * 100:.1f} of {part.metric}" for part in wide]:
+        return "cannot tell", f"more than 5 points are within the spread: {', '.join(texts)}"
     return "within seed spread", ""
 
 
