@@ -105,16 +105,12 @@ class LaneExecutor:
 
         for index in range(len(tasks)):
             while index not in done:
-                for lane in self._turns():
+                for lane in self._lanes:
                     with single_thread():
                         advance(lane)
             trained, place = done.pop(index)
             yield trained, self._uploads[place]
             free.append(place)
-
-    def _turns(self) -> Sequence[_ClientSlot]:
-        """Return the client slots in the order in which they make their next steps."""
-        return self._lanes
 
     def close(self) -> None:
         """Nothing to end."""

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,20 @@ def setup_of(spec: str, **values: Any) -> Setup:
     return tiny_setup(tiny_config(spec, **{**given, **values}), shares=SHARES)
 
 
-class Shuffled(LaneExecutor):
+class Shuffled(list[Any]):
     """Lanes that take turns at random."""
 
     rng = random.Random(0)
 
-    def _turns(self) -> Sequence[Any]:
-        return self.rng.choices(self._lanes, k=len(self._lanes))
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rng.choices(self, k=len(self)))
 
 
 def train_in_lanes(setup: Setup, folder: Path, num_lanes: int) -> tuple[Trainer, LaneExecutor]:
     with single_thread():
         trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-        executor = Shuffled(setup, CPU, folder / "clients", num_lanes)
+        executor = LaneExecutor(setup, CPU, folder / "clients", num_lanes)
+        executor._lanes = Shuffled(executor._lanes)
         for _ in trainer.rounds(executor):
             pass
     return trainer, executor
