@@ -52,13 +52,12 @@ from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.lanes import in_process
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
-from fedbench.bench.training.trainer import Executor, Trainer
-from fedbench.bench.training.workers import InProcess
+from fedbench.bench.training.trainer import Trainer
 
 _CPU = torch.device("cpu")
 _TINY: Mapping[str, Any] = {
@@ -478,12 +477,7 @@ def train(
     """
     with single_thread():
         trainer = Trainer(setup, folder, "0" * 20, _CPU, CollapseMonitor(setup, _CPU))
-        personal = folder / "clients"
-        executor: Executor
-        if lanes is None:
-            executor = InProcess(ClientRunner(setup, _CPU, personal))
-        else:
-            executor = LaneExecutor(setup, _CPU, personal, lanes)
+        executor = in_process(setup, _CPU, folder / "clients", lanes)
         for _ in trainer.rounds(executor, until=rounds):
             if passed is not None:
                 passed.append(all_tensors(trainer))

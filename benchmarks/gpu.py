@@ -35,8 +35,8 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
-from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.client import Task
+from fedbench.bench.training.lanes import LaneExecutor, in_process
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
@@ -87,6 +87,10 @@ class Bench:
         dataset = reopen(dataset_folder(None, self.folder, images, 500))
         partition = partition_of(dataset, config)
         return Setup.of(config, dataset, partition)
+
+    def executor(self, setup: Setup, lanes: int | None = None) -> InProcess | LaneExecutor:
+        """Return an executor on the device: lanes, or one client after another."""
+        return in_process(setup, self.device, self.folder / "clients", lanes)
 
     def until_end(self, items: Iterable[T], results: dict[str, Any]) -> Iterator[T]:
         """Return items while there is time; then note in the results that they are cut."""
@@ -140,18 +144,12 @@ def methods(bench: Bench) -> dict[str, Any]:
     return results
 
 
-def _executor(setup: Setup, device: torch.device, folder: Path, lanes: int | None) -> Executor:
-    if lanes is None:
-        return InProcess(ClientRunner(setup, device, folder))
-    return LaneExecutor(setup, device, folder, lanes)
-
-
 def steps(bench: Bench) -> dict[str, Any]:
     """Images per second of eager local training, and kernels per step."""
     results: dict[str, Any] = {}
     for spec, regime in bench.until_end(itertools.product(METHODS, bench.regimes), results):
         setup = bench.setup(spec, regime)
-        executor = _executor(setup, bench.device, bench.folder / "clients", None)
+        executor = bench.executor(setup)
         figures = {"images_per_second": _images_per_second(bench, setup, executor, 1)}
         if bench.on_gpu:
             figures["kernels_per_step"] = _kernels(bench, setup, executor)
@@ -214,7 +212,7 @@ def views(bench: Bench) -> dict[str, Any]:
     for batch, at_once in bench.until_end(itertools.product(sizes, (True, False)), results):
         setup = bench.setup("simclr", batch=batch)
         with mock.patch.object(net, "_in_one_pass", return_value=at_once):
-            executor = _executor(setup, bench.device, bench.folder / "clients", None)
+            executor = bench.executor(setup)
             speed = _images_per_second(bench, setup, executor, 1)
         name = f"batch of {batch}, {'one pass' if at_once else 'two passes'}"
         results[name] = {"images_per_second": speed}
@@ -227,7 +225,7 @@ def rounds(bench: Bench) -> dict[str, Any]:
     tasks, server = _round(setup, min(50, setup.config.data.num_clients))
     server = server.to(bench.device)
     for count in (None, 2 if bench.smoke else 16):
-        executor = _executor(setup, bench.device, bench.folder / "clients", count)
+        executor = bench.executor(setup, count)
         seconds = []
         for _ in range(2):
             bench.wait()

@@ -31,6 +31,7 @@ from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.workers import InProcess
 
 _WARM_UP = 3
 """Steps that are run before one is recorded: libraries choose their kernels in the first."""
@@ -121,6 +122,15 @@ class LaneExecutor:
         if self.reason:
             return f"1, nothing recorded: {self.reason}"
         return f"{len(self._lanes)}, {self.replayed} of {self.steps} steps replayed"
+
+
+def in_process(
+    setup: Setup, device: torch.device, personal_dir: Path, lanes: int | None
+) -> InProcess | LaneExecutor:
+    """Return an executor that trains `lanes` clients at a time here; None = one, unrecorded."""
+    if lanes is None:
+        return InProcess(ClientRunner(setup, device, personal_dir))
+    return LaneExecutor(setup, device, personal_dir, lanes)
 
 
 @dataclass

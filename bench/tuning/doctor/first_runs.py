@@ -16,12 +16,10 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system import first_use
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.client import ClientRunner
-from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.lanes import LaneExecutor, in_process
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import InProcess
 
 RUNS = (
     *((spec, "fp32") for spec in ("simclr", "simsiam", "byol", "orchestra")),
@@ -94,11 +92,7 @@ def _train(
     with tempfile.TemporaryDirectory() as name, single_thread():
         folder = Path(name)
         trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
-        executor: InProcess | LaneExecutor
-        if lanes is None:
-            executor = InProcess(ClientRunner(setup, device, folder / "clients"))
-        else:
-            executor = LaneExecutor(setup, device, folder / "clients", lanes)
+        executor = in_process(setup, device, folder / "clients", lanes)
         rounds = list(trainer.rounds(executor))
         losses = [record.loss for record in rounds if record.loss is not None]
         summary = executor.summary if isinstance(executor, LaneExecutor) else ""
