@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -105,6 +106,24 @@ class Bench:
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
+    def timed(self, work: Callable[[], T], repeats: int) -> tuple[float, T]:
+        """Return the least time that some work takes, in seconds, and its last result."""
+        seconds = []
+        for _ in range(repeats):
+            self.wait()
+            began = time.perf_counter()
+            result = work()
+            self.wait()
+            seconds.append(time.perf_counter() - began)
+        return min(seconds), result
+
+    def clients(self, setup: Setup, count: int) -> tuple[list[Task], Tensor]:
+        """Return tasks of so many clients, or of all, and a server's vector on the device."""
+        net = setup.make_net()
+        server = setup.layout(net).bind(net, self.device).server.data
+        plan, config = RoundPlan(setup.config.client.local_epochs), setup.config.data
+        return [Task(k, 1, plan) for k in range(min(count, config.num_clients))], server
+
 
 _HEADS = ("hidden_dim", "projection_dim")
 
@@ -168,7 +187,7 @@ def lanes(bench: Bench) -> dict[str, Any]:
         for count in bench.until_end(counts, results):
             executor = LaneExecutor(setup, bench.device, bench.folder / "clients", count)
             speed = _images_per_second(bench, setup, executor, max(2, count))
-            uploads = [upload.clone() for _, upload in executor.train(*_round(setup, 2))]
+            uploads = [upload.clone() for _, upload in executor.train(*bench.clients(setup, 2))]
             first = first or uploads
             results[f"{spec} {regime} {count}"] = {
                 "images_per_second": speed,
@@ -182,27 +201,16 @@ def lanes(bench: Bench) -> dict[str, Any]:
     return results
 
 
-def _round(setup: Setup, clients: int) -> tuple[list[Task], Tensor]:
-    """Return tasks of some clients, and a server's vector."""
-    net = setup.make_net()
-    server = setup.layout(net).bind(net).server.data
-    return [Task(k, 1, RoundPlan(setup.config.client.local_epochs)) for k in range(clients)], server
+def _train(executor: Executor, tasks: list[Task], server: Tensor) -> int:
+    """Train clients and return the number of their steps."""
+    return sum(trained.num_steps for trained, _ in executor.train(tasks, server))
 
 
 def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
-    """Train so many clients at least twice and return the best speed."""
-    clients = min(clients, setup.config.data.num_clients)
-    tasks, server = _round(setup, clients)
-    server, best = server.to(bench.device), 0.0
-    for _ in range(1 if bench.smoke else 3):
-        bench.wait()
-        began = time.perf_counter()
-        images = 0
-        for trained, _ in executor.train(tasks, server):
-            images += trained.num_steps * setup.config.client.batch_size
-        bench.wait()
-        best = max(best, images / (time.perf_counter() - began))
-    return best
+    """Train so many clients several times and return the best speed."""
+    work = partial(_train, executor, *bench.clients(setup, clients))
+    seconds, steps = bench.timed(work, 1 if bench.smoke else 3)
+    return steps * setup.config.client.batch_size / seconds
 
 
 def views(bench: Bench) -> dict[str, Any]:
@@ -222,20 +230,12 @@ def views(bench: Bench) -> dict[str, Any]:
 def rounds(bench: Bench) -> dict[str, Any]:
     """The clients of a round of W3, one after another and in lanes."""
     setup, results = bench.setup("simclr", small=True), dict[str, Any]()
-    tasks, server = _round(setup, min(50, setup.config.data.num_clients))
-    server = server.to(bench.device)
+    tasks, server = bench.clients(setup, 50)
     for count in (None, 2 if bench.smoke else 16):
         executor = bench.executor(setup, count)
-        seconds = []
-        for _ in range(2):
-            bench.wait()
-            began = time.perf_counter()
-            for _ in executor.train(tasks, server):
-                pass
-            bench.wait()
-            seconds.append(time.perf_counter() - began)
+        seconds, _ = bench.timed(partial(_train, executor, tasks, server), 2)
         name = "one after another" if count is None else f"{count} lanes"
-        results[name] = {"clients": len(tasks), "seconds": min(seconds)}
+        results[name] = {"clients": len(tasks), "seconds": seconds}
     return results
 
 
@@ -245,17 +245,10 @@ def busy(bench: Bench) -> dict[str, Any]:
         return {"skipped": "only a GPU has kernels to see"}
     setup = bench.setup("simclr", "bf16")
     executor = LaneExecutor(setup, bench.device, bench.folder / "clients", 16)
-    tasks, server = _round(setup, 16)
-    server = server.to(bench.device)
-    for _ in executor.train(tasks, server):  # records the steps
-        pass
-    bench.wait()
+    work = partial(_train, executor, *bench.clients(setup, 16))
+    work()  # records the steps
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        began = time.perf_counter()
-        for _ in executor.train(tasks, server):
-            pass
-        bench.wait()
-        seconds = time.perf_counter() - began
+        seconds, _ = bench.timed(work, 1)
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in profile.events() or ()
@@ -279,13 +272,11 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
     """Count the kernels of a client, per step."""
-    tasks, server = _round(setup, 1)
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        ((trained, _),) = list(executor.train(tasks, server.to(bench.device)))
-        bench.wait()
+    work = partial(_train, executor, *bench.clients(setup, 1))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        _, steps = bench.timed(work, 1)
     count: int = sum(event.count for event in profile.key_averages())
-    return count / max(1, trained.num_steps)
+    return count / max(1, steps)
 
 
 def bare(bench: Bench) -> dict[str, Any]:
@@ -318,12 +309,13 @@ def _graph_speed(bench: Bench, bf16: bool) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    bench.wait()
-    began, repeats = time.perf_counter(), 300
-    for _ in range(repeats):
-        graph.replay()
-    bench.wait()
-    return repeats * BATCH / (time.perf_counter() - began)
+    repeats = 300
+
+    def replays() -> None:
+        for _ in range(repeats):
+            graph.replay()
+
+    return repeats * BATCH / bench.timed(replays, 1)[0]
 
 
 def evaluation(bench: Bench) -> dict[str, Any]:
@@ -332,12 +324,9 @@ def evaluation(bench: Bench) -> dict[str, Any]:
     for device in dict.fromkeys((bench.device, torch.device("cpu"))):
         net = setup.make_net()
         binding = setup.layout(net).bind(net, device)
-        seconds = []
-        for _ in range(2):
-            began = time.perf_counter()
-            metrics = evaluate(setup, binding, lambda _: None, ("knn", "linear"), device)
-            seconds.append(time.perf_counter() - began)
-        results[str(device)] = {"seconds": min(seconds), "linear_acc": metrics["linear_acc"]}
+        work = partial(evaluate, setup, binding, lambda _: None, ("knn", "linear"), device)
+        seconds, metrics = bench.timed(work, 2)
+        results[str(device)] = {"seconds": seconds, "linear_acc": metrics["linear_acc"]}
     return results
 
 
