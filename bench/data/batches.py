@@ -1,9 +1,8 @@
 """Images and labels of one client, and the batches of local training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,6 +25,23 @@ class Batch:
     second_batch: tuple[Tensor, ...] = ()  # views of other images of the client, if asked for
 
 
+class SecondBatches:
+    """Random batches of a client's images (N, C, H, W): reshuffled when all have been drawn."""
+
+    def __init__(self, images: Tensor, views: Sequence[str], rng: torch.Generator) -> None:
+        self._images, self._views, self._rng = images, views, rng
+        self._left = torch.empty(0, dtype=torch.int64)
+
+    def next(self, size: int) -> tuple[Tensor, ...]:
+        """Return the views of the next `size` images, each (size, C, H, W)."""
+        while len(self._left) < size:
+            shuffled = torch.randperm(len(self._images), generator=self._rng)
+            self._left = torch.cat([self._left, shuffled])
+        chosen, self._left = self._left[:size], self._left[size:]
+        images = self._images[to_device(chosen, self._images.device)]
+        return tuple(_views(self._views, images, self._rng))
+
+
 @dataclass(frozen=True)
 class ClientData:
     """Data of one client: images uint8 (N, C, H, W) and labels (N,), -1 where hidden."""
@@ -41,11 +57,11 @@ class ClientData:
         """True if at least one label is visible."""
         return bool((self.labels >= 0).any())
 
-    def keep(self, chosen: Tensor) -> ClientData:
+    def keep(self, chosen: Tensor) -> Self:
         """Return the examples of a boolean mask (N,) or of an index (M,)."""
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
-    def relabel(self, labels: Tensor, keep: Tensor) -> ClientData:
+    def relabel(self, labels: Tensor, keep: Tensor) -> Self:
         """Keep some examples and replace their labels by pseudo-labels; both arguments are (N,)."""
         return replace(self, labels=labels).keep(keep)
 
@@ -88,23 +104,6 @@ class ClientData:
     def second_batches(self, views: Sequence[str], rng: torch.Generator) -> SecondBatches:
         """Return a source of further random batches; its own draws move no other."""
         return SecondBatches(self.images, views, rng)
-
-
-class SecondBatches:
-    """Random batches of a client's images (N, C, H, W): reshuffled when all have been drawn."""
-
-    def __init__(self, images: Tensor, views: Sequence[str], rng: torch.Generator) -> None:
-        self._images, self._views, self._rng = images, views, rng
-        self._left = torch.empty(0, dtype=torch.int64)
-
-    def next(self, size: int) -> tuple[Tensor, ...]:
-        """Return the views of the next `size` images, each (size, C, H, W)."""
-        while len(self._left) < size:
-            shuffled = torch.randperm(len(self._images), generator=self._rng)
-            self._left = torch.cat([self._left, shuffled])
-        chosen, self._left = self._left[:size], self._left[size:]
-        images = self._images[to_device(chosen, self._images.device)]
-        return tuple(_views(self._views, images, self._rng))
 
 
 def _views(names: Sequence[str], images: Tensor, rng: torch.Generator) -> Sequence[Tensor]:

@@ -1,14 +1,12 @@
 """Partitions: disjoint shares of a data set, one per client; made, hashed and kept in a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +65,7 @@ class Partition:
         meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
         return tensor_files.digest(meta, self._arrays())[:20]
 
-    def pooled(self) -> Partition:
+    def pooled(self) -> Self:
         """Return a partition that gives all clients' examples to one client."""
         bins = self.rotation_bins
         indices: IndexArray = np.sort(self.indices)  # type: ignore[assignment]
@@ -101,7 +99,7 @@ class Partition:
         atomic_write_bytes(path, tensor_files.encode(meta, tensors))
 
     @classmethod
-    def load(cls, path: Path) -> Partition:
+    def load(cls, path: Path) -> Self:
         """Map a saved partition; `DataError` if the file is missing, torn or altered."""
         from fedbench.bench.system import tensor_files
 

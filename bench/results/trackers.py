@@ -4,8 +4,6 @@ A tracker gets the rounds of a run while it goes on, and its row with the record
 the end; nothing that it does, or fails to do, changes a result.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -15,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.metrics import FINAL_LOSS, main_metrics
@@ -40,7 +38,7 @@ class Begun:
     began: float = field(default_factory=time.time)  # seconds since 1970
 
     @classmethod
-    def of(cls, row: Row) -> Begun:
+    def of(cls, row: Row) -> Self:
         """Return what a row says of the run while it went on."""
         ids, began = (row.row_id, row.config_id), row.started_at.timestamp()
         return cls(*ids, row.config, row.preset, row.dataset, row.study_id, began)

@@ -1,11 +1,9 @@
 """Count of the messages between clients and server, by tensor group, and what they reveal."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -32,7 +30,7 @@ class Flow:
     # client.
     smallest: int | None = None
 
-    def add(self, other: Flow, times: int = 1) -> None:
+    def add(self, other: Self, times: int = 1) -> None:
         """Add another flow `times` times."""
         self.messages += other.messages * times
         self.numbers += other.numbers * times
@@ -49,7 +47,7 @@ class Ledger:
     flows: dict[str, dict[str, Flow]] = field(default_factory=lambda: {"up": {}, "down": {}})
 
     @classmethod
-    def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Ledger:
+    def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Self:
         """Count the tensors that one client exchanges in a round in which it trains; no extras.
 
         `declared` are the method's extras, which may also describe tensors of the net.
@@ -68,7 +66,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def resent(cls, layout: Layout, names: Collection[str]) -> Ledger:
+    def resent(cls, layout: Layout, names: Collection[str]) -> Self:
         """Count the broadcast tensors that a client receives again after the pre-round statistics.
 
         Raises:
@@ -86,7 +84,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def of_wire(cls, wire: Wire) -> Ledger:
+    def of_wire(cls, wire: Wire) -> Self:
         """Count activations and gradients that crossed between a client and server-only parts."""
         ledger = cls()
         if wire.up or wire.down:
@@ -95,7 +93,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Ledger:
+    def from_dict(cls, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Self:
         """Rebuild a ledger from its `as_dict`."""
         return cls(
             {
@@ -133,7 +131,7 @@ class Ledger:
             size = value.numel() * value.element_size()
             self.add("up", name, value.numel(), size=size, smallest=smallest)
 
-    def merge(self, other: Ledger, only: str | None = None, times: int = 1) -> None:
+    def merge(self, other: Self, only: str | None = None, times: int = 1) -> None:
         """Add another ledger, or the direction `only` of it, `times` times."""
         for direction in self.flows if only is None else (only,):
             for group, flow in other.flows[direction].items():

@@ -1,10 +1,9 @@
 """Parts of a run that follow from configuration and data, the same in every process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ class Setup:
     transfer: tuple[Dataset, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Setup:
+    def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Self:
         """Return the setup of a configuration, on a data set and its partition."""
         method = registry.create(config.spec, config.method)
         needs, fraction = method.needs(), config.data.label_fraction
@@ -103,7 +102,7 @@ class Setup:
             )
 
     @classmethod
-    def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Setup:
+    def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Self:
         """Return the same setup in another process, from the files that the first one wrote."""
         return cls.of(config, reopen(dataset), Partition.load(partition))
 

@@ -1,7 +1,5 @@
 """Grids: lists per axis in YAML -> the cells of a sweep, in a fixed order and without repeats."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -9,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -35,6 +33,16 @@ Axes = dict[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]]
 Point = dict[str, Scalar]
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """A value that follows an axis."""
+
+    key: str  # its dotted name
+    base: int | float  # its value without the axis
+    value: int | float  # its value in the cell
+    text: str  # as `client.lr 0.003 -> 0.0042: x sqrt(participation 1.0 / 0.5)`
+
+
 class Scale(Strict):
     """Rule by which a value follows an axis: scaled by the ratio of the axis to its plain value."""
 
@@ -58,16 +66,6 @@ class Scale(Strict):
         times = f"sqrt({ratio})" if self.by == "sqrt" else ratio
         text = f"{key} {base:g} -> {value:g}: x {times}"
         return None if value == base else Scaled(key, base, value, text)
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A value that follows an axis."""
-
-    key: str  # its dotted name
-    base: int | float  # its value without the axis
-    value: int | float  # its value in the cell
-    text: str  # as `client.lr 0.003 -> 0.0042: x sqrt(participation 1.0 / 0.5)`
 
 
 class _Lists(Strict):
@@ -102,7 +100,7 @@ class Grid(_Lists):
     scaling: dict[str, Scale] = Field(default_factory=dict)
     exclude: tuple[dict[str, Scalar], ...] = ()
 
-    def under_preset(self, preset: str) -> Grid:
+    def under_preset(self, preset: str) -> Self:
         """Return the grid with the lists that it has for a preset."""
         lists = self.presets.get(preset, _Lists())
         return self.model_copy(update={name: value for name, value in lists if value is not None})

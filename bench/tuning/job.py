@@ -1,7 +1,5 @@
 """One run in a trial process: lock, execute, report. Imports nothing of studies or grids."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
@@ -65,7 +63,7 @@ class Job:
     @classmethod
     def make(
         cls, config: RunConfig, dataset: Dataset, store: Store, cluster: Cluster, **more: Any
-    ) -> Job:
+    ) -> Self:
         """Return the job of a run; `label`, `origin` and others are given by name."""
         identity = row_id(config, dataset.revision)
         known: dict[str, Any] = {

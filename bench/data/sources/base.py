@@ -1,7 +1,5 @@
 """What a source of a data set is, and the registry of the names that `data.name` takes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -100,7 +98,7 @@ class PluginSource(Source):
     plugin: Any
 
     @classmethod
-    def make(cls, load: Callable[[Path], Any], request: Request) -> PluginSource:
+    def make(cls, load: Callable[[Path], Any], request: Request) -> Self:
         plugin = load(request.root / "raw" / request.name)
         if plugin.key != request.name:
             raise PluginError(
@@ -160,7 +158,7 @@ class PathSource(Source):
     kind: ClassVar[str]
 
     @classmethod
-    def make(cls, request: Request) -> PathSource:
+    def make(cls, request: Request) -> Self:
         """Return the source at the path that follows the colon."""
         text = request.name.partition(":")[2]
         if not text:
