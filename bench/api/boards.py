@@ -1,22 +1,23 @@
 """Functions that read a store: the ranking and the page. They load no torch, but for `grid`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedbench.bench.config.yaml_files import installed
+from fedbench.bench.results.chance import marks
+from fedbench.bench.results.leaderboard.curves import load_curves
+from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.formats import Ranking
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
+from fedbench.bench.results.leaderboard.leaderboard import why_empty
+from fedbench.bench.results.leaderboard.studies import spent
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
-
-if TYPE_CHECKING:
-    from fedbench.bench.board.reproductions import Reproduced
 
 _log = logging.getLogger(__name__)
 
@@ -50,12 +51,6 @@ def leaderboard(
         UnknownNameError: for an unknown grid, metric or data set, or a preset of no run.
         StoreError: for a store that is not there or cannot be read.
     """
-    from fedbench.bench.results.chance import marks
-    from fedbench.bench.results.leaderboard.curves import load_curves
-    from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
-    from fedbench.bench.results.leaderboard.leaderboard import why_empty
-    from fedbench.bench.results.leaderboard.studies import spent
-
     if reach is not None and not 0 <= reach <= 1:
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
     if min_seeds < 1:
@@ -68,8 +63,13 @@ def leaderboard(
         frame = frame[frame.preset == preset]
     row_ids = None if grid is None else _cells_of(store.rows(), grid)
     curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
-    reproductions = _reproductions(store)
-    people = None if reproductions is None else {i: r.count for i, r in reproductions.items()}
+    people: dict[str, int] | None = None
+    records: Mapping[str, Any] = {}
+    if (store.root / REPRODUCTIONS).is_dir():
+        from fedbench.bench.board.reproductions import reproductions  # which loads torch
+
+        records = reproductions(store)
+        people = {run_id: record.count for run_id, record in records.items()}
     board = rank(
         frame,
         row_ids=row_ids,
@@ -90,17 +90,8 @@ def leaderboard(
             nothing = why_empty(frame, dataset=dataset, grid=grid)
         return Ranking(board, problems, nothing)
     shown = {run_id for entry in board.entries for run_id in entry.run_ids}
-    records = tuple(asdict(found) for i, found in (reproductions or {}).items() if i in shown)
-    return Ranking(board, problems, reproductions=records)
-
-
-def _reproductions(store: Store) -> Mapping[str, Reproduced] | None:
-    """Return who reproduced each run; None for a store without reproductions: they need torch."""
-    if not (store.root / REPRODUCTIONS).is_dir():
-        return None
-    from fedbench.bench.board.reproductions import reproductions
-
-    return reproductions(store)
+    found = tuple(asdict(record) for run_id, record in records.items() if run_id in shown)
+    return Ranking(board, problems, reproductions=found)
 
 
 def report(
@@ -126,8 +117,6 @@ def report(
         StoreError: for a store that is not there or cannot be read, or one without runs on the
             data set.
     """
-    from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
-    from fedbench.bench.results.leaderboard.leaderboard import why_empty
     from fedbench.bench.results.report.content import content
 
     file, store = Path(file).expanduser(), open_store(store).require()
