@@ -4,13 +4,13 @@ Methods are ranked within each cell, which is a comparability class; a mean of r
 accuracy of one class with one of another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.entries import Group
@@ -23,9 +23,6 @@ from fedbench.bench.results.leaderboard.statistics import (
 )
 from fedbench.bench.results.store.settings import CLIENTS
 from fedbench.bench.system.identity import canonical_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 AXES = {"alpha": (), "participation": (), "num_clients": ("local_epochs",), "local_epochs": ()}
 """Columns that a sweep varies, and those that may follow them by a scaling rule."""
@@ -187,8 +184,6 @@ def _families(
 def _compare(
     values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
 ) -> CellComparison:
-    import pandas as pd
-
     by_method: dict[tuple[str, str], dict[int, Any]] = {}
     for index, cell in enumerate(cells):
         for entry in cell.entries:

@@ -1,21 +1,17 @@
 """Curves of accuracy over rounds and over bytes, from rows and records of rounds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.frame import lines
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedbench.bench.results.store.store import Store
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")

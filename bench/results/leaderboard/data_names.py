@@ -4,15 +4,12 @@ A name without a colon is that of a known content, such as `cifar10`; any other,
 label.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedbench.bench.config import DataConfig
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def dataset_name(name: str) -> str:

@@ -4,13 +4,13 @@ Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; text ta
 LaTeX have percent, MB and minutes. Equal rows give equal text, except for the minutes.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
@@ -19,9 +19,6 @@ from fedbench.bench.results.leaderboard.entries import COLUMNS, Group, Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.text import markdown, plain_table, single_line
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -270,8 +267,6 @@ def to_csv(board: Leaderboard) -> str:
 
 def to_frame(board: Leaderboard) -> pd.DataFrame:
     """Return the rows of `to_csv` as a DataFrame; seeds and values stay lists."""
-    import pandas as pd
-
     records = []
     for record in board.to_dict()["rows"]:
         cell = record.pop("published") or {}

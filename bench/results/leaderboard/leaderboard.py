@@ -4,12 +4,12 @@ Only rows of one class are ranked together: same data and revision, same partiti
 same encoder, same probe. The differences between classes become the titles of their tables.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+import pandas as pd
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import (
@@ -32,9 +32,6 @@ from fedbench.bench.results.leaderboard.entries import (
 from fedbench.bench.results.leaderboard.separation import tested
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.system.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from the first counts as unclear, and not as alike, if no entry of the class is 
 or if it or a better placed entry differs but for the adjustment to the number of tests.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.statistics import (
@@ -27,9 +27,6 @@ from fedbench.bench.results.leaderboard.statistics import (
     negligible,
     sample_std,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 POWER = 0.8
 """Probability with which a detectable difference is found."""
@@ -138,8 +135,6 @@ def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
     Columns `ties`, `best`, `p_best`, `detectable` and `standing` are added.
     """
-    import pandas as pd
-
     counted = frame["rank"].notna() & (frame.num_diverged == 0)
     tests = Separation({i: frame["values"].iloc[i] for i in range(len(frame)) if counted.iloc[i]})
     letters, others = tests.groups(), tests.places[1:]
