@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 import fedbench
-from fedbench.bench.runs.arguments import Places, Settings, Sources
+from fedbench.bench.runs.arguments import Places, Settings, Sources, as_path
 from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import options as opt
@@ -30,6 +30,7 @@ from fedbench.bench.terminal.progress import (
     StudyProgress,
     SweepProgress,
 )
+from fedbench.bench.terminal.scaffold import write_package
 from fedbench.bench.terminal.tables import show_records
 from fedbench.bench.training import fork_server
 from fedbench.bench.tuning.cluster import Cluster
@@ -555,8 +556,6 @@ def new(
     ] = None,
 ) -> None:
     """Write a package that works, with its test, to start from."""
-    from fedbench.bench.terminal.scaffold import write_package
-
     written = [str(path) for path in write_package(kind, name, out)]
     output.show(written, lambda paths: emit("\n".join(paths)))
     if output.suggests:
@@ -573,7 +572,6 @@ def doctor(
     ] = False,
 ) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
-    from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor.checkup import checkup
 
     store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)

@@ -1,28 +1,23 @@
 """The plugin interface: the hooks of a federated method and the records that they exchange."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import SerializeAsAny
 from torch import Tensor
 
-from fedbench.bench.config import Strict
+from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.data.views.views import MEAN, STD
 from fedbench.bench.method.net import Net
 from fedbench.bench.method.sharing import Extra, Sharing
+from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.optimizers import Optimizer
-
-if TYPE_CHECKING:
-    from fedbench.bench.config import RunConfig
-    from fedbench.bench.nn.backbones import Backbone
 
 
 class Labels(StrEnum):
@@ -141,7 +136,7 @@ class Loss:
             shape = getattr(self.total, "shape", type(self.total).__name__)
             raise TypeError(f"Loss.total must be a tensor of one number (got {shape})")
 
-    def plus(self, name: str, value: Tensor) -> Loss:
+    def plus(self, name: str, value: Tensor) -> Self:
         """Return this loss with one more term, logged under `name`."""
         parts = {**self.parts, name: value.detach()}
         return replace(self, total=self.total + value, parts=parts)

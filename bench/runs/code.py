@@ -11,6 +11,7 @@ from fedbench.bench.config.schema import PROBES, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.method import registry
+from fedbench.bench.nn import backbones
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
@@ -32,8 +33,6 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     Keys are names of methods and add-ons, `backbones:NAME`, `probes:NAME`, `objectives:NAME` and
     `datasets:NAME`.
     """
-    from fedbench.bench.nn import backbones  # after the methods, which load torch anyway
-
     modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(config.spec)}
     shipped = {name.partition(":")[0] for name in SOURCES}
     for group, names in (  # looking for entry points takes milliseconds

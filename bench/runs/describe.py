@@ -1,23 +1,20 @@
 """One row in full: its configuration with sources, its curve, and the commands that repeat it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.code import changed_code, foreign_code
+from fedbench.bench.runs.fields import flat_config
+from fedbench.bench.runs.resolve import Resolved, resolve
 from fedbench.bench.system.errors import FedbenchError
-
-if TYPE_CHECKING:
-    from fedbench.bench.runs.resolve import Resolved
 
 CHANGED = "changed"  # source of a value that neither the preset nor a default gives
 
@@ -77,8 +74,6 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
 
 def _sources(row: Row) -> tuple[dict[str, str], str]:
     """Return the source of each value of a row, or none and the reason."""
-    from fedbench.bench.runs.fields import flat_config
-    from fedbench.bench.runs.resolve import resolve
 
     def plain(**given: Any) -> Resolved:
         return resolve(

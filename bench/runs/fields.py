@@ -12,6 +12,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten, unflatten
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.method import registry
+from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.runs.code import foreign_code
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 
@@ -129,8 +130,6 @@ def with_weights(config: RunConfig) -> RunConfig:
     """
     if config.model.weights is None:
         return config
-    from fedbench.bench.nn.weights import read_weights  # it loads torch
-
     place = Path(config.model.weights).expanduser()
     found = {"weights_sha256": read_weights(config.model).sha256}
     if place.exists():  # else it is the name of an encoder that ships

@@ -1,23 +1,19 @@
 """Records of a run: its result, or its plan and estimated cost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.compare import Reproduction
+from fedbench.bench.runs.estimate import Estimate
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.steps import LocalSteps
-
-if TYPE_CHECKING:
-    from fedbench.bench.runs.estimate import Estimate
 
 _COST = (
     *("wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes"),
@@ -50,7 +46,7 @@ class RunResult:
     outdated: tuple[str, ...] = ()  # runs of code that is gone; with `again` they are deleted
 
     @classmethod
-    def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
+    def of(cls, row: Row, store: Store, *, stored_before: bool) -> Self:
         """The result of a run from its row and its folder in the store."""
         name = store.key(row)
         folder = store.cell_dir(name)

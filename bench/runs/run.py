@@ -19,6 +19,7 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import code, remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.compare import Reproduction, compare
+from fedbench.bench.runs.estimate import Estimator
 from fedbench.bench.runs.execute import OnRound, Origin, Place, Watcher, open_dataset, points_of
 from fedbench.bench.runs.fields import with_code, with_weights
 from fedbench.bench.runs.resolve import resolve
@@ -175,8 +176,6 @@ def plan_run(
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
-    from fedbench.bench.runs.estimate import Estimator
-
     config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     workers = code.workers_for(config) if workers is None else workers

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
+from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
 
 if TYPE_CHECKING:
     from fedbench.bench.config import RunConfig
     from fedbench.bench.training.history import ClientDone, RoundRecord
-    from fedbench.bench.tuning.events import Began, CellDone, Event
 
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
@@ -121,11 +121,9 @@ class SweepProgress(Status):
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
-        from fedbench.bench.tuning import events
-
-        if isinstance(event, events.Began):
+        if isinstance(event, Began):
             self._begin(event)
-        elif isinstance(event, events.CellProgress):
+        elif isinstance(event, CellProgress):
             self._head = f"{self.title} · {self._counts} done{self._left}"
             loss = "-" if event.loss is None else f"{event.loss:.4f}"
             collapsed = " · collapsed" if event.collapsed else ""

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, ResourceError
 from fedbench.bench.system.files import atomic_write_text
@@ -80,11 +82,8 @@ def limit_memory(gpus: float) -> None:
 
     A tenth is left for what torch does not count: the context of CUDA and its libraries.
     """
-    if 0 < gpus < 1:
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(_OF_SHARE * gpus)
+    if 0 < gpus < 1 and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(_OF_SHARE * gpus)
 
 
 def train(config: dict[str, Any]) -> None:
