@@ -1,8 +1,6 @@
 """A client's memory of projections, for clustering at the end of its round."""
 
-from __future__ import annotations
-
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +18,9 @@ class Memory(nn.Module):
     _pushed: Tensor
 
     @classmethod
-    def of(cls, net: nn.ModuleDict) -> Memory:
+    def of(cls, net: nn.ModuleDict) -> Self:
         """Return the part `memory` of a net."""
-        return cast(Memory, net["memory"])
+        return cast(Self, net["memory"])
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()

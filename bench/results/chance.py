@@ -5,21 +5,17 @@ follows for a row is derived when a store is read, and remembered in `at-chance.
 rows, which may be deleted: methods take a while to load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_text
-
-if TYPE_CHECKING:
-    from fedbench.bench.config import RunConfig
-    from fedbench.bench.results.store.row import Row
-    from fedbench.bench.results.store.store import Store
 
 LAST_ROUNDS, NEAR = 5, 0.1
 """Rounds at the end whose mean counts, and the share of the value that a term must be below it."""

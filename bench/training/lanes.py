@@ -7,8 +7,6 @@ slots in turn. Every client runs the operations that it would run alone, so bits
 their number. On a CPU the same code calls the step on the same buffers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
