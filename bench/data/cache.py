@@ -39,7 +39,8 @@ ARRAYS = {
 }
 
 CLIENTS = "train_clients"
-"""Further array of a set whose training images come with clients; labels' dtype."""
+"""Further array of a set whose training images come with clients."""
+_DTYPES = {**ARRAYS, CLIENTS: LABELS}
 
 Verify = Literal["sizes", "stamps", "content"]
 SPLITS = ("train", "test")
@@ -82,7 +83,7 @@ class CacheWriter:
         self, name: str, shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
     ) -> None:
         """Write an array of `ARRAYS` or `CLIENTS`, whose rows come in blocks, one at a time."""
-        dtype, rows = _dtype(name), 0
+        dtype, rows = _DTYPES[name], 0
         with (self.folder / f"{name}.npy").open("wb") as out:
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, header)
@@ -96,10 +97,6 @@ class CacheWriter:
             os.fsync(out.fileno())
         if rows != shape[0]:
             raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    return LABELS if name == CLIENTS else ARRAYS[name]
 
 
 def content_sha256(array: npt.NDArray[Any]) -> str:
@@ -170,7 +167,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
     arrays: dict[str, npt.NDArray[Any]] = {}
     stamps: dict[str, list[int]] = {}
     for name, entry in meta["arrays"].items():
-        file, dtype = path / f"{name}.npy", _dtype(name)
+        file, dtype = path / f"{name}.npy", _DTYPES[name]
         try:
             stamps[name] = stamp_of(file)
             # The maps of images are shared by all processes; labels are small and read at once.
