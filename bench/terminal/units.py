@@ -72,13 +72,13 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """Format a number of things.
 
-    >>> count(1, "run"), count(1200, "run"), count(0, "study", "studies")
-    ('1 run', '1,200 runs', '0 studies')
+    >>> count(1, "run"), count(1200, "run")
+    ('1 run', '1,200 runs')
     """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def parameters(values: Mapping[str, Any]) -> str:
