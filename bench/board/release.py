@@ -78,7 +78,6 @@ class Description:
         )
 
     def _card(self) -> str:
-        """Return the data card."""
         counts = [
             (name, Counter(str(getattr(row, name)) for row in self.rows))
             for name in ("method", "dataset", "preset", "benchmark_version", "status", "platform")

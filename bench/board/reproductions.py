@@ -29,8 +29,6 @@ _LARGEST, _LARGEST_MANIFEST = 2**20, 2**26
 
 
 class _Content(BaseModel):
-    """Content of a record's file."""
-
     format: Literal[1] = 1
     row_id: str
     claimed: str

@@ -66,7 +66,6 @@ def products(*, tf32: bool) -> Iterator[None]:
 
 @contextmanager
 def _set(owner: Any, **values: bool) -> Iterator[None]:
-    """Set attributes for the block."""
     before = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)

@@ -46,7 +46,6 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
 
 
 def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[FrozenTrial]:
-    """Return the trials of a study in Optuna's type."""
     try:
         dimensions = TypeAdapter(dict[str, Dimension]).validate_python(meta["space"])
         space = SearchSpace(meta["spec"], dimensions, (), "").distributions()

@@ -126,7 +126,6 @@ def check_grid(content: Mapping[str, Any], name: str) -> Grid:
 
 
 def _is_for(point: Point, spec: str) -> bool:
-    """Return True if a point is for a (canonical) spec."""
     return METHOD not in point or registry.canonical_spec(str(point[METHOD])) == spec
 
 

@@ -203,7 +203,6 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
 
 
 def _board(board: Leaderboard) -> dict[str, Any]:
-    """Return the tables and points of a leaderboard."""
     cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
     across = board.across()
     return {
