@@ -10,6 +10,7 @@ from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.schema import PROBES, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
+from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import registry
 from fedbench.bench.nn import backbones
 from fedbench.bench.results.store.reader import list_folder
@@ -44,8 +45,6 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
         points = {p.name: p.module for p in entry_points(group=group)} if names else {}
         modules |= {f"{kind}:{name}": points[name] for name in names if name in points}
     if further := [name for name in config.evaluation.objectives if name not in SHIPPED]:
-        from fedbench.bench.evaluation.objectives.registry import objectives
-
         known = objectives()
         found = {name: type(known[name]).__module__ for name in further if name in known}
         modules |= {f"objectives:{name}": module for name, module in found.items()}
