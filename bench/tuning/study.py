@@ -13,7 +13,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, is_usable
+from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
@@ -160,11 +160,6 @@ def tune(
         for study_id in outdated if again else ():
             store.drop_study(study_id)
     best = best_trial(stored)
-    scored = [
-        (trial["objective"], trial["watched"][WATCHED])
-        for trial in stored
-        if is_usable(trial) and WATCHED in trial["watched"]
-    ]
     untrained = study.untrained
     confirmed: tuple[Confirmed, ...] = ()
     if confirm and best is not None and not dry_run:
@@ -187,7 +182,7 @@ def tune(
         trials=tuple(stored),
         to_run=to_run,
         config_file=file,
-        correlation=correlate(WATCHED, scored) if search.watch_labels else None,
+        correlation=correlate(WATCHED, watched(stored, WATCHED)) if search.watch_labels else None,
         kept_errors=tuple(t["number"] for t in study.kept(stored) if t["status"] == "error"),
         confirmed=confirmed,
         repeated=repeated,

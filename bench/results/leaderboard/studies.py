@@ -116,6 +116,13 @@ def _place(trial: Mapping[str, Any]) -> tuple[float, int]:
     return trial["objective"], -trial["number"]
 
 
+def watched(trials: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """Return objective and metric of each usable trial that has measured this metric."""
+    usable = filter(is_usable, trials)
+    pairs = ((trial["objective"], trial["watched"].get(metric)) for trial in usable)
+    return [(objective, value) for objective, value in pairs if value is not None]
+
+
 def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
     """Correlate the objective with a metric, whose values are second in the pairs."""
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -129,15 +136,6 @@ def _study_view(store: Store, study_id: str) -> StudyView:
     meta, trials = store.study(study_id) or {}, scored_trials(store, study_id)
     best = best_trial(trials)
     names = dict.fromkeys(name for trial in trials for name in trial["watched"])
-    usable = [*filter(is_usable, trials)]
-    watched = {
-        name: [
-            (trial["objective"], value)
-            for trial in usable
-            if (value := trial["watched"].get(name)) is not None
-        ]
-        for name in names
-    }
     return StudyView(
         study_id=study_id,
         spec=str(meta.get("spec", "")),
@@ -151,7 +149,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         untrained=tuple(meta.get("untrained") or ()),
         cautions=tuple(meta.get("cautions") or ()),
         trials=tuple(trials),
-        correlations=tuple(correlate(name, pairs) for name, pairs in watched.items()),
+        correlations=tuple(correlate(name, watched(trials, name)) for name in names),
         seconds=sum(trial["seconds"] or 0.0 for trial in trials),
         num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
     )
