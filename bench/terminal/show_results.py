@@ -20,23 +20,17 @@ _SHOWN, _WIDTH = 20, 60  # differences or problems, and characters of a value
 
 def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
     """Print a ranking as `table` (if `quiet` unexplained), `json`, `csv`, `markdown` or `latex`."""
-    from fedbench.bench.results.leaderboard.formats import (
-        legend,
-        tables,
-        to_csv,
-        to_latex,
-        to_markdown,
-    )
+    from fedbench.bench.results.leaderboard import formats
 
     board = ranking.board
     if form == "json":
         emit_json(ranking.as_dict())
     elif form == "csv":
-        emit(to_csv(board))
+        emit(formats.to_csv(board))
     elif form != "table":
-        emit((to_markdown if form == "markdown" else to_latex)(board))
+        emit((formats.to_markdown if form == "markdown" else formats.to_latex)(board))
     else:
-        shown = tables(board)
+        shown = formats.tables(board)
         for index, table in enumerate(shown):
             if index:
                 emit("\n")
@@ -47,7 +41,7 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             if table.footer and not quiet:
                 emit(table.footer)
         if board.groups and not quiet:
-            if explained := legend(shown[: len(board.groups)], board.reach):
+            if explained := formats.legend(shown[: len(board.groups)], board.reach):
                 emit("\n" + "\n".join(explained))
             _show_reproductions(ranking)
 
