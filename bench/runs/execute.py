@@ -33,7 +33,7 @@ from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, R
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import foreign_modules, packages
 from fedbench.bench.runs.guarantees import check_privacy, columns
-from fedbench.bench.system import first_use, numerics
+from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.identity import canonical_json
@@ -191,7 +191,7 @@ def execute(
         **columns,
         num_parameters=sum(p.numel() for p in trainer.binding.net.parameters()),
         platform=", then ".join(record["name"] for record in trainer.platforms),
-        platform_json=numerics.as_json(trainer.platforms),
+        platform_json=canonical_json(trainer.platforms),
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )

@@ -21,7 +21,8 @@ from fedbench.bench.system.files import (
     copy_folder,
     write_error,
 )
-from fedbench.bench.system.numerics import as_json, measure
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
 from fedbench.bench.training.history import History
@@ -42,7 +43,7 @@ def trained_before(
     alike = [row for row in rows if row.training_id == identity and row.status == "ok"]
     if not alike or config.evaluation.between_rounds:
         return None
-    here = as_json([measure(device, config.client.precision == TF32).as_dict()])
+    here = canonical_json([measure(device, config.client.precision == TF32).as_dict()])
     return min(
         (
             row

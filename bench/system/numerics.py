@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.system.identity import canonical_json, content_id
+from fedbench.bench.system.identity import content_id
 from fedbench.bench.system.regime import products, reproducible
 from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.system.seeding import generator, single_thread
@@ -56,11 +56,6 @@ class Platform:
     def as_dict(self) -> dict[str, str]:
         """Return the record, with its text as `name`, for checkpoints and rows."""
         return {"name": str(self), **asdict(self)}
-
-
-def as_json(records: Sequence[Mapping[str, str]]) -> str:
-    """Return the records of the platforms that computed a run, in order, as a JSON list."""
-    return canonical_json(list(records))
 
 
 @cache

@@ -8,7 +8,8 @@ import pytest
 
 from fedbench.bench.board.bundle import Entry, entries_of
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.numerics import Platform, as_json
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.numerics import Platform
 
 RESULTS = Path(__file__).resolve().parents[3] / "leaderboards" / "results"
 
@@ -29,5 +30,5 @@ def elsewhere(entry: Entry) -> Entry:
     (record,) = json.loads(entry.row.platform_json or "[]")
     fields = {name: value for name, value in record.items() if name != "name"}
     platform = Platform(**(fields | {"fingerprint": "0" * 64}))
-    columns = {"platform": str(platform), "platform_json": as_json([platform.as_dict()])}
+    columns = {"platform": str(platform), "platform_json": canonical_json([platform.as_dict()])}
     return replace(entry, row=entry.row.model_copy(update=columns))
