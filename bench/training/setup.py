@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import ClientData
-from fedbench.bench.data.datasets import Dataset, reopen
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import held_out, hide_all, visible_labels
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
@@ -100,11 +99,6 @@ class Setup:
                 f" none that a client holds in {self.dataset.name} has a label; set"
                 " evaluation.protocols=[]"
             )
-
-    @classmethod
-    def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Self:
-        """Return the same setup in another process, from the files that the first one wrote."""
-        return cls.of(config, reopen(dataset), Partition.load(partition))
 
     def make_net(self) -> Net:
         """Return the net before the first round, on the CPU; all processes get the same weights."""

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import (
@@ -57,7 +59,8 @@ class WorkerSpec:
     def runner(self, device: str) -> ClientRunner:
         """Return the run's client runner in this process."""
         config = RunConfig.model_validate_json(self.config_json)
-        setup = Setup.reopen(config, self.dataset_path, self.partition_path)
+        partition = Partition.load(self.partition_path)
+        setup = Setup.of(config, reopen(self.dataset_path), partition)
         check_source(self.modules, config.code)  # this process has imported them anew
         return ClientRunner(setup, torch.device(device), self.personal_dir)
 
