@@ -4,20 +4,11 @@ from fedbench.bench.evaluation.metrics import Metric, get
 from fedbench.bench.system.errors import ConfigError
 
 
-def find(name: str) -> Metric | None:
-    """Return a metric by its name in rows, None if nothing that is installed declares it.
-
-    Most are declared where they are computed, which loads torch.
-    """
-    if (metric := get(name)) is not None:
-        return metric
-    load()
-    return get(name)
-
-
 def needed(name: str) -> Metric:
     """Return a metric by its name in rows; `ConfigError` if nothing installed here declares it."""
-    if (metric := find(name)) is None:
+    if get(name) is None:
+        load()  # most are declared where they are computed, which loads torch
+    if (metric := get(name)) is None:
         what = f"nothing installed here declares metric {name!r}, so that no values compare"
         raise ConfigError(f"{what}; install the package that brings it")
     return metric

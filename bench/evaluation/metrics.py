@@ -1,7 +1,7 @@
 """Metrics by name: heading, unit, direction, and the settings that give a value its meaning.
 
 Each is declared where it is computed: by a probe, an objective, or a plugin. Those that have a
-column in rows stand here, so that lists need no torch; `catalogue.find` knows all.
+column in rows stand here, so that lists need no torch; `catalogue.needed` knows all.
 """
 
 import re
