@@ -56,7 +56,7 @@ from fedbench.bench.training.lanes import in_process
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
+from fedbench.bench.training.steps import least_batch, partition_of
 from fedbench.bench.training.trainer import Trainer
 
 _CPU = torch.device("cpu")
@@ -529,7 +529,7 @@ class _Local:
                 2,
                 16,
                 keep_last=True,
-                min_batch=self.setup.min_batch,
+                min_batch=least_batch(self.setup.config, method),
                 order=generator(0, "order"),
                 augment=generator(0, "views"),
             ):

@@ -22,6 +22,7 @@ from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import least_batch
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class ClientRunner:
                 1,
                 config.batch_size,
                 keep_last=config.keep_last_batch,
-                min_batch=setup.min_batch,
+                min_batch=least_batch(setup.config, setup.method),
                 order=order,
                 augment=augment,
             )

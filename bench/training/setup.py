@@ -20,7 +20,6 @@ from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, w
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
-from fedbench.bench.training.steps import least_batch
 
 
 @dataclass(frozen=True)
@@ -179,11 +178,6 @@ class Setup:
         held: np.ndarray = np.sort(self.client_partition.indices)
         known: np.ndarray = held[self.known_labels[held] >= 0]
         return known
-
-    @property
-    def min_batch(self) -> int:
-        """Smallest batch to train on."""
-        return least_batch(self.config, self.method)
 
     @property
     def evaluate_on_clients(self) -> bool:
