@@ -412,10 +412,16 @@ class AddOn(Method):
     base: SerializeAsAny[Method]
 
     def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
-        """Return the base's values without the add-on's terms in its total, and the terms' own."""
+        """Return the base's values without the add-on's terms in its total, and the terms' own.
+
+        Empty where the base does not say.
+        """
         net_of = "".join(f" - {name}" for name in terms)
-        known = self.base.chance(config).items()
-        return {name + net_of * name.startswith("loss"): value for name, value in known} | terms
+        known = {
+            name + net_of * (name.partition(" - ")[0] == "loss"): value
+            for name, value in self.base.chance(config).items()
+        }
+        return known and known | terms
 
 
 def _of_base(hook: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from fedbench.bench.nn.losses import clipped_spectral_contrast
 from fedbench.bench.testing import tiny_config
 from fedbench.methods.aligned import log_potential
 from fedbench.methods.lejepa import sigreg, waves
+from fedbench.methods.simclr import SimCLR
 from tests.specs import SPECS
 
 SIZE = 32
@@ -136,6 +137,13 @@ def test_an_addon_takes_its_terms_out_of_the_total() -> None:
     assert both["clusters"] == math.log(32)
     assert "loss - decorrelation - proximity" in both or "loss - proximity - decorrelation" in both
     assert stated("simclr+fedu2", **{"fedu2.weight": 0.0}) == stated("simclr")
+
+
+def test_an_addon_follows_what_its_base_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimCLR, "chance", lambda self, config: {})
+    assert stated("simclr+fedprox") == {}
+    monkeypatch.setattr(SimCLR, "chance", lambda self, config: {"loss": 2.0, "loss_pull": 1.0})
+    assert stated("simclr+fedprox").keys() == {"loss - proximity", "loss_pull", "proximity"}
 
 
 def test_labels_change_what_is_contrasted() -> None:
