@@ -11,9 +11,10 @@ import pytest
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.testing import MethodContract
 
 from .test_makefile import make
-from .test_readme import load
+from .test_readme import blocks, load
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -67,6 +68,15 @@ def test_every_view_has_a_picture_in_its_table() -> None:
     for name, recipe in VIEWS.items():
         assert f"| `{name}` | {recipe.description} | ![{name}](static/views/{name}.jpg) |" in text
         assert (DOCS / "static" / "views" / f"{name}.jpg").is_file()
+
+
+def test_the_addon_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    (code,) = (b for b in blocks("python", (DOCS / "plugins.md").read_text("utf-8")) if "AddOn" in b)
+    exec(code, {"__name__": "fedbench.page"})
+    contract = MethodContract()
+    contract.spec = "simclr+floor"
+    contract.test_chance_is_stated_for_every_logged_term(tmp_path)
 
 
 def test_every_number_leads_to_a_run_that_has_its_command(tmp_path: Path) -> None:
