@@ -63,6 +63,7 @@ def setup(app: Sphinx) -> None:
 
 def _without_links_to_folders(app: Sphinx, page: str, source: list[str]) -> None:
     text = source[0].replace("](../leaderboards/README.md)", "](results/store.md)")
+    text = text.replace("](../leaderboards/encoders/README.md)", "](encoders.md)")
     # Folders of the repository, and what stands in their README.md, are no pages.
     source[0] = re.sub(r"\[([^]]+)\]\(\.\./[^)]+/(?:README\.md)?\)", r"`\1`", text)
 

@@ -93,7 +93,7 @@ def _section(entry: Entry) -> str:
     parts.append(f"Code: [{file}](../../{file}).")
     if encoders := [name for name in shipped_encoders() if name.startswith(f"{entry.name}@")]:
         names = ", ".join(f'`fedbench.load_encoder("{name}")`' for name in encoders)
-        parts.append(f"[Encoders](../../leaderboards/encoders/README.md): {names}.")
+        parts.append(f"[Encoders](../encoders.md): {names}.")
     return "\n\n".join(parts)
 
 
