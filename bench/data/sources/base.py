@@ -92,7 +92,7 @@ def _plugin(point: EntryPoint) -> Entry:
 
 @dataclass(frozen=True)
 class PluginSource(Source):
-    """A source of a package, which writes arrays `train_images` (N, C, H, W) and so on."""
+    """A source of a package, which writes arrays `train_images` and so on, in either layout."""
 
     key: str
     plugin: Any
@@ -120,7 +120,7 @@ class PluginSource(Source):
                 np.load(scratch / f"{split}_{kind}.npy", mmap_mode="r")
                 for kind in ("images", "labels")
             )
-            if images.ndim == 4:
+            if images.ndim == 4 and images.shape[1] in (1, 3):
                 images = images.transpose(0, 2, 3, 1)
             return decoded(images, labels, f"{self.key} ({split})")
 

@@ -211,6 +211,26 @@ def test_a_plugin_whose_arrays_do_not_belong_together(
         base.entries.cache_clear()
 
 
+def test_a_plugin_puts_channels_first_or_last(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 5), dtype=np.uint8)
+
+    class Plugin:
+        def __init__(self, put: Any) -> None:
+            self.put = put
+
+        def write(self, writer: CacheWriter, progress: Any) -> tuple[str, ...]:
+            for split in ("train", "test"):
+                writer.put(f"{split}_images", self.put)
+                writer.put(f"{split}_labels", np.arange(6) % 2)
+            return ("a", "b")
+
+    for put in (images, images.transpose(0, 2, 3, 1)):
+        (tmp_path / str(put.shape)).mkdir()
+        splits = base.PluginSource("mine", Plugin(put)).splits(tmp_path / str(put.shape))
+        read = np.stack([np.asarray(picture.content) for picture in splits.of("train")])
+        assert (read == images.transpose(0, 2, 3, 1)).all()
+
+
 def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's Fashion-MNIST with ten images is not Fashion-MNIST, also the second time."""
     for name in ("train", "t10k"):
