@@ -150,7 +150,8 @@ def ensure(
     except OSError as err:
         if (known := exhausted(err)) is not None:
             raise known from err
-        if err.filename and not Path(err.filename).is_relative_to(path.parent):
+        file, root = Path(err.filename or path), path.parent
+        if not file.is_relative_to(root) or file.is_relative_to(root / "raw"):  # of the source
             raise DataError(f"{name}: cannot read {err.filename}: {err.strerror}") from err
         raise DataError(
             f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"

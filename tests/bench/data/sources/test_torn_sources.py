@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from fedbench.bench.data import datasets
-from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
@@ -229,6 +229,15 @@ def test_a_plugin_puts_channels_first_or_last(tmp_path: Path) -> None:
         splits = base.PluginSource("mine", Plugin(put)).splits(tmp_path / str(put.shape))
         read = np.stack([np.asarray(picture.content) for picture in splits.of("train")])
         assert (read == images.transpose(0, 2, 3, 1)).all()
+
+
+def test_a_file_that_a_plugin_does_not_find_is_named(tmp_path: Path) -> None:
+    def write(writer: CacheWriter) -> tuple[str, ...]:
+        (tmp_path / "raw" / "mine" / "images.bin").read_bytes()
+        return ()
+
+    with pytest.raises(DataError, match=r"images\.bin"):
+        ensure(tmp_path / "mine", "mine", "1", write)
 
 
 def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
