@@ -72,7 +72,8 @@ def test_every_view_has_a_picture_in_its_table() -> None:
 
 def test_the_addon_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
-    (code,) = (b for b in blocks("python", (DOCS / "plugins.md").read_text("utf-8")) if "AddOn" in b)
+    text = (DOCS / "plugins.md").read_text("utf-8")
+    (code,) = (block for block in blocks("python", text) if "AddOn" in block)
     exec(code, {"__name__": "fedbench.page"})
     contract = MethodContract()
     contract.spec = "simclr+floor"
