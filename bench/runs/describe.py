@@ -65,7 +65,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     if not unknown and not other:
         words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
         for key in changed:
-            words += ["--set", f"{key}={json.dumps(config[key][0])}"]
+            words += ["--set", f"{key}={json.dumps(config[key][0], ensure_ascii=False)}"]
         commands.append(shlex.join(words))
     marked = marks(store, [row]).get(row.row_id, NO_MARKS)
     curve = store.curve(store.key(row))

@@ -58,12 +58,16 @@ def show_plan(plan: RunPlan) -> None:
 
 
 def show_result(result: RunResult) -> None:
-    """Print the result of a run: objective, accuracies, cost, privacy."""
+    """Print the result of a run: objective and those asked for, accuracies, cost, privacy."""
+    from fedbench.bench.evaluation.objectives.registry import objectives  # which loads torch
+
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
     metrics = result.row.metrics
     further = [n for n in metrics if is_accuracy(n) and not n.endswith("_train_acc")]
     elsewhere = [n for n in further if n.startswith("transfer_")]
-    shown = [name for n in (*main_metrics(metrics), *elsewhere) for name in (n, _BEFORE + n)]
+    asked = [objectives()[n].metric.name for n in result.config.evaluation.objectives]
+    names = (*main_metrics(metrics), *asked, *elsewhere)
+    shown = [name for n in names for name in (n, _BEFORE + n)]
     _show_metrics({n: metrics[n] for n in shown if n in metrics}, result.row.num_rounds)
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
@@ -158,7 +162,7 @@ def show_description(description: Description) -> None:
         show_record("", {"drift in the last round": drift})
     emit("\n")
     config = [
-        {"key": key, "value": json.dumps(value), "source": source}
+        {"key": key, "value": json.dumps(value, ensure_ascii=False), "source": source}
         for key, (value, source) in description.config.items()
     ]
     show_records(config, ("key", "value", "source"), title="configuration")

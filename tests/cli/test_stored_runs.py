@@ -11,6 +11,7 @@ from fedbench import describe, open_store, resolve
 from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal import tables
 
 from .conftest import Call
 
@@ -59,6 +60,17 @@ def test_a_table_with_short_ids_that_other_commands_take(call: Call, rows: list[
     assert open_store(STORE).find(short).row_id.startswith(short)
 
 
+def test_a_terminal_of_80_columns_holds_the_table(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for words in (("runs", "--store", STORE), ("grids",)):
+        table = [line for line in call(*words).out.splitlines() if line.startswith("│")]
+        assert {len(line) for line in table} <= {*range(81)}
+
+
 def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
     row = next(row for row in rows if '"objective_bytes"' in (row.metrics_json or ""))
     answer = call("show", row.row_id[:8], "--store", str(STORE))
@@ -93,6 +105,15 @@ def test_the_printed_command_gives_the_configuration_of_the_run(rows: list[Row])
             content=lambda _, name=row.dataset: name,  # type: ignore[misc]
         )
         assert given.config == row.config
+
+
+def test_the_printed_command_takes_letters_beyond_ascii(tmp_path: Path, rows: list[Row]) -> None:
+    body = json.loads(rows[0].config_json)
+    body["data"]["name"] = "folder:é"
+    row = rows[0].model_copy(update={"config_json": json.dumps(body), "dataset": "folder:é"})
+    Store(tmp_path).write_row(row)
+    words = shlex.split(describe(row.row_id, tmp_path).commands[1])
+    assert ("data.name", "folder:é") in map(parse_override, words[8::2])
 
 
 def test_a_row_of_other_code_is_only_reproduced(
