@@ -167,4 +167,5 @@ def bytes_sent(objective: Objective, dim: int) -> int:
     """Return the bytes that a client sends for an objective of projections of `dim` numbers."""
     sums = Accumulator([objective], 1)
     sums.add(torch.ones(1, dim), torch.ones(1, dim))
-    return int(sums.values()[OBJECTIVE_BYTES.name])
+    numbers = sum(value.numel() for value in sums._sums.values())
+    return BYTES * (numbers if objective.exchanges == 1 else sums._exchange(objective)[1])

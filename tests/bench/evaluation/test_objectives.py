@@ -18,7 +18,7 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     epsilon,
     with_noise,
 )
-from fedbench.bench.evaluation.objectives.base import BYTES, Projections
+from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
@@ -215,6 +215,14 @@ def test_collapsed_projections() -> None:
 )  # fmt: skip
 def test_numbers_that_a_client_sends(name: str, numbers: int) -> None:
     assert bytes_sent(OBJECTIVES[name], 128) == BYTES * numbers
+
+
+def test_the_numbers_of_an_objective_that_fails_are_known() -> None:
+    class Failing(scores.RankMe):
+        def combine(self, sums: Sums) -> float:
+            raise ZeroDivisionError
+
+    assert bytes_sent(Failing(), 128) == bytes_sent(OBJECTIVES["rankme"], 128)
 
 
 def test_bytes_count_every_statistic_once_and_every_client() -> None:
