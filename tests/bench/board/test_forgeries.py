@@ -18,7 +18,7 @@ import pytest
 
 from fedbench.bench.api.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
-from fedbench.bench.board.checks import Problem
+from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
 from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.formats import tables
@@ -26,7 +26,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import derived, open_dataset
-from fedbench.bench.runs.run import run
+from fedbench.bench.runs.run import canonical, run
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.steps import partition_of
@@ -198,6 +198,14 @@ def test_honest_rows_pass(honest: tuple[Entry, ...], board: Path, tmp_path: Path
         "copies": 1,
         "partition": 0,  # no images here
     }
+
+
+def test_another_folder_of_the_same_images_is_no_contradiction(honest: tuple[Entry, ...]) -> None:
+    row = with_row(honest[0], dataset="folder:a").row
+    for name, refused in (("folder:b", False), ("npz:a", False), ("cifar10", True)):
+        data = blank(name, (3, 32, 32), 10, 1, 1)
+        claim = Claim(row, (), canonical(row.config), data, None)  # type: ignore[arg-type]
+        assert bool([*check_configuration(claim)]) is refused
 
 
 def of_plugin(entry: Entry, code: Mapping[str, str]) -> Entry:
