@@ -50,6 +50,7 @@ def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
     known = objectives()
     for name in names:
         if name not in known:
-            raise UnknownNameError("objective of evaluation.objectives", name, known)
+            more = "; every run has align, unif, rho, sep and the loss"
+            raise UnknownNameError("objective of evaluation.objectives", name, known, more)
     asked = {*DEFAULT, *names, *(SHIPPED if noise else ())}
     return [objective for name, objective in known.items() if name in asked]
