@@ -128,7 +128,7 @@ def report(
     if dataset is not None:
         frame = on_dataset(frame, dataset)
         if frame.empty:
-            raise StoreError(why_empty(store.frame(), dataset=dataset, grid=None))
+            raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
     data_dir = None if data_dir is None else Path(data_dir)
     shown = content(store, named_by_content(frame), data_dir=data_dir, title=title)

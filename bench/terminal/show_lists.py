@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.terminal.console import emit
@@ -110,7 +111,7 @@ def show_explanations(found: Mapping[str, Any]) -> None:
     """Print everything that is known of one key, method by method where they differ."""
     for record in found["explanations"]:
         key, default = record["key"], _value(record["default"])
-        ways = [f"--set {key}={default}", f"{record['variable']}={default}"]
+        ways = [f"--set {quote(f'{key}={default}')}", f"{record['variable']}={quote(default)}"]
         about = {"methods": record["methods"], "range": record["kind"], "default": default}
         show_record(f"{key}: {record['meaning']}", {**about, "set it": ways})
         values = [{**value, "value": _value(value["value"])} for value in record["presets"]]

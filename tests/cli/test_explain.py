@@ -1,5 +1,7 @@
 """Explanations of single keys and of single methods."""
 
+import shlex
+
 import pytest
 
 import fedbench
@@ -32,6 +34,10 @@ def test_values_are_those_of_a_run(preset: str) -> None:
 def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
     text = call("explain", "federation.num_rounds", "orchestra").out
     assert "FEDBENCH__FEDERATION__NUM_ROUNDS=10" in text
+    (way,) = [
+        line for line in call("explain", "evaluation.protocols").out.splitlines() if "--" in line
+    ]
+    assert shlex.split(way)[-1] == "evaluation.protocols=[knn, linear]"
     entry = call("explain", "client.lr", "orchestra", "--json").json["explanations"][0]
     assert entry["searched"]["orchestra"]["low"] == 0.001
     paper = [v for v in entry["presets"] if v["preset"] == "cross-device"]
