@@ -152,9 +152,9 @@ def check_configuration(claim: Claim) -> Iterator[str]:
     for name, value in derived(given, row.dataset_revision).items():
         if getattr(row, name) != value:
             yield f"{name} is {getattr(row, name)}, but its configuration gives {value}"
-    names = {row.dataset, claim.dataset.name}
-    if len(names) > 1 and not all(":" in name for name in names):  # as hub:FOLDER, a label only
-        yield f"dataset is {row.dataset!r}, but the revision is of {claim.dataset.name!r}"
+    # A name such as hub:FOLDER is only a label.
+    if row.dataset != (name := claim.dataset.name) and not (":" in name and ":" in row.dataset):
+        yield f"dataset is {row.dataset!r}, but the revision is of {name!r}"
     if row.status == "error":
         yield f"it failed ({row.error}): there is no result"
     if row.tuned != (row.study_id is not None) or (row.selection == "label-free" and not row.tuned):

@@ -82,7 +82,10 @@ def metric_prefix(dataset: Dataset) -> str:
 
 def _open(config: RunConfig, entry: str, data_dir: Path | None) -> Dataset:
     name, revision = _split(entry)
-    whole = load_dataset(name, data_dir)
+    try:
+        whole = load_dataset(name, data_dir)
+    except DataError as err:
+        raise DataError(f"{_KEY}: {err} (data.image_size is of the run's own images)") from err
     train, test = config.data.train_subset, config.data.test_subset
     dataset = load_dataset(
         name,

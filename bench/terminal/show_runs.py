@@ -64,10 +64,9 @@ def show_result(result: RunResult) -> None:
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
     metrics = result.row.metrics
     further = [n for n in metrics if is_accuracy(n) and not n.endswith("_train_acc")]
-    elsewhere = [n for n in further if n.startswith("transfer_")]
     asked = [objectives()[n].metric.name for n in result.config.evaluation.objectives]
-    names = (*main_metrics(metrics), *asked, *elsewhere)
-    shown = [name for n in names for name in (n, _BEFORE + n)]
+    listed = (*main_metrics(metrics), *asked, *further)
+    shown = [name for n in listed for name in (n, _BEFORE + n)]
     _show_metrics({n: metrics[n] for n in shown if n in metrics}, result.row.num_rounds)
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
