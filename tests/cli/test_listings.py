@@ -64,8 +64,8 @@ def test_filters_that_find_nothing_say_so(call: Call, store: Path, finished: Any
     grid = call(*words, "--grid", "scaling")
     assert (grid.code, grid.out) == (0, "")
     assert "fedbench sweep --grid scaling" in grid.err
-    words = ("report", store / "page.html", "--store", store, "--grid", "scaling")
-    page = call(*words, "--dataset", "digits")
+    both = ("--grid", "scaling", "--dataset", "digits")
+    page = call("report", store / "page.html", "--store", store, *both)
     assert page.code == 5
     assert "'scaling'" in page.err
 

@@ -40,9 +40,10 @@ def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> No
 
 def test_quiet_run_says_nothing_on_stderr(call: Call, tmp_path: Path) -> None:
     steady = ("--set", "model.norm=group")  # without statistics that one round does not fill
-    asked = ("--set", "evaluation.objectives=[rankme]", "--seed", 1)
-    asked += ("--set", "evaluation.probe_fractions=[0.1]")
-    answer = call("run", "simclr", *QUICK, *steady, *asked, "--store", tmp_path, "-q")
+    asked = ("--set", "evaluation.objectives=[rankme]")
+    share = ("--set", "evaluation.probe_fractions=[0.1]")
+    words = (*QUICK, *steady, *asked, *share)
+    answer = call("run", "simclr", *words, "--store", tmp_path, "-q", "--seed", 1)
     assert (answer.code, answer.err) == (0, "")
     assert "seed 1 · ok" in answer.out
     assert {"rankme", "linear_10pct_acc"} <= {*answer.out.split()}
