@@ -54,7 +54,7 @@ def _show_reproductions(ranking: Ranking) -> None:
         for record in row["records"]
     ]
     for record in records:
-        record["by"] = " ".join((record["by"] or {"name": "nobody named"}).values())
+        record["by"] = " ".join(filter(None, (record["by"] or {"name": "nobody named"}).values()))
         record["counts"] = not record["reason"]
     names = ("run", "by", "platform", "verdict", "limit", "counts", "reason")
     show_records(records, names, title="reproduced by")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import json_with_checksum
 
 from .conftest import Answer
 
@@ -79,15 +80,20 @@ def test_a_refused_bundle_is_named_with_its_reason(
 def test_reproductions_show_in_tables(
     call: Callable[..., Answer], store: Store, tmp_path: Path
 ) -> None:
-    """A record that does not count is named with its reason."""
+    """Records that do not count are named with their reasons; an author needs no ORCID iD."""
     copy = Store(shutil.copytree(store.root, tmp_path / "copy"))
-    row_id = copy.rows()[0].row_id
+    row = copy.rows()[0]
+    row_id = row.row_id
     record = copy.root / "reproductions" / row_id / "0.json"
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps({"by": None}))
+    again = row.model_dump(mode="json")
+    named = {"row_id": row_id, "claimed": "", "by": {"name": "Ben"}, "row": again}
+    record.with_name("1.json").write_text(json_with_checksum(named))
     answer = call("leaderboard", "--store", copy.root)
     assert answer.code == 0, answer.err
     assert row_id[:4] in answer.out
+    assert "Ben" in answer.out
     shown = call("leaderboard", "--store", copy.root, "--json").json["reproductions"]
     assert [(row["run_id"], row["count"]) for row in shown] == [(row_id, 0)]
     assert "reproductions" not in call("leaderboard", "--store", store.root, "--json").json
