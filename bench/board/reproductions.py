@@ -22,7 +22,7 @@ from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.runs.compare import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_text, read_regular
 
 _LARGEST, _LARGEST_MANIFEST = 2**20, 2**26
@@ -122,7 +122,10 @@ def _record(
         return replace(record, reason=f"it is of run {again.measured_from or again.row_id}")
     if num_test is None:
         return replace(record, reason="its data revision is not known here")
-    judged = judge(row, again, rows, num_test)
+    try:
+        judged = judge(row, again, rows, num_test)
+    except FedbenchError as err:  # of another version, or of a plugin that is gone
+        return replace(record, reason=str(err))
     return replace(record, verdict=judged.verdict, limit=judged.limit, reason=judged.reason)
 
 

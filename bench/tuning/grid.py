@@ -23,7 +23,7 @@ from fedbench.bench.runs.fields import build_config, check_key, flat_config, get
 from fedbench.bench.runs.presets import load_preset, preset_names
 from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.system.arguments import one_of
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, FedbenchError
 from fedbench.bench.system.identity import canonical_json
 
 METHOD = "method"
@@ -360,7 +360,8 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     parts_of = {}
     for row in rows:
         if {*row.method.split("+")} <= {*entries()} and not missing_code(row.code):
-            parts_of[row.row_id] = parts(row.config, row.preset, row.dataset)
+            with suppress(FedbenchError):  # another version, which took other settings, made it
+                parts_of[row.row_id] = parts(row.config, row.preset, row.dataset)
     named = {row.row_id for row in rows if row.grid == grid.grid}
     cells = [parts_of[row_id] for row_id in named & parts_of.keys()]
     for preset in sorted({row.preset for row in rows} & {*preset_names()}):

@@ -11,6 +11,7 @@ from fedbench.bench.board.bundle import Entry, Person, pack
 from fedbench.bench.board.reproductions import record_reproduction, reproductions
 from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundle
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.compare import Reproduction
 from fedbench.bench.runs.run import reproduce, run
@@ -110,6 +111,17 @@ def test_a_record_is_compared_again(board: Store, columns: dict[str, Any], named
     count, (reason,) = only(board)
     assert count == 0
     assert named in reason
+
+
+def test_a_row_of_another_version_has_no_reproductions(board: Store) -> None:
+    """Its configuration is not taken: the board is ranked all the same."""
+    (row,) = board.rows()
+    foreign = row.config_json.replace('"client":{', '"client":{"gone":1,')
+    (file,) = board.root.glob("rows/*.parquet")
+    file.write_bytes(encode([row.model_copy(update={"config_json": foreign})], Row))
+    count, (reason,) = only(board)
+    assert count == 0
+    assert "client.gone" in reason
 
 
 def test_the_row_itself_is_no_repetition(board: Store) -> None:

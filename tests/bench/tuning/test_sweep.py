@@ -292,6 +292,8 @@ def test_a_grid_has_its_cells_however_they_were_measured() -> None:
         row_of(config.model_copy(update={"evaluation": plain})),
         row_of(config.model_copy(update={"client": slow})),
     ]
+    foreign = rows[2].config_json.replace('"client":{', '"client":{"gone":1,')
+    rows[2] = rows[2].model_copy(update={"config_json": foreign})  # as of another version
     assert cells_of(rows, "heterogeneity") == {row.row_id for row in rows[:2]}
 
 
