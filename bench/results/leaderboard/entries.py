@@ -34,7 +34,7 @@ from fedbench.bench.results.leaderboard.published import PUBLISHED, published_nu
 from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
 from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.settings import KEYS
+from fedbench.bench.results.store.settings import KEYS, hyperparameters
 from fedbench.bench.system.identity import canonical_json, content_id
 
 COLUMNS = {
@@ -271,7 +271,11 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     known = {at: p.value for at, p in found.published.items() if p is not None}
     found["difference"] = found["mean"] - found.index.to_series().map(known)
     found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies), strict=True)
-    found["hyperparameters"] = [*map(json.loads, first.hyperparameters)]
+    settings = first.hyperparameters.copy()
+    same = settings.isin(settings[first.duplicated(["class_id", "hyperparameters"])])
+    as_run = lines(first.loc[same, ["config_json"]].assign(scaled_json=None))
+    settings[same] = [canonical_json(hyperparameters(row)) for row in as_run]  # else equal labels
+    found["hyperparameters"] = [*map(json.loads, settings)]
     found["settings_id"] = [*map(content_id, found.hyperparameters)]
     found["reproduced"] = None
     if (reproduced := beside.get("reproduced")) is not None:

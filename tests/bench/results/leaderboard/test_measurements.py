@@ -163,6 +163,9 @@ def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
     low, high = sorted(entry.means for entry in comparison.entries)
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
+    plain = configured(client={"lr": 0.1}, federation={"participation": 0.5})
+    labels = [e.label for e in rank([*rows, make_row(plain, linear_acc=0.7)]).groups[0].entries]
+    assert len(labels) == len({*labels}) == 3  # no rule has scaled the rate of the third
     unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
     split = rank(unrecorded)
     assert len({entry.label for entry in split.entries}) == 4
