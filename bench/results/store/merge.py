@@ -67,12 +67,16 @@ def merge(
         dry_run: compare and count only.
 
     Raises:
-        StoreError: for a source that is not there, for rows, trials or studies that contradict
+        StoreError: for a source that is no store, for rows, trials or studies that contradict
             each other, for a target that cannot be written, or if another process works on the same
             run or study there; the same call again then does the rest.
     """
     target, done = open_store(store), Merged()
     opened = [open_store(source).require() for source in sources]
+    parts = {"rows", "trials", SUBMISSIONS, REPRODUCTIONS}
+    for source in opened:
+        if parts.isdisjoint(path.name for path in list_folder(source.root)):
+            raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
     done.problems = [problem for source in opened for problem in source.problems()]
     new, conflicts = _new_rows(target, opened, done)
     files, others = _new_files(target, opened, done)

@@ -57,6 +57,11 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     assert (again.rows_added, again.rows_same) == (0, 4)
 
 
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=tmp_path.name):
+        merge([tmp_path], tmp_path / "store")
+
+
 def test_a_contradiction_is_refused_and_nothing_written(
     stores: tuple[Store, Store], make_row: MakeRow
 ) -> None:
