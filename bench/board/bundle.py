@@ -61,13 +61,12 @@ def person(name: str | None, orcid: str | None = None) -> Person | None:
         if orcid is not None:
             raise ConfigError("--orcid needs --by NAME")
         return None
+    if orcid is not None and re.fullmatch(r"([0-9]{4}-){3}[0-9]{3}[0-9X]", orcid) is None:
+        raise ConfigError(f"--orcid must look like 0000-0002-1825-0097 (got {orcid!r})")
     try:
         return Person(name, orcid)
     except ValidationError as err:
-        option = "--orcid" if err.errors()[0]["loc"][0] == "orcid" else "--by"
-        raise ConfigError(
-            f"{option} must be 1 to 200 printable characters (got {(name, orcid)})"
-        ) from err
+        raise ConfigError(f"--by must be 1 to 200 printable characters (got {name!r})") from err
 
 
 LICENCE = "CC0-1.0"
@@ -270,7 +269,7 @@ def _file_problems(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if name not in {MANIFEST, *manifest.files} and (path.is_symlink() or not path.is_dir()):
-            yield "", f"{name} is not in the manifest"
+            yield "", f"{name} is not in the manifest; delete it"
 
 
 def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:

@@ -23,7 +23,7 @@ from fedbench.bench.board.checks import COPIES, FILES, CheckCount, Checker, Prob
 from fedbench.bench.board.reproductions import record_reproduction
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
+from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store, replica_key
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.compare import REPRODUCED, Reproduction
 from fedbench.bench.runs.execute import OnRound, plugin_packages
@@ -80,7 +80,7 @@ def submit(
         data_dir: cache of data sets, for the checks.
     """
     if every == bool(run_ids):
-        raise ConfigError("name the runs to submit, or give --all; `fedbench runs` lists them")
+        raise ConfigError("give either run ids or --all; `fedbench runs` lists run ids")
     store, who = open_store(store).require(), person(by, orcid)
     entries, left_out = _chosen(store, run_ids, every=every)
     checker = Checker(as_path(data_dir))
@@ -134,11 +134,13 @@ def _chosen(
         if row.status == "error":
             refused.append(f"run {row.row_id} failed: {row.error}")
         elif not entry.points and row.rounds_done:
-            refused.append(f"run {row.row_id} has no curve, as trials of a study")
+            refused.append(f"run {row.row_id} has no curve that can be read (trials have none)")
         else:
             first = entries.setdefault(row.row_id, entry)
-            if first.row != row and not every:
-                raise ConfigError(f"run {row.row_id} of two platforms: submit them in two bundles")
+            if first.row != row:
+                if not every:
+                    raise ConfigError(f"run {row.row_id} of two platforms: submit two bundles")
+                refused.append(f"run {replica_key(row)} is of another platform: submit it apart")
     if refused and not every:
         raise StoreError(f"{refused[0]}; it cannot be submitted, leave it out")
     if not entries:

@@ -57,6 +57,7 @@ WRONG = {
     "submit": "--all",
     "submit 01234567 --orcid 0000-0002-1825-0097": "--by",
     "submit 01234567 --by 'a\x1bb'": "--by",
+    "submit 01234567 --by A --orcid 0000-0002-1825": "--orcid",
     "verify --rerun 1": "--rerun",
     "verify b.zip --claims": "--claims",
     "verify b.zip --by A": "--by",
