@@ -211,7 +211,7 @@ def _reached(value: float | None, entry: Any) -> str:
     """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
     if entry.num_reached is None or not entry.n_seeds:
         return ""
-    return f"{value:.3g}" if value is not None else f"{entry.num_reached} of {entry.n_seeds} seeds"
+    return _short(value) if value is not None else f"{entry.num_reached} of {entry.n_seeds} seeds"
 
 
 def _notes(entry: Any) -> list[str]:
