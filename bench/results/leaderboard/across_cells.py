@@ -107,16 +107,18 @@ def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int],
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
     """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
-    Nothing is compared where no entry has results in two of the groups.
+    Nothing is compared where no entry has results in two of the groups. Versions of the benchmark
+    have tables of their own: their cells may be the same tasks.
     """
     comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
         for axis in AXES
         for family in _all_families(_one_of_each(groups), axis)
     ]
-    of_data: dict[str, list[Group]] = {}
+    of_data: dict[tuple[Any, Any], list[Group]] = {}
     for group in groups:
-        of_data.setdefault(str(group.keys["dataset"]), []).append(group)
+        of = group.keys["dataset"], group.keys["benchmark_version"]
+        of_data.setdefault(of, []).append(group)
     for cells in of_data.values():
         ids = {group.class_id for group in cells}
         axes = [c for c in comparisons if ids.issuperset(c.class_ids)]
@@ -259,6 +261,7 @@ def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
     """Return the parts of the titles that all cells have, without those of the axis."""
     parts = [cell.title.split(" · ") for cell in cells]
     if axis is None:
-        return f"all cells · {parts[0][0]}"
+        version = [part for part in parts[0] if part.startswith("benchmark version")]
+        return " · ".join(["all cells", parts[0][0], *version])
     shared = [p for p in parts[0] if all(p in other for other in parts[1:])]
     return " · ".join([f"over {axis}", *shared])

@@ -217,7 +217,7 @@ def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> Non
 
 
 def test_all_cells_are_those_of_one_data_set(make_row: MakeRow) -> None:
-    """Two data sets with two alphas and two cohorts each: no column has values of both."""
+    """Two data sets in two versions, with two alphas and two cohorts: no column mixes them."""
     rows = [
         make_row(
             RunConfig(
@@ -226,18 +226,24 @@ def test_all_cells_are_those_of_one_data_set(make_row: MakeRow) -> None:
                 federation=FederationConfig(participation=share),
             ),
             dataset_revision=name,
+            benchmark_version=version,
             linear_acc=0.5 * alpha + 0.1 * share,
         )
+        for version in ("4", "5")
         for spec in ("a", "b")
         for name in ("cifar10", "digits")
         for alpha in (0.1, 1.0)
         for share in (0.5, 1.0)
     ]
     board = rank(rows)
-    data = {group.class_id: group.keys["dataset"] for group in board.groups}
+    keys = ("dataset", "benchmark_version")
+    data = {group.class_id: tuple(map(group.keys.get, keys)) for group in board.groups}
     whole = [comparison for comparison in board.across() if comparison.axis is None]
     assert [{data[i] for i in comparison.class_ids} for comparison in whole] == [
-        {"cifar10"},
-        {"digits"},
+        {("cifar10", "4")},
+        {("cifar10", "5")},
+        {("digits", "4")},
+        {("digits", "5")},
     ]
-    assert [len(comparison.class_ids) for comparison in whole] == [4, 4]
+    assert len({comparison.title for comparison in whole}) == 4
+    assert [len(comparison.class_ids) for comparison in whole] == [4, 4, 4, 4]
