@@ -117,7 +117,7 @@ def test_ids_of_runs_become_links() -> None:
 @pytest.mark.extended  # minutes; the workflow `site` builds it too
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in PACKAGES), reason="the extra dev has it"
+    any(importlib.util.find_spec(name) is None for name in PACKAGES), reason="the extra docs has it"
 )
 def test_make_site(tmp_path: Path) -> None:
     """A warning is an error, and so is one of a tutorial; pages need no network."""
