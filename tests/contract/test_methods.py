@@ -12,7 +12,7 @@ from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.specs import OTHERS, REFUSED, SPECS, TRAINED
+from tests.specs import HOOKS, OTHERS, REFUSED, SPECS, TRAINED, extended
 
 
 def but_extended(*names: str) -> Callable[[type], type]:
@@ -36,12 +36,23 @@ LONG = (
 )
 
 
+METHODS = [spec for spec in SPECS if "+" not in spec]
+NEEDS = {spec: registry.create(spec, {}).needs() for spec in METHODS}
+BLIND = {spec for spec in METHODS if NEEDS[spec].labels is Labels.NONE} - {*HOOKS}
+"""Methods whose batches have no label at all, but for one with most hooks each."""
+
+
+@but_extended("test_a_run_is_a_function_of_its_configuration")  # an interrupted run repeats it
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it."""
 
-    @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" not in spec])
+    @pytest.fixture(autouse=True, params=METHODS)
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
+
+    @pytest.mark.parametrize("_each", extended(METHODS, BLIND.__contains__), indirect=True)
+    def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
+        super().test_hidden_labels_change_nothing(tmp_path)
 
 
 @but_extended("test_an_interrupted_run_ends_with_the_same_bits", *LONG)
@@ -114,7 +125,7 @@ def test_what_is_switched_off_leaves_the_bits_of_the_base(
         assert not torch.equal(plain, all_tensors(train(tiny_setup(config), tmp_path / "on")))
 
 
-@pytest.mark.parametrize("spec", [spec for spec in registry.specs() if "+" not in spec])
+@pytest.mark.parametrize("spec", METHODS)
 def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract = MethodContract()
     contract.spec, contract.fields = spec, {"model__backbone": "cct-4-3x2"}
@@ -122,10 +133,10 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
 
 
 @pytest.mark.onednn
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if "+" not in spec])
+@pytest.mark.parametrize("spec", METHODS)
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""
-    labelled = registry.create(spec, {}).needs().labels is Labels.SOME
+    labelled = NEEDS[spec].labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
     values["federation__participation"] = 0.25  # one client
     setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
