@@ -1,6 +1,7 @@
 """Methods and parts on a fake GPU: one device, and no wait within a recorded step."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -147,13 +148,14 @@ def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path:
         task = Task(int(setup.partition.sizes.argmax()), first, RoundPlan(3))
         local = runner.begin(task, runner.binding.server.data.clone())
         optimizer = runner.optimizer(local)
-        for batch in local.batches:
-            if len(signatures) < 4 and len(batch.labels) == setup.config.client.batch_size:
-                gpu.reset()
-                runner.step(batch, local.client, optimizer)
-                signatures.append(list(gpu.signature))
-                waits = sum(gpu.waits.values())
-                assert not gpu.draws
+        size = setup.config.client.batch_size
+        for batch in islice((b for b in local.batches if len(b.labels) == size), 3):
+            gpu.reset()
+            runner.step(batch, local.client, optimizer)
+            signatures.append(list(gpu.signature))
+            waits = sum(gpu.waits.values())
+            assert not gpu.draws
+    assert len(signatures) == 3
     assert waits == WAITS.get(spec, 0)
     if not reason_to_run_eagerly(setup):
         assert not waits
