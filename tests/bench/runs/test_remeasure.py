@@ -28,6 +28,7 @@ FURTHER: dict[str, Any] = {
     "objective_on": "encoder",
     "mlp_epochs": 2,
 }
+LESS: dict[str, Any] = {"protocols": [], "untrained": False}
 
 
 def execute(config: RunConfig, store: Store, **given: Any) -> tuple[RunResult, int]:
@@ -57,6 +58,20 @@ def curve(store: Store, row: Row) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def personal(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """Run of `pfedae`, whose clients have tensors of their own."""
+    store = Store(tmp_path_factory.mktemp("personal"))
+    return execute(tiny_config("pfedae"), store)[0]
+
+
+@pytest.fixture
+def store(personal: RunResult, tmp_path: Path) -> Store:
+    """Copy of the store with that run alone."""
+    root = Path(personal.paths["row"]).parents[1]
+    return Store(shutil.copytree(root, tmp_path / "store"))
+
+
 @pytest.mark.parametrize(
     "spec", extended(["simclr+uv", "pfedae", "orchestra", "cbafed", "central-ae"], "pfedae".__eq__)
 )
@@ -80,9 +95,8 @@ def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: st
     assert all(map(needed, names))
 
 
-def test_a_folder_of_taken_weights_stands_alone(tmp_path: Path) -> None:
-    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
-    first, _ = execute(config, store)
+def test_a_folder_of_taken_weights_stands_alone(personal: RunResult, store: Store) -> None:
+    config, first = tiny_config("pfedae"), personal
     further, _ = execute(measured(config, **FURTHER), store)
     shutil.rmtree(store.cell_dir(first.run_id))
     loaded = load_run(store, further.run_id)
@@ -110,18 +124,18 @@ def test_evaluations_between_rounds_need_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["checkpoint", pytest.param("personal", marks=pytest.mark.extended)]
 )
-def test_damaged_weights_are_trained_again(tmp_path: Path, damage: str) -> None:
-    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
-    first, _ = execute(config, store)
-    folder = store.cell_dir(first.run_id)
+def test_damaged_weights_are_trained_again(
+    personal: RunResult, store: Store, tmp_path: Path, damage: str
+) -> None:
+    config, folder = measured(tiny_config("pfedae"), **LESS), store.cell_dir(personal.run_id)
     (checkpoint,) = folder.glob("round-*")
-    personal = min((folder / "clients").glob("*"))
-    path = {"checkpoint": checkpoint, "personal": personal}[damage]
+    own = min((folder / "clients").glob("*"))
+    path = {"checkpoint": checkpoint, "personal": own}[damage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    again, trained = execute(measured(config, **FURTHER), store)
-    fresh, _ = execute(measured(config, **FURTHER), Store(tmp_path / "other"))
+    again, trained = execute(config, store)
+    fresh, _ = execute(config, Store(tmp_path / "other"))
     assert (again.measured_from, trained) == (None, 2)
-    assert again.row.training_id == first.row.training_id
+    assert again.row.training_id == personal.row.training_id
     assert content(again.row) == content(fresh.row)
 
 
@@ -132,15 +146,13 @@ def test_another_platform_trains_itself(tmp_path: Path) -> None:
     (path,) = (tmp_path / "store" / "rows").glob("*.parquet")
     path.unlink()
     store.write_row(first.row.model_copy(update={"platform_json": "[]", "platform": "elsewhere"}))
-    further, trained = execute(measured(config, **FURTHER), store)
+    further, trained = execute(measured(config, **LESS), store)
     assert (further.measured_from, trained) == (None, 2)
 
 
-def test_weights_that_were_taken_are_no_training(tmp_path: Path) -> None:
+def test_weights_that_were_taken_are_no_training(personal: RunResult, store: Store) -> None:
     """A call was killed after it had taken weights; then the run that they are from goes away."""
-    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
-    first, _ = execute(config, store)
-    further = measured(config, **FURTHER)
+    first, further = personal, measured(tiny_config("pfedae"), **LESS)
     folder = store.cell_dir(row_id(further, first.row.dataset_revision))
     assert take_weights(store, first.row, folder)
     (store.root / "rows" / f"{first.run_id}.parquet").unlink()
@@ -151,12 +163,10 @@ def test_weights_that_were_taken_are_no_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("copies", extended([1, 4], (1).__eq__))
 def test_a_call_that_dies_while_it_takes_weights_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: int
+    personal: RunResult, store: Store, monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     """It dies after the files of one client or of all four, before the checkpoint's."""
-    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
-    first, _ = execute(config, store)
-    further = measured(config, **FURTHER)
+    first, further = personal, measured(tiny_config("pfedae"), **LESS)
     folder = store.cell_dir(row_id(further, first.row.dataset_revision))
     made: list[str] = []
     real = shutil.copyfile
