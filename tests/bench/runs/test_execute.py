@@ -83,7 +83,8 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["simclr", "pfedae"])
 def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: str) -> None:
     """The files of clients' tensors and optimizers are the same as well."""
-    config = tiny_config(spec, federation__num_rounds=3, evaluation__every=1)
+    few = {"evaluation__every": 1, "evaluation__protocols": ["knn"]}
+    config = tiny_config(spec, federation__num_rounds=3, **few)
     whole = execute(config, Origin(), Place(tmp_path / "whole"))
 
     class StopError(Exception):
@@ -110,7 +111,8 @@ def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path) -> Non
     """As an interval evaluates them, but counted without Orchestra's preparatory round."""
     curves = []
     for name, fields in (("named", {"rounds": [2, 3]}), ("all", {"every": 1})):
-        keys = {f"evaluation__{field}": value for field, value in fields.items()}
+        keys: dict[str, Any] = {f"evaluation__{field}": value for field, value in fields.items()}
+        keys |= {"evaluation__protocols": [], "evaluation__untrained": False}
         store = Store(tmp_path / name)
         config = tiny_config("orchestra", federation__num_rounds=3, **keys)
         row = run(config, store=store, workers=1).row
