@@ -69,8 +69,12 @@ def test_version(call: Call) -> None:
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
-    words = [sys.executable, "-m", "fedbench", "partition", "--labels", "balanced:4000:10"]
-    words += ["--set", "data.num_clients=2000"]  # more than a pipe holds
+    code = (
+        "import fedbench.cli as c\n"
+        "c.app.command('flood')(lambda: c.emit('x' * 10**6))\n"  # more than a pipe holds
+        "c.main(['flood'])\n"
+    )
+    words = [sys.executable, "-c", code]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -140,6 +144,7 @@ def test_a_run_outlives_its_terminal(tmp_path: Path, term: str) -> None:
     """Without SIGHUP, as after `disown`, only writing fails: with EIO."""
     master, slave = pty.openpty()
     words = [sys.executable, "-m", "fedbench", "run", "supervised", *QUICK]
+    words += ["--set", "evaluation.protocols=[]", "--set", "evaluation.untrained=false"]
     with subprocess.Popen(
         [*words, "--store", str(tmp_path)],
         stdin=slave,

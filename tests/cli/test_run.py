@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.cli import main
 
 from .conftest import QUICK, Call
 
@@ -95,18 +94,18 @@ def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path)
         assert len(answer.err.splitlines()) == 1
 
 
-def on_a_full_disk(words: list[str]) -> int:
-    """Be the command where no file takes more than two kilobytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
-    main(words)
-
-
-def test_a_full_disk_is_no_bug(shell: Call, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_bug(call: Call, tmp_path: Path) -> None:
+    """No file takes more than two kilobytes."""
     load_dataset("digits", tmp_path / "d", train_subset=80, test_subset=40)
     words = ("run", "supervised", *QUICK, "--set", "data.train_subset=80", "--set", "model.width=4")
     places = ("--store", tmp_path / "s", "--data-dir", tmp_path / "d")
     settings = ("--set", "data.test_subset=40")
-    answer = shell(*words, *settings, *places, program=on_a_full_disk)
+    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, most))
+    try:
+        answer = call(*words, *settings, *places)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert answer.code == 5, answer.err
     assert "the disk is full" in answer.err
 
