@@ -222,11 +222,12 @@ class MethodContract:
     def test_chance_is_stated_for_every_logged_term(self, tmp_path: Path) -> None:
         """If the method states what a net without information reaches, it leaves no term out."""
         setup = self._setup()
-        stated = setup.method.chance(setup.config)
+        if not (stated := setup.method.chance(setup.config)):
+            return
         history = train(setup, tmp_path).history
         logged = {"loss", *(name for record in history for name in record.parts)}
         named = {name for term in stated for name in term.split(" - ")}
-        assert not stated or logged <= named, f"chance() lacks {sorted(logged - named)}"
+        assert logged <= named, f"chance() lacks {sorted(logged - named)}"
         for term, value in stated.items():
             if not isinstance(value, str):
                 assert np.isfinite(value)

@@ -116,7 +116,7 @@ def test_a_run_that_would_train_nothing_is_refused_and_writes_nothing(tmp_path: 
 
 @pytest.mark.parametrize("value", ["none", "last", "last:0", "last:-1", "last:1.5", "heads "])
 def test_bad_values_are_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"^model\.trainable: must be all, heads or last:N"):
+    with pytest.raises(ConfigError, match=r"^model\.trainable: .*last:N"):
         tiny_config("simclr", model__trainable=value)
 
 

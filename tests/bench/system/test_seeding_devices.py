@@ -61,7 +61,7 @@ def test_devices_on_a_machine_with_two_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bad_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--device: must be auto, cpu or cuda \(got 'gpu'\)"):
+    with pytest.raises(ConfigError, match=r"--device: .*'gpu'"):
         choose_devices("gpu", 1)
-    with pytest.raises(ConfigError, match=r"--workers: must be from 1 to 1,024 \(got 0\)"):
+    with pytest.raises(ConfigError, match=r"--workers: .*0\b"):
         choose_devices("cpu", 0)

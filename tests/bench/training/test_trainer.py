@@ -140,9 +140,7 @@ def test_a_client_that_trained_is_measured(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
     train(tiny_setup(tiny_config("simclr")), tmp_path, rounds=1)
     wider = tiny_setup(tiny_config("simclr", method__hidden_dim=24))
-    with pytest.raises(
-        StoreError, match=r"holds [\d,]+ numbers, the method has [\d,]+ now; its co"
-    ):
+    with pytest.raises(StoreError, match=r"[\d,]+ numbers, .* [\d,]+ now"):
         train(wider, tmp_path)
 
 

@@ -138,6 +138,7 @@ def test_a_row_without_a_fixed_field_has_no_number(make_row: MakeRow) -> None:
 
 @pytest.mark.parametrize("source", MATCHED)
 def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
+    assert lines(source)
     for cell in lines(source):
         row, metric = setting(cell, make_row), METRICS[cell.metric]
         number = published_number(row, metric)

@@ -81,8 +81,9 @@ def data_of(file: Path) -> dict[str, Any]:
 
 def test_every_run_is_on_the_page_with_the_stores_numbers(written: tuple[Store, Path]) -> None:
     store, file = written
-    rows = store.rows()
-    for name, values in data_of(file)["runs"].items():
+    rows, runs = store.rows(), data_of(file)["runs"]
+    assert {"row_id", "linear_acc"} < runs.keys()
+    for name, values in runs.items():
         if name == "at_chance":
             assert set(values) == {""}  # their curves have no losses
         elif name != "started_at":

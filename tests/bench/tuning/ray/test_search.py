@@ -132,11 +132,9 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     searcher.suggest("b")
     searcher.died("a", "")
     searcher.end_tuner()
-    errors = [outcome.error for outcome in source.outcomes]
-    assert errors == [
-        "the trial process died: perhaps the memory is full",
-        "the trial process died: Ray Tune gave it up",
-    ]
+    first, second = (outcome.error or "" for outcome in source.outcomes)
+    assert "memory" in first
+    assert "Ray Tune" in second
 
 
 def test_the_death_of_ray_itself_is_no_failure_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
