@@ -20,7 +20,7 @@ def test_aliases_that_explode_are_refused() -> None:
 
 
 def test_nesting_through_aliases_is_refused() -> None:
-    chain = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 1500))
+    chain = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 1100))
     for text in (chain, "a: &a [*a, *a]", "a: &a {b: *a}", "a: " + "[" * 1100):
         with pytest.raises(ConfigError, match="is nested more than 50 deep"):
             parse_yaml(text, "f")

@@ -68,7 +68,7 @@ def personal(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 @pytest.fixture
 def store(personal: RunResult, tmp_path: Path) -> Store:
     """Copy of the store with that run alone."""
-    root = Path(personal.paths["row"]).parents[1]
+    root = Path(str(personal.paths["row"])).parents[1]
     return Store(shutil.copytree(root, tmp_path / "store"))
 
 

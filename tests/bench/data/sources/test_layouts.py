@@ -14,8 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
-import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -105,6 +103,8 @@ def of_two_sizes(content: pa.Table) -> pa.Table:
 
 def saved(root: Path, **splits: pa.Table) -> str:
     """Write sets with `save_to_disk` of the `datasets` library; a single split has no name."""
+    import datasets  # half a second, which only this file's process should pay
+
     sets = {name: datasets.Dataset(content) for name, content in splits.items()}
     whole = datasets.DatasetDict(sets) if len(sets) > 1 else sets["train"]
     whole.save_to_disk(root)
@@ -328,6 +328,9 @@ def test_the_page_lists_these_layouts() -> None:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Answer for the Hub, at the call that leaves fedbench."""
+    import datasets
+    import huggingface_hub
+
     calls: list[Any] = []
 
     def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Any]:
@@ -366,10 +369,12 @@ def test_a_layout_gives_what_the_page_says(
 
 
 def test_the_library_is_kept_from_the_network(hub: list[Any], tmp_path: Path) -> None:
+    from datasets import config
+
     load_dataset("hf:owner/name/small@v1", tmp_path)
     load_dataset("hf:owner/name/small@v1", tmp_path)  # from fedbench's own cache
     assert hub == [("owner/name", "small", "v1", True, True)]
-    assert not datasets.config.HF_HUB_OFFLINE
+    assert not config.HF_HUB_OFFLINE
     with pytest.raises(ConfigError, match="hf:OWNER/NAME"):
         load_dataset("hf:name", tmp_path)
 
