@@ -188,7 +188,6 @@ class Torture:
         self.log = (folder / "log").open("ab")
         self.cluster: Cluster | None = None
         self.kills: Counter[tuple[str, str]] = Counter()
-        self.seconds: dict[str, float] = {}
         self.seen: dict[Path, bytes] = {}
         self.begun: dict[int, psutil.Process] = {}
         self.planned = 0
@@ -284,7 +283,6 @@ class Torture:
             return kind
         driver.end()
         seconds = time.monotonic() - began
-        self.seconds[kind] = max(seconds, self.seconds.get(kind, 0.0))
         codes = CODES[kind]
         if (kind, moment) == ("hangup", "starting"):
             codes = codes | {-signal.SIGHUP}  # before the interpreter has come to our handler
@@ -413,8 +411,6 @@ def main(folder: str, kills: str = "100", seed: str = "0") -> None:
         shutil.rmtree(short, ignore_errors=True)
     for (kind, moment), count in sorted(torture.kills.items()):
         print(f"{kind} while {moment}: {count}")
-    longest = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in torture.seconds.items())
-    print(f"longest time from the kill to the end of the driver: {longest}")
     print(
         f"{torture.kills.total()} kills in {sweeps} sweeps, {time.monotonic() - began:.0f} s:"
         " no row lost, none torn, all tables equal, no process, file or folder left"
