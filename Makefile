@@ -37,9 +37,8 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports
 	@$(BIN)/mypy > /dev/null & types=$$!; trap "kill $$types; exit 130" INT TERM; \
-	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
+	  $(BIN)/lint-imports && OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; { wait $$types || $(BIN)/mypy; } && exit $$tests
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
