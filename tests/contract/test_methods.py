@@ -12,7 +12,7 @@ from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.specs import HOOKS, OTHERS, REFUSED, SPECS, TRAINED, extended
+from tests.specs import OTHERS, REFUSED, SPECS, TRAINED
 
 
 def but_extended(*names: str) -> Callable[[type], type]:
@@ -37,9 +37,6 @@ LONG = (
 
 
 METHODS = [spec for spec in SPECS if "+" not in spec]
-NEEDS = {spec: registry.create(spec, {}).needs() for spec in METHODS}
-BLIND = {spec for spec in METHODS if NEEDS[spec].labels is Labels.NONE} - {*HOOKS}
-"""Methods whose batches have no label at all, but for one with most hooks each."""
 
 
 @but_extended("test_a_run_is_a_function_of_its_configuration")  # an interrupted run repeats it
@@ -49,10 +46,6 @@ class TestEveryMethod(MethodContract):
     @pytest.fixture(autouse=True, params=METHODS)
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
-
-    @pytest.mark.parametrize("_each", extended(METHODS, BLIND.__contains__), indirect=True)
-    def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
-        super().test_hidden_labels_change_nothing(tmp_path)
 
 
 @but_extended("test_an_interrupted_run_ends_with_the_same_bits", *LONG)
@@ -136,7 +129,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
 @pytest.mark.parametrize("spec", METHODS)
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""
-    labelled = NEEDS[spec].labels is Labels.SOME
+    labelled = registry.create(spec, {}).needs().labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
     values["federation__participation"] = 0.25  # one client
     setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
