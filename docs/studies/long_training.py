@@ -130,6 +130,15 @@ def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
     return [pair for pair in found if pair[0] in known]
 
 
+def crops(groups: Mapping[str, np.ndarray]) -> pd.DataFrame | None:
+    """Return what the views `simclr-m` change in each method that has them too, if one has.
+
+    Their crops are of 8 to 100 % and not 50 to 100; saturation varies twice as much; no blur.
+    """
+    both = [(f"{name} wide", name) for name in groups if f"{name} wide" in groups]
+    return compare_pairs(groups, both).droplevel(1).drop(columns="verdict") if both else None
+
+
 def accuracies(run: pd.Series, store: Path) -> pd.Series:
     """Return a run's linear accuracies in points by the rounds that it has trained."""
     points = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
@@ -333,6 +342,8 @@ def main() -> None:
         show(f"{title}: linear accuracy", summary(runs, store))
         tests = compare_pairs(groups, pairs(groups)).droplevel(0)
         show(f"{title}: orchestra minus method", tests)
+        if (wide := crops(groups)) is not None:
+            show(f"{title}: views simclr-m minus published views", wide)
         show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
         show(f"{title}: slope per doubling of passes", slopes(runs, store))
         show(f"{title}: the same without the last round", slopes(runs, store, ROUNDS - 1))

@@ -101,7 +101,12 @@ def test_runs_that_serve_both_recipes_count_once(study: Any) -> None:
 
 
 def test_wide_crops_are_compared_with_wide_crops(study: Any) -> None:
-    pairs = study("long_training").pairs
+    pairs, crops = study("long_training").pairs, study("long_training").crops
+    values = np.array([0.0, 1.0, 5.0])
+    groups = {"orchestra": values, "simclr": values + 1}
+    assert crops(groups) is None
+    found = crops({**groups, "simclr wide": values + 4})
+    assert found["difference"].to_dict() == {"simclr wide": 3.0}
     names = ["orchestra", "byol", "simclr wide"]
     assert pairs(names) == [("orchestra", "byol")]
     wide = [("orchestra wide", "simclr wide"), ("orchestra", "orchestra wide")]
