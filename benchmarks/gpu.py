@@ -247,6 +247,7 @@ def busy(bench: Bench) -> dict[str, Any]:
     executor = LaneExecutor(setup, bench.device, bench.folder / "clients", 16)
     work = partial(_train, executor, *bench.clients(setup, 16))
     work()  # records the steps
+    bench.wait()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         seconds, _ = bench.timed(work, 1)
     spans = [

@@ -85,6 +85,8 @@ def _open(config: RunConfig, entry: str, data_dir: Path | None) -> Dataset:
     try:
         whole = load_dataset(name, data_dir)
     except DataError as err:
+        if "data.image_size" not in str(err):
+            raise
         raise DataError(f"{_KEY}: {err} (data.image_size is of the run's own images)") from err
     train, test = config.data.train_subset, config.data.test_subset
     dataset = load_dataset(

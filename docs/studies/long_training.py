@@ -133,7 +133,8 @@ def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
 def crops(groups: Mapping[str, np.ndarray]) -> pd.DataFrame | None:
     """Return what the views `simclr-m` change in each method that has them too, if one has.
 
-    Their crops are of 8 to 100 % and not 50 to 100; saturation varies twice as much; no blur.
+    Their crops are of 8 to 100 % and not 50 to 100; saturation varies twice as much; no blur, and
+    for orchestra no solarisation.
     """
     both = [(f"{name} wide", name) for name in groups if f"{name} wide" in groups]
     return compare_pairs(groups, both).droplevel(1).drop(columns="verdict") if both else None

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,9 @@ def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path)
         assert len(answer.err.splitlines()) == 1
 
 
-def test_a_full_disk_is_no_bug(call: Call, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_bug(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file takes more than two kilobytes."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be cut off, and kept
     load_dataset("digits", tmp_path / "d", train_subset=80, test_subset=40)
     words = ("run", "supervised", *QUICK, "--set", "data.train_subset=80", "--set", "model.width=4")
     places = ("--store", tmp_path / "s", "--data-dir", tmp_path / "d")

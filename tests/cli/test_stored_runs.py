@@ -68,7 +68,7 @@ def test_a_terminal_of_80_columns_holds_the_table(
     monkeypatch.setenv("NO_COLOR", "1")
     for words in (("runs", "--store", STORE), ("grids",)):
         table = [line for line in call(*words).out.splitlines() if line.startswith("│")]
-        assert {len(line) for line in table} <= {*range(81)}
+        assert 0 < max(map(len, table)) <= 80
 
 
 def test_a_run_in_full(call: Call, rows: list[Row]) -> None:

@@ -73,7 +73,7 @@ def merge(
     """
     target, done = open_store(store), Merged()
     opened = [open_store(source).require() for source in sources]
-    parts = {"rows", "trials", SUBMISSIONS, REPRODUCTIONS}
+    parts = {"cells", "rows", "trials", SUBMISSIONS, REPRODUCTIONS}
     for source in opened:
         if parts.isdisjoint(path.name for path in list_folder(source.root)):
             raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
