@@ -255,14 +255,18 @@ def laptop(store: Path) -> dict[str, np.ndarray]:
 
 
 def recipes(rows: pd.DataFrame) -> dict[tuple[str, float], pd.DataFrame]:
-    """Return the judging runs by recipe and alpha, where orchestra and another have two seeds."""
+    """Return the judging runs by recipe and alpha, where orchestra and another have ended.
+
+    A method has when all its seeds have: before, nothing is said of it.
+    """
     rates = chosen(rows).to_dict()
     found = {}
     for name, published in (("published", True), ("alike", False)):
         for alpha, runs in recipe(rows, rates, published=published).groupby("alpha"):
-            groups = by_variant(runs)
+            ended = runs.groupby("variant").filter(lambda group: len(group) == len(JUDGING))
+            groups = by_variant(ended)
             if "orchestra" in groups and len(groups) > 1:
-                found[name, float(alpha)] = runs
+                found[name, float(alpha)] = ended
     return found
 
 

@@ -63,6 +63,15 @@ def test_the_recipe_decides_which_runs_are_compared(study: Any, store: Path) -> 
     assert set(alike["variant"]) == {"spectral"}
 
 
+def test_a_method_counts_when_all_its_seeds_have_run(study: Any, store: Path) -> None:
+    module = study("long_training")
+    rows = module.read(store)
+    (found,) = module.recipes(rows).values()
+    assert set(found["variant"]) == {"orchestra", "simclr", "byol"}
+    (found,) = module.recipes(rows[rows["row_id"] != "byol-0.01-4"]).values()
+    assert set(found["variant"]) == {"orchestra", "simclr"}
+
+
 def test_gaps_and_slopes_hold_the_last_round_too(study: Any, store: Path) -> None:
     module = study("long_training")
     runs = module.recipe(module.read(store), RATES, published=False)
