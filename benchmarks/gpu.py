@@ -275,7 +275,8 @@ def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
     """Count the kernels of a client, per step."""
     work = partial(_train, executor, *bench.clients(setup, 1))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        _, steps = bench.timed(work, 1)
+        steps = work()
+        bench.wait()
     count: int = sum(event.count for event in profile.key_averages())
     return count / max(1, steps)
 

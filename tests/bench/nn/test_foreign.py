@@ -90,6 +90,7 @@ def test_the_norm_policy_holds_for_foreign_batch_norms(norm: str, tmp_path: Path
         ({"backbone": VIT}, (3, 28, 28), "16x16"),
         ({"backbone": "torchvision:resnet18", "norm": "batch"}, (1, 28, 28), "3 channels"),
         ({"backbone": "torchvision:squeezenet1_1"}, (3, 64, 64), "linear"),
+        ({"backbone": "torchvision:regnet_y_400mf", "norm": "batch"}, (3, 32, 32), "weights"),
         ({"backbone": "torchvision:vgg11"}, (3, 8, 8), "3x8x8"),
         ({"backbone": "timm:test_resnet.r160_in1k", "norm": "batch"}, (3, 8, 8), RESNET),
     ],
