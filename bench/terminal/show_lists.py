@@ -153,7 +153,11 @@ def show_config(resolved: Resolved) -> None:
 
 def show_partition(partition: PartitionSummary) -> None:
     """Print the number and classes of each client's images, one line per client."""
+    from fedbench.bench.config.partitioners import PARTITIONERS
+
     record = partition.as_dict()
+    if "alpha" not in PARTITIONERS[record["partitioner"]].reads:
+        record["alpha"] = None  # not shown
     names = ("labels", "partitioner", "alpha", "num_examples", "num_clients", "num_unused")
     show_record(partition.dataset, record, (*names, "num_unlabelled", "classes_per_client"))
     bins = record.get("rotation_bins") or [None] * record["num_clients"]
