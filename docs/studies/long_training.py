@@ -123,9 +123,9 @@ def by_variant(runs: pd.DataFrame, column: str = "linear") -> dict[str, np.ndarr
 
 
 def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return what is compared: each variant with orchestra, wide simclr with wide orchestra."""
+    """Return what is compared: each method with orchestra, wide simclr with wide orchestra."""
     known = [*names]
-    others = [name for name in known if name != "orchestra"]
+    others = [name for name in known if name not in ("orchestra", "orchestra wide")]
     found = [("orchestra wide" if name == "simclr wide" else "orchestra", name) for name in others]
     return [pair for pair in found if pair[0] in known]
 
@@ -138,6 +138,11 @@ def crops(groups: Mapping[str, np.ndarray]) -> pd.DataFrame | None:
     """
     both = [(f"{name} wide", name) for name in groups if f"{name} wide" in groups]
     return compare_pairs(groups, both).droplevel(1).drop(columns="verdict") if both else None
+
+
+def with_wide(groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the runs with the views `simclr-m` by the names of their methods."""
+    return {name[: -len(" wide")]: runs for name, runs in groups.items() if name.endswith(" wide")}
 
 
 def accuracies(run: pd.Series, store: Path) -> pd.Series:
@@ -195,7 +200,8 @@ def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame
 def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Return per method (orchestra - method) in one recipe minus that in the other, pooled test.
 
-    Runs that serve both recipes are one group; a method of which all runs do has no line.
+    The two may be runs with and without other views as well. Runs that serve both are one group; a
+    method of which all runs do has no line.
     """
     names = sorted(set(first) & set(second))
     groups = {tuple(side[name]): side[name] for side in (first, second) for name in names}
@@ -349,6 +355,9 @@ def main() -> None:
         show(f"{title}: orchestra minus method", tests)
         if (wide := crops(groups)) is not None:
             show(f"{title}: views simclr-m minus published views", wide)
+        if len(other_views := with_wide(groups)) > 1 and "orchestra" in other_views:
+            changes = interaction(groups, other_views)
+            show(f"{title}: do views simclr-m change the difference from orchestra?", changes)
         show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
         show(f"{title}: slope per doubling of passes", slopes(runs, store))
         show(f"{title}: the same without the last round", slopes(runs, store, ROUNDS - 1))
