@@ -178,7 +178,7 @@ def matched(rows: Sequence[Row], store: Store) -> tuple[list[str], list[list[str
     return MATCHED_HEADER, lines
 
 
-LONG_TRAINING = 12
+LONG_TRAINING = 11
 """Lines of the two recipes of long training at alpha 0.1."""
 LEARNT = 3.0
 """Points of k-NN accuracy above random init from which on a run has learnt something."""
