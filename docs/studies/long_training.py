@@ -286,6 +286,17 @@ def summary(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     return table.assign(at_chance=chance.groupby(runs["variant"]).sum())
 
 
+def judged(tests: pd.DataFrame, at_chance: pd.Series) -> pd.DataFrame:
+    """Return tests by method without the verdicts of those of which a side has runs at chance."""
+    verdicts = {}
+    for first, method in pairs(at_chance.index):
+        blind = at_chance[[first, method]]
+        sides = [f"{name} at chance, {n} of {len(JUDGING)}" for name, n in blind.items() if n]
+        verdict = tests["verdict"][method]
+        verdicts[method] = f"no verdict: {'; '.join(sides)}" if sides else verdict
+    return tests.assign(verdict=pd.Series(verdicts))
+
+
 def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
     """Return the comparisons of linear accuracy with orchestra at alpha 0.1, for docs/claims.md."""
     header = ["recipe", "orchestra beside", "n", "linear", "difference", "p (Holm)"]
@@ -293,11 +304,10 @@ def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
     for (name, alpha), runs in recipes(read(store)).items():
         if alpha != CLAIMED:
             continue
-        table, groups = summary(runs, store), by_variant(runs)
-        tests = compare_pairs(groups, pairs(groups))
+        at_chance, groups = summary(runs, store)["at_chance"], by_variant(runs)
+        tests = judged(compare_pairs(groups, pairs(groups)).droplevel(0), at_chance)
         for first, method in pairs(groups):
-            test = tests.loc[first, method]
-            reference, values, at_chance = groups[first], groups[method], table["at_chance"][method]
+            test, reference, values = tests.loc[method], groups[first], groups[method]
             half = test["high"] - test["difference"]
             line = [name, method, f"{len(reference)}, {len(values)}"]
             line += [f"{reference.mean():.1f}, {values.mean():.1f}"]
@@ -305,9 +315,7 @@ def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
             line += [f"{test['detectable']:.1f}"]
             known = method in published
             line += [f"{(published['orchestra'] - published[method])[0]:+.1f}" if known else ""]
-            no_verdict = f"no verdict: at chance, {at_chance} of {len(values)}"
-            verdict = no_verdict if at_chance else test["verdict"]
-            lines.append([*(text.replace("-", "−") for text in line), verdict])
+            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
     return [*header, "seen at 0.8", "paper", "verdict"], lines
 
 
@@ -319,13 +327,11 @@ def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
             continue
         by_rounds, at_chance = gaps(runs, store), summary(runs, store)["at_chance"]
         header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
-        for method, test in slopes(runs, store).iterrows():
+        for method, test in judged(slopes(runs, store), at_chance).iterrows():
             line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
             interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
             line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
-            blind = at_chance[method]
-            verdict = f"no verdict: at chance, {blind}" if blind else test["verdict"]
-            lines.append([*(text.replace("-", "−") for text in line), verdict])
+            lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
     return [*header, "slope per doubling of passes", "p (Holm)", "verdict"], lines
 
 
@@ -350,8 +356,8 @@ def main() -> None:
     for (name, alpha), runs in recipes(rows).items():
         title, groups = f"{name}, alpha {alpha:g}", by_variant(runs)
         arms[name, alpha] = groups
-        show(f"{title}: linear accuracy", summary(runs, store))
-        tests = compare_pairs(groups, pairs(groups)).droplevel(0)
+        show(f"{title}: linear accuracy", table := summary(runs, store))
+        tests = judged(compare_pairs(groups, pairs(groups)).droplevel(0), table["at_chance"])
         show(f"{title}: orchestra minus method", tests)
         if (wide := crops(groups)) is not None:
             show(f"{title}: views simclr-m minus published views", wide)
@@ -359,8 +365,11 @@ def main() -> None:
             changes = interaction(groups, other_views)
             show(f"{title}: do views simclr-m change the difference from orchestra?", changes)
         show(f"{title}: orchestra minus method by rounds", gaps(runs, store))
-        show(f"{title}: slope per doubling of passes", slopes(runs, store))
-        show(f"{title}: the same without the last round", slopes(runs, store, ROUNDS - 1))
+        for what, until in (
+            ("slope per doubling of passes", ROUNDS),
+            ("the same without the last round", ROUNDS - 1),
+        ):
+            show(f"{title}: {what}", judged(slopes(runs, store, until), table["at_chance"]))
     cheap, published_order = laptop(store), paper()
     orders = {"laptop, the paper's table 1": agreement(cheap, published_order)}
     for (name, alpha), groups in arms.items():

@@ -123,3 +123,11 @@ def test_wide_crops_are_compared_with_wide_crops(study: Any) -> None:
     assert pairs([*names, "orchestra wide"]) == wide
     other = module.with_wide({"simclr": values, "simclr wide": groups["simclr"]})
     assert other == {"simclr": pytest.approx(values + 1)}
+
+
+def test_no_verdict_is_given_where_a_side_is_at_chance(study: Any) -> None:
+    at_chance = pd.Series({"orchestra": 0, "simclr": 0, "orchestra wide": 5, "simclr wide": 0})
+    tests = pd.DataFrame({"verdict": {"simclr": "supported", "simclr wide": "contradicted"}})
+    found = study("long_training").judged(tests, at_chance)["verdict"]
+    assert found["simclr"] == "supported"
+    assert "orchestra wide at chance, 5" in found["simclr wide"]
