@@ -55,8 +55,11 @@ class UV(AddOn):
 
     @model_validator(mode="after")
     def _sees_unlabelled(self) -> Self:
-        if self.uv_on == "unlabelled" and self.base.relabels:
-            raise ValueError(f"{self.base.name} leaves no image unlabelled; uv_on must be all")
+        base = self.base
+        while isinstance(base, AddOn):
+            base = base.base
+        if self.uv_on == "unlabelled" and base.relabels:
+            raise ValueError(f"{base.name} leaves no image unlabelled; uv_on must be all")
         return self
 
     def needs(self) -> Needs:

@@ -208,7 +208,7 @@ def test_a_phase_that_would_never_come_is_refused() -> None:
 
 def test_a_term_on_what_is_never_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="uv_on"):
-        settle("cbafed+uv", set={"method.uv.uv_on": "unlabelled"})
+        settle("cbafed+fedprox+uv", set={"method.uv.uv_on": "unlabelled"})
     settle("semifed+uv", set={"method.uv.uv_on": "unlabelled"})
     for view in ("simclr-x", "unit"):  # unknown; not normalised
         with pytest.raises(UnknownNameError):
