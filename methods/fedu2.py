@@ -62,6 +62,8 @@ class FedU2(AddOn):
         """Say so of a server's optimizer or weights that the min-norm step replaces."""
         if self.combine and config.server.optimizer != "average":
             return f"server.optimizer={config.server.optimizer}: fedu2 makes the server's step"
+        if self.combine and config.server.lr != 1:
+            return f"server.lr={config.server.lr:g}: fedu2 makes the server's step"
         if self.combine and self.base.needs().weighs:
             return "l-dawa: fedu2 takes clients' parameters as they are sent, without its factors"
         return super().without_effect(config)
