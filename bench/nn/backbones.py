@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign, refuse_group_norm
+from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign
 from fedbench.bench.nn.freezing import freeze_all_but
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.nn.weights import Start, start_of
@@ -144,7 +144,11 @@ class Backbone:
                 case CustomShape(make=make):
                     made: nn.Module = make(self)
                 case ForeignShape() as shape:
-                    refuse_group_norm(shape, self.norm_name)  # of a part with a norm of its own
+                    if shape.has_batch_norm and not self.norm_is_batch:  # `group_normed`
+                        raise ConfigError(
+                            f"model.backbone: {shape.name} has batch norm, and the method needs a"
+                            " part of its kind with group norm; choose another"
+                        )
                     made = shape.make()
                 case CCTShape() as shape:
                     made = CCT(self, shape)

@@ -61,17 +61,12 @@ def foreign_shape(config: ModelConfig, image_shape: ImageShape) -> ForeignShape:
         )
         raise ConfigError(f"{given}: {name} has its own; set {default}")
     shape = _inspected(name, image_shape)
-    refuse_group_norm(shape, config.norm)
-    return shape
-
-
-def refuse_group_norm(shape: ForeignShape, norm: str) -> None:
-    """Refuse group norm for a net that has batch norm."""
-    if norm == "group" and shape.has_batch_norm:
+    if config.norm == "group" and shape.has_batch_norm:
         raise ConfigError(
-            f"model.norm: must be batch or batch-local with {shape.name}, which has batch norm that"
+            f"model.norm: must be batch or batch-local with {name}, which has batch norm that"
             " cannot be exchanged (got group)"
         )
+    return shape
 
 
 @cache

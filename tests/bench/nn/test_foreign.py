@@ -44,6 +44,9 @@ def test_a_foreign_net_gives_features_without_its_classifier(
     features = encoder(torch.zeros(2, *shape))
     assert features.shape == (2, dim) == (2, backbone.dim)
     assert not any(k.startswith(backbone.shape.classifier) for k in encoder.state_dict())
+    if backbone.shape.has_batch_norm:  # as the server's parts of `pfedae` would need it
+        with pytest.raises(ConfigError, match=r"model\.backbone"):
+            replace(backbone, norm_name="group").make()
 
 
 def test_index_tables_are_neither_sent_nor_averaged() -> None:
