@@ -34,7 +34,7 @@ class Aligned(Method):
     Source: Wang & Isola 2020, https://arxiv.org/abs/2005.10242; as the federated baseline of Fang
     et al. 2025, https://arxiv.org/abs/2508.01251, read in its released code: alignment plus the
     mean of both views' uniformity at t = 2, on projections of length 1. Deviation: the projector's
-    first layer has no bias, which the norm behind it would cancel.
+    first layer has no bias, which batch norm behind it would cancel.
     """
 
     minimises_objective: ClassVar[bool] = True

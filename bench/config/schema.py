@@ -55,7 +55,7 @@ BENCHMARK_VERSION = "5"
 _CORRECTED: Mapping[str, tuple[str, str, tuple[object, ...]]] = {
     "lejepa": ("method", "statistics", ("global",)),
     "scaffold": ("server", "weighting", ("examples",)),
-    "fedu2": ("method", "target", ("averaged", True)),  # of byol, of orchestra
+    "fedu2": ("method", "target", ("averaged",)),  # of byol
 }
 """Methods and the setting under which their results have changed within this version.
 

@@ -18,8 +18,8 @@ def mlp(
 ) -> nn.Sequential:
     """Make a head of linear layer, ReLU, linear layer: (B, in_dim) -> (B, out_dim).
 
-    `norm` makes the norm between the first layer and ReLU; that layer then has no bias, which the
-    norm would cancel. `out_norm` is applied to the output.
+    `norm` makes the norm between the first layer and ReLU; that layer then has no bias, which
+    batch norm would cancel. `out_norm` is applied to the output.
     """
     layers: list[nn.Module] = [nn.Linear(in_dim, hidden_dim, bias=norm is None)]
     if norm is not None:
