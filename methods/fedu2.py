@@ -64,7 +64,7 @@ class FedU2(AddOn):
             return f"server.optimizer={config.server.optimizer}: fedu2 makes the server's step"
         if self.combine and config.server.lr != 1:
             return f"server.lr={config.server.lr:g}: fedu2 makes the server's step"
-        if self.combine and self.base.needs().weighs:
+        if self.combine and "l-dawa" in config.spec.split("+"):
             return "l-dawa: fedu2 takes clients' parameters as they are sent, without its factors"
         return super().without_effect(config)
 

@@ -116,7 +116,7 @@ def test_a_run_in_which_nobody_trains_is_refused() -> None:
     [
         ("simclr+l-dawa", {"federation__num_rounds": 4}, []),
         ("simclr+l-dawa", {"federation__num_rounds": 3}, ["l-dawa"]),
-        ("simclr+l-dawa+uv", {"federation__num_rounds": 3}, ["l-dawa"]),
+        ("simclr+fedu2+l-dawa+uv", {}, ["l-dawa"]),  # whose factors the former does not see
         ("simclr+fedu2", {"server__lr": 0.5}, ["server.lr"]),
         ("simclr", {"federation__num_rounds": 0}, ["federation.num_rounds"]),
         ("simclr", {"client__local_epochs": 0}, ["client.local_epochs"]),
