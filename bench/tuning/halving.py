@@ -14,6 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import mean_ranks
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
@@ -46,21 +47,21 @@ class RungTrials(Trials):
     """The runs of a study, rung by rung; takes the arguments of `Trials`.
 
     A trial gets its record in the store when it falls or reaches the last rung. One that failed
-    falls. If all trials of a rung fail nothing is decided: the next command runs them again.
+    falls; where no other goes on, at the last rung or if all have failed, the next command runs it
+    again.
     """
 
     def __init__(self, plan: Any, records: Any) -> None:
         self._halving: Halving = plan.halving
         self._brackets: dict[int, _Bracket] = {}  # by the numbers of their trials
         stored_before = {record["number"] for record in records}
-        study = plan.store.root / "trials" / plan.study_id
         super().__init__(plan, records)
         brackets, runs, ended = self._halving.brackets(plan.total), sum(self._halving.counts()), 0
         for index, trials in enumerate(brackets):
             if stored_before.issuperset(trials):
                 ended += runs
                 continue
-            folder = study / f"bracket-{index:04d}"
+            folder = bracket_folder(plan.store, plan.study_id, index)
             stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
             ended += len(stored)
             bracket = _Bracket(folder, stored, {*trials})
@@ -133,12 +134,11 @@ class RungTrials(Trials):
         kept = decide(records, 0 if last else counts[1])
         needless = sum(counts[1:]) - sum(halving.counts(rung + 1, len(kept)))
         self.total -= needless * len(self._plan.seeds)
-        if len(failed) == len(records):
-            for number in failed:
-                self._finish(number, records[number])
-            return
-        for number in failed:  # from now on others depend on it
-            bracket.write(number, records[number])
+        for number in failed:
+            if kept:  # from now on others depend on it
+                bracket.write(number, records[number])
+            else:
+                self._finish(number, records.pop(number))
         bracket.rung, bracket.waiting = rung + 1, {*kept}
         for number in [number for number in records if number not in kept]:
             record = {**records[number], "bracket": number // halving.size}
@@ -148,6 +148,11 @@ class RungTrials(Trials):
             self._finish(number, record)
         for number in sorted(kept):
             self._begin(number, records[number]["params"])
+
+
+def bracket_folder(store: Store, study_id: str, index: int) -> Path:
+    """Return the folder of the records of a bracket's rungs."""
+    return store.root / "trials" / study_id / f"bracket-{index:04d}"
 
 
 def _read(path: Path) -> Record:

@@ -1,6 +1,7 @@
 """Tuning without labels: Optuna suggests, Ray Tune executes, the store remembers."""
 
 import logging
+import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.halving import RungTrials
+from fedbench.bench.tuning.halving import RungTrials, bracket_folder
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
@@ -290,10 +291,12 @@ def _run(
             stored = study.trials()  # another process may have run some of them
             to_run, kept = study.missing(stored), study.kept(stored)
             study.forget_runs(trial["number"] for trial in stored)  # left by a killed process
-            if study.halving is None and len(kept) < len(stored):
+            if study.barrier is not None and len(kept) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
-                start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
+                batch = stored[-1]["number"] // study.batch_size + 1
+                start = batch * study.batch_size
                 study.forget_runs(range(start, start + study.batch_size))
+                shutil.rmtree(bracket_folder(store, study_id, batch), ignore_errors=True)
             if not store.study(study_id):
                 store.write_study(study_id, {**study.description(), "finished_at": None})
             kind = Trials if study.halving is None else RungTrials

@@ -175,8 +175,8 @@ class StudyPlan:
         def stays(trial: Mapping[str, Any]) -> bool:
             if trial["status"] != "error":
                 return True
-            if self.halving is not None:
-                return "rung" in trial
+            if "rung" in trial:  # of those that it competed with, some went on
+                return True
             size = self.barrier
             return size is not None and trial["number"] // size < last // size
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,37 @@ def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: 
     assert files(tmp_path / "broken") == {}
     in_one_process(fake=by_curve(near))
     assert search(tmp_path / "broken").failed == 0
+
+
+def test_who_fails_at_the_last_rung_runs_again_until_others_are_suggested_after_it(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    settings = {"sampler": "tpe", "batch_size": 16, "eta": 8}  # 16, 2; TPE learns from 8 on
+    good, failed = by_curve(near), set[str]()
+
+    def fake(job: Job) -> Outcome:
+        if job.until_round is None and len(failed | {job.name}) == 1:
+            failed.add(job.name)
+            return Outcome(job, "error", error="no memory")
+        return good(job)
+
+    for name, die_after, total in (("one", None, 16), ("killed", 16 + 2 + 3, 32)):
+        failed.clear()
+        in_one_process(fake=fake, die_after=die_after, width=1)
+        with suppress(KilledError):
+            first = search(tmp_path / name, **settings, trials=total)
+            assert (first.failed, first.kept_errors) == (1, ())
+        again = in_one_process(fake=good)
+        result = search(tmp_path / name, **settings, trials=total)
+        assert (result.failed, len(again.ran)) == (0, 1 + (total - 16) // 16 * 18)
+        assert result.trials == search(tmp_path / f"whole {name}", **settings, trials=total).trials
+
+    failed.clear()
+    in_one_process(fake=fake, width=1)
+    kept = search(tmp_path / "both", **settings, trials=32)
+    again = in_one_process(fake=good)
+    assert search(tmp_path / "both", **settings, trials=32).trials == kept.trials
+    assert (len(kept.kept_errors), again.ran) == (1, [])
 
 
 def _rates(tmp_path: Path, in_one_process: Use) -> Sequence[Mapping[str, Any]]:
