@@ -1,7 +1,7 @@
 """A check of a search by labels: its best trial, the preset and its worst trial on fresh seeds."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -14,6 +14,7 @@ from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.arguments import Places, Settings, Sources
 from fedbench.bench.runs.fields import get
+from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
@@ -42,12 +43,16 @@ def check_confirm(seeds: int, config: RunConfig) -> None:
         raise ConfigError(
             f"--confirm: needs at least {MIN_FOR_INTERVAL} seeds for an interval (got {seeds})"
         )
-    if seeds and not {"linear", "knn"} & {*config.evaluation.protocols}:
-        raise ConfigError("--confirm: needs linear or knn among evaluation.protocols")
+    protocols, shares = config.evaluation.protocols, config.evaluation.probe_fractions
+    if seeds and "knn" not in protocols and not ("linear" in protocols and 1.0 in shares):
+        raise ConfigError(
+            "--confirm: needs knn among evaluation.protocols, or linear with 1.0 among"
+            f" evaluation.probe_fractions (got {list(protocols)} and {list(shares)})"
+        )
 
 
 def confirmation(
-    base: RunConfig,
+    configure: Callable[[dict[str, Any], int | None], Resolved],
     trials: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
     settings: Settings,
@@ -59,21 +64,21 @@ def confirmation(
 
     The runs are stored like all others; those that failed before run again. A configuration of
     which one fails or diverges is left out with a warning, and without the best trial nothing is
-    compared. `base` is the preset's configuration; one trial at least has an objective.
+    compared. One trial at least has an objective; `configure` is the study's.
     """
     best, worst = best_trial(trials), worst_trial(trials)
     assert best is not None
     assert worst is not None
+    compared = {"best trial": best["params"], "preset": {}, "worst trial": worst["params"]}
+    configs = {name: configure(params, None).config for name, params in compared.items()}
     named: dict[str, Mapping[str, Any]] = {
-        "best trial": best["params"],
-        "preset": {name: get(base, name) for name in best["params"]},
-        "worst trial": worst["params"],
+        name: {key: get(config, key) for key in best["params"]} for name, config in configs.items()
     }
     grid = Grid(
         grid="confirm",
         description="best trial, preset and worst trial",
         points=tuple(named.values()),
-        methods=(base.spec,),
+        methods=(configs["preset"].spec,),
     )
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.config_files, values)

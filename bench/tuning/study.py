@@ -167,7 +167,7 @@ def tune(
         first = study.base.config.seed + search.seeds_per_trial
         seeds = range(first, first + confirm)
         confirmed = confirmation(
-            study.base.config, stored, seeds, settings, places, cluster, on_progress
+            study.configure, stored, seeds, settings, places, cluster, on_progress
         )
     return StudyResult(
         study_id=study.study_id,

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 from scipy import stats
 
+from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.study import tune
@@ -43,23 +46,36 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
         assert each.behind == pytest.approx((welch.low, welch.high))
 
 
-def test_a_run_that_failed_is_run_again(
-    tmp_path: Path, in_one_process: Callable[..., InOneProcess]
+def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
+    tmp_path: Path, in_one_process: Callable[..., InOneProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = resolve("simclr", set=SMALL, environ={}).config.model
+    save_file(make_backbone(model, 1, (8, 8)).make().state_dict(), "start.safetensors")
+    Path("space.yaml").write_text(
+        "method: simclr\nspace: {model.weights: {type: choice, values: [start.safetensors]}}\n"
+    )
+
     def fake(job: Job) -> Outcome:
         if job.config.seed == 2:
             return Outcome(job, "error", error="no memory")
         return execute_here(job)
 
-    settings: dict[str, Any] = {"store": tmp_path, "set": SMALL, "trials": 1, "confirm": 3}
+    settings: dict[str, Any] = {"set": SMALL, "space_file": "space.yaml", "trials": 1, "confirm": 3}
     in_one_process(fake=fake)
     assert tune("simclr", **settings).confirmed == ()
     again = in_one_process()
-    (only,) = tune("simclr", **settings).confirmed
-    assert (list(only.values), len(again.ran)) == ([1, 2, 3], 1)
+    best, preset = tune("simclr", **settings).confirmed
+    assert (list(best.values), list(preset.values), len(again.ran)) == ([1, 2, 3], [1, 2, 3], 2)
+    assert best.params["model.weights"] == str(Path("start.safetensors").resolve())
 
 
-@pytest.mark.parametrize(("seeds", "values"), [(2, {}), (3, {"evaluation.protocols": ["mlp"]})])
+TENTH = {"evaluation.protocols": ["linear"], "evaluation.probe_fractions": [0.1]}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "values"), [(2, {}), (3, {"evaluation.protocols": ["mlp"]}), (3, TENTH)]
+)
 def test_what_cannot_be_compared_is_refused_before_the_search(
     tmp_path: Path, seeds: int, values: dict[str, Any]
 ) -> None:
