@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.schema import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry
@@ -20,7 +21,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.fields import field_infos
+from fedbench.bench.runs.fields import field_infos, get, show
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -46,6 +47,7 @@ _RESULTS = (
 )
 """Entries of a trial that a repetition gives again, to the last bit."""
 _ROUNDS = "federation.num_rounds"
+_IMAGES = {f"data.{name}" for name in ("name", "train_subset", "test_subset", *READ_BY_SOURCE)}
 _log = logging.getLogger(__name__)
 
 
@@ -231,6 +233,11 @@ def _plan(
             f"--fidelity {search.fidelity}: the search space varies {_ROUNDS}, which decides how"
             f" far a trial is run; set it, such as --set {_ROUNDS}="
             f"{base.config.federation.num_rounds}"
+        )
+    if images := [key for key in space.dimensions if key in _IMAGES]:
+        raise ConfigError(
+            f"the search space varies {images[0]}, but all trials of a study have the same images;"
+            f" set it, such as --set {images[0]}={show(get(base.config, images[0]))}"
         )
     check_space(search.sampler, space.distributions())
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)

@@ -145,12 +145,16 @@ def test_the_seed_of_the_configuration_is_that_of_the_study(
     assert small(tmp_path, trials=1, seed=5, set={"seed": 3}).trials[0]["seeds"] == [5]
 
 
-def test_a_dimension_that_is_set_is_not_searched(tmp_path: Path, in_one_process: Use) -> None:
+def test_dimensions_that_are_not_searched(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(by_lr))
     result = small(tmp_path, trials=2, set={"client": {"lr": 0.05}})
     assert all(list(trial["params"]) == ["method.temperature"] for trial in result.trials)
     with pytest.raises(ConfigError, match=r"client.lr"):
         small(tmp_path, set={"client.lr": 0.05, "method.temperature": 0.5})
+    space = tmp_path / "space.yaml"
+    space.write_text("method: simclr\nspace: {data.image_size: {type: choice, values: [8, 16]}}\n")
+    with pytest.raises(ConfigError, match=r"data.image_size"):
+        small(tmp_path, space_file=space)
 
 
 def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -> None:
