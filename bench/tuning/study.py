@@ -147,7 +147,7 @@ def tune(
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None
     if dry_run:
-        to_run = study.missing(stored)
+        to_run = study.missing(stored) + (study.total if again and stored else 0)
         runs = [base] * to_run
         if study.halving is not None:
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
@@ -159,6 +159,7 @@ def tune(
         before = store.trials(study.study_id)  # their ranks would depend on how many there are
         stored, to_run, file = _run(study, share, tracking, on_progress)
         if again and before:
+            to_run += study.total
             repeated = _repeated(study, before, share, on_progress)
         for study_id in outdated if again else ():
             store.drop_study(study_id)
@@ -322,7 +323,10 @@ def _repeated(
     share: Share,
     on_progress: OnProgress | None,
 ) -> tuple[Difference, ...]:
-    """Run a study again in a temporary store; return in what the trials of before differ."""
+    """Run a study again in a temporary store; return in what trials of before differ.
+
+    Those that had failed are left out.
+    """
     with temporary_folder() as folder:
         other = Store(folder)
         _run(replace(study, store=other), share, Tracking((), other), on_progress)
@@ -330,7 +334,7 @@ def _repeated(
     return tuple(
         Difference(f"trial {trial['number']} {name}", trial[name], again[name])
         for trial in before
-        if (again := now.get(trial["number"])) is not None
+        if trial["status"] != "error" and (again := now.get(trial["number"])) is not None
         for name in _RESULTS
         if name in trial and name in again and trial[name] != again[name]
     )

@@ -87,15 +87,17 @@ def test_a_second_call_runs_nothing_and_more_trials_extend(
     assert table(more) == table(small(tmp_path / "b", trials=9))
 
 
+@pytest.mark.usefixtures("unpriced")
 def test_again_compares_the_stored_trials_with_their_repetition(
     tmp_path: Path, in_one_process: Use
 ) -> None:
-    in_one_process(fake=scored(by_lr))
+    in_one_process(fake=failing({4}))
     first = small(tmp_path, trials=5, again=True)
-    assert first.repeated is None  # the store had none
+    assert (first.repeated, first.to_run, first.failed) == (None, 5, 1)  # the store had none
     same = in_one_process(fake=scored(by_lr))
+    assert small(tmp_path, trials=6, again=True, dry_run=True).to_run == 2 + 6
     again = small(tmp_path, trials=6, again=True)
-    assert (again.repeated, again.to_run, len(same.ran)) == ((), 1, 7)
+    assert (again.repeated, again.to_run, len(same.ran)) == ((), 8, 8)
     in_one_process(fake=scored(lambda job: by_lr(job) * (1 + 1e-9)))
     other = small(tmp_path, trials=6, again=True)
     assert {each.name for each in other.repeated} >= {"trial 0 objective", "trial 5 objective"}
