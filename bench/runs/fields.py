@@ -111,6 +111,15 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(_must(str(err))) from err
 
 
+def check_value(spec: str, key: str, value: Any) -> None:
+    """Refuse a value that a spec never takes: with the others that it needs, it is set elsewhere.
+
+    Raises:
+        ConfigError: as `build_config`.
+    """
+    build_config(spec, {"data.natural_column": "any", "data.partition_file": "any", key: value})
+
+
 def flat_config(config: RunConfig) -> dict[str, Any]:
     """Map every dotted name of a configuration, except `spec`, to its value."""
     values = flatten(config.model_dump(mode="json"), keep=field_infos(config.spec))

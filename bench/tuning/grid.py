@@ -19,7 +19,14 @@ from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.code import missing_code
-from fedbench.bench.runs.fields import build_config, check_key, flat_config, get, known_keys
+from fedbench.bench.runs.fields import (
+    build_config,
+    check_key,
+    check_value,
+    flat_config,
+    get,
+    known_keys,
+)
 from fedbench.bench.runs.presets import load_preset, preset_names
 from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.system.arguments import one_of
@@ -146,7 +153,7 @@ def _check_points(grid: Grid) -> None:
                 raise ConfigError(f"points: {key} is an axis as well")
             for spec in point_specs:
                 check_key(key, spec, known_keys(spec))
-                build_config(spec, {key: value})
+                check_value(spec, key, value)
 
 
 def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
@@ -161,7 +168,7 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
     settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
-        build_config(holder[key], {key: value})
+        check_value(holder[key], key, value)
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
         if any(key in each for each in axes):

@@ -40,6 +40,15 @@ def test_equal_cells_stand_once() -> None:
     assert planned[0].axes == {"data.alpha": 1.0}
 
 
+def test_partitions_that_need_a_column_which_the_grid_or_the_user_gives() -> None:
+    writers = {"data.partition": "natural", "data.natural_column": "writer"}
+    by_point = small(axes={}, points=[writers, {"data.partition": "iid"}])
+    by_axis = small(axes={"data.partition": ["natural", "iid"]})
+    for planned in (cells(by_point), cells(by_axis, set={"data.natural_column": "writer"})):
+        assert [cell.config.data.partition for cell in planned] == ["natural", "iid"]
+        assert planned[0].config.data.natural_column == "writer"
+
+
 def test_exclude() -> None:
     grid = small(
         methods=["simclr", "supervised"], exclude=[{"method": "local-simclr", "data.alpha": 1}]
