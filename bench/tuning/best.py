@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
@@ -112,7 +112,9 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
 
 
 def _has_this_code(meta: Mapping[str, Any]) -> bool:
-    """Return whether a study is of the code that its method has now."""
+    """Return whether a study is of this benchmark and of the code that its method has now."""
+    if meta.get("benchmark") != BENCHMARK_VERSION:
+        return False
     then = {name: code for name, code in meta.get("code", {}).items() if ":" not in name}
     return then == foreign_code(RunConfig(spec=meta["spec"]))
 

@@ -199,10 +199,12 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     assert by_name["simclr"].study == study
     # Nor is one of other code.
     assert find_tuned(store, "auto", ["simclr"], "demo", digits)["simclr"].study == study
-    store.write_study(study, {**(store.study(study) or {}), "code": {"simclr": "0" * 20}})
-    with pytest.raises(ConfigError, match="simclr"):
-        find_tuned(store, "auto", ["simclr"], "demo", digits)
-    assert find_tuned(store, study, ["simclr"], "demo", digits)["simclr"].study == study
+    now = store.study(study) or {}
+    for change in ({"code": {"simclr": "0" * 20}}, {"benchmark": "0"}):
+        store.write_study(study, {**now, **change})
+        with pytest.raises(ConfigError, match="simclr"):
+            find_tuned(store, "auto", ["simclr"], "demo", digits)
+        assert find_tuned(store, study, ["simclr"], "demo", digits)["simclr"].study == study
 
 
 def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts
@@ -192,7 +192,7 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     for number, name in enumerate(["digits", "hub:/far/cifar10"]):
         study = {
             "study_id": f"s{number}", "spec": "simclr", "preset": "demo", "finished_at": "2026",
-            "trials": 1, "seeds_per_trial": 1, "whole": f"content of {name.rpartition('/')[2]}",
+            "trials": 1, "seeds_per_trial": 1, "whole": f"content of {name.rpartition('/')[2]}", "benchmark": BENCHMARK_VERSION,
             "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
         }  # fmt: skip
         store.write_study(f"s{number}", study)
