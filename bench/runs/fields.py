@@ -16,6 +16,7 @@ from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.runs.code import foreign_code
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 
+GIVEN = {"data.natural_column": "any", "data.partition_file": "any"}  # to try one value alone
 _MOST_NAMES = 40  # that a message lists
 
 
@@ -109,15 +110,6 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
         raise
     except ConfigError as err:
         raise ConfigError(_must(str(err))) from err
-
-
-def check_value(spec: str, key: str, value: Any) -> None:
-    """Refuse a value that a spec never takes: with the others that it needs, it is set elsewhere.
-
-    Raises:
-        ConfigError: as `build_config`.
-    """
-    build_config(spec, {"data.natural_column": "any", "data.partition_file": "any", key: value})
 
 
 def flat_config(config: RunConfig) -> dict[str, Any]:

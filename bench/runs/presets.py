@@ -9,7 +9,7 @@ from typing import Any
 from fedbench.bench.config.presets import FOLDER, Preset, Rule, Value, read_preset, with_base
 from fedbench.bench.config.yaml_files import installed, load_yaml, no_such_file
 from fedbench.bench.method import registry
-from fedbench.bench.runs.fields import build_config, check_value
+from fedbench.bench.runs.fields import GIVEN, build_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 
@@ -72,7 +72,7 @@ def _check_rule(rule: Rule) -> None:
         raise ConfigError(f"no registered method meets the condition {rule.when}")
     for key in set(rule.when) - {"method", "addon"}:
         for value in rule.allowed(key):
-            check_value(specs[0], key, value)
+            build_config(specs[0], {**GIVEN, key: value})
     for key in rule.values:
         part = key.split(".")[1] if key.startswith("method.") else ""
         needed = "addon" if part in addons else "method"

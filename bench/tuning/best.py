@@ -113,10 +113,9 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
 
 def _has_this_code(meta: Mapping[str, Any]) -> bool:
     """Return whether a study is of this benchmark and of the code that its method has now."""
-    if meta.get("benchmark") != BENCHMARK_VERSION:
-        return False
     then = {name: code for name, code in meta.get("code", {}).items() if ":" not in name}
-    return then == foreign_code(RunConfig(spec=meta["spec"]))
+    same = meta.get("benchmark") == BENCHMARK_VERSION
+    return same and then == foreign_code(RunConfig(spec=meta["spec"]))
 
 
 def _values_of(meta: Mapping[str, Any]) -> TunedValues:

@@ -46,8 +46,8 @@ def check_confirm(seeds: int, config: RunConfig) -> None:
     protocols, shares = config.evaluation.protocols, config.evaluation.probe_fractions
     if seeds and "knn" not in protocols and not ("linear" in protocols and 1.0 in shares):
         raise ConfigError(
-            "--confirm: needs knn among evaluation.protocols, or linear with 1.0 among"
-            f" evaluation.probe_fractions (got {list(protocols)} and {list(shares)})"
+            "--confirm: needs knn, or linear with 1.0 in evaluation.probe_fractions, among"
+            f" evaluation.protocols (got {list(protocols)})"
         )
 
 

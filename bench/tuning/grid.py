@@ -19,14 +19,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.code import missing_code
-from fedbench.bench.runs.fields import (
-    build_config,
-    check_key,
-    check_value,
-    flat_config,
-    get,
-    known_keys,
-)
+from fedbench.bench.runs.fields import GIVEN, build_config, check_key, flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset, preset_names
 from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.system.arguments import one_of
@@ -152,8 +145,7 @@ def _check_points(grid: Grid) -> None:
             if key in grid.axes:
                 raise ConfigError(f"points: {key} is an axis as well")
             for spec in point_specs:
-                check_key(key, spec, known_keys(spec))
-                check_value(spec, key, value)
+                build_config(spec, {**GIVEN, key: value})
 
 
 def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
@@ -168,7 +160,7 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
     settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
-        check_value(holder[key], key, value)
+        build_config(holder[key], {**GIVEN, key: value})
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
         if any(key in each for each in axes):

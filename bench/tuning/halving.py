@@ -14,7 +14,6 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import mean_ranks
-from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
@@ -55,13 +54,14 @@ class RungTrials(Trials):
         self._halving: Halving = plan.halving
         self._brackets: dict[int, _Bracket] = {}  # by the numbers of their trials
         stored_before = {record["number"] for record in records}
+        study = plan.store.root / "trials" / plan.study_id
         super().__init__(plan, records)
         brackets, runs, ended = self._halving.brackets(plan.total), sum(self._halving.counts()), 0
         for index, trials in enumerate(brackets):
             if stored_before.issuperset(trials):
                 ended += runs
                 continue
-            folder = bracket_folder(plan.store, plan.study_id, index)
+            folder = study / f"bracket-{index:04d}"
             stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
             ended += len(stored)
             bracket = _Bracket(folder, stored, {*trials})
@@ -148,11 +148,6 @@ class RungTrials(Trials):
             self._finish(number, record)
         for number in sorted(kept):
             self._begin(number, records[number]["params"])
-
-
-def bracket_folder(store: Store, study_id: str, index: int) -> Path:
-    """Return the folder of the records of a bracket's rungs."""
-    return store.root / "trials" / study_id / f"bracket-{index:04d}"
 
 
 def _read(path: Path) -> Record:

@@ -31,7 +31,7 @@ from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.halving import RungTrials, bracket_folder
+from fedbench.bench.tuning.halving import RungTrials
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
@@ -229,16 +229,12 @@ def _plan(
     base = configure({}, given if settings.seed is None else settings.seed)
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
-    if search.fidelity != NONE and _ROUNDS in space.dimensions:
+    alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}
+    for key in (key for key in space.dimensions if key in alike):
+        why = "its images" if key in _IMAGES else f"--fidelity {search.fidelity}"
         raise ConfigError(
-            f"--fidelity {search.fidelity}: the search space varies {_ROUNDS}, which decides how"
-            f" far a trial is run; set it, such as --set {_ROUNDS}="
-            f"{base.config.federation.num_rounds}"
-        )
-    if images := [key for key in space.dimensions if key in _IMAGES]:
-        raise ConfigError(
-            f"the search space varies {images[0]}, but all trials of a study have the same images;"
-            f" set it, such as --set {images[0]}={show(get(base.config, images[0]))}"
+            f"the search space varies {key}, which all trials of a study have alike for {why};"
+            f" set it, such as --set {key}={show(get(base.config, key))}"
         )
     check_space(search.sampler, space.distributions())
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
@@ -302,9 +298,9 @@ def _run(
             if study.barrier is not None and len(kept) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
                 batch = stored[-1]["number"] // study.batch_size + 1
-                start = batch * study.batch_size
+                start, rungs = batch * study.batch_size, f"trials/{study_id}/bracket-{batch:04d}"
                 study.forget_runs(range(start, start + study.batch_size))
-                shutil.rmtree(bracket_folder(store, study_id, batch), ignore_errors=True)
+                shutil.rmtree(store.root / rungs, ignore_errors=True)
             if not store.study(study_id):
                 store.write_study(study_id, {**study.description(), "finished_at": None})
             kind = Trials if study.halving is None else RungTrials
@@ -323,10 +319,7 @@ def _repeated(
     share: Share,
     on_progress: OnProgress | None,
 ) -> tuple[Difference, ...]:
-    """Run a study again in a temporary store; return in what trials of before differ.
-
-    Those that had failed are left out.
-    """
+    """Repeat a study in a temporary store; return in what its trials differ that did not fail."""
     with temporary_folder() as folder:
         other = Store(folder)
         _run(replace(study, store=other), share, Tracking((), other), on_progress)

@@ -208,31 +208,25 @@ def test_who_fails_at_the_last_rung_runs_again_until_others_are_suggested_after_
     tmp_path: Path, in_one_process: Use
 ) -> None:
     settings = {"sampler": "tpe", "batch_size": 16, "eta": 8}  # 16, 2; TPE learns from 8 on
-    good, failed = by_curve(near), set[str]()
+    failed = set[str]()
 
     def fake(job: Job) -> Outcome:
-        if job.until_round is None and len(failed | {job.name}) == 1:
+        if job.until_round is None and not failed - {job.name}:
             failed.add(job.name)
             return Outcome(job, "error", error="no memory")
-        return good(job)
+        return by_curve(near)(job)
 
-    for name, die_after, total in (("one", None, 16), ("killed", 16 + 2 + 3, 32)):
+    for name, trials, killed_after, kept in (("a", 16, 99, 0), ("b", 32, 21, 0), ("c", 32, 99, 1)):
         failed.clear()
-        in_one_process(fake=fake, die_after=die_after, width=1)
+        in_one_process(fake=fake, die_after=killed_after, width=1)
         with suppress(KilledError):
-            first = search(tmp_path / name, **settings, trials=total)
-            assert (first.failed, first.kept_errors) == (1, ())
-        again = in_one_process(fake=good)
-        result = search(tmp_path / name, **settings, trials=total)
-        assert (result.failed, len(again.ran)) == (0, 1 + (total - 16) // 16 * 18)
-        assert result.trials == search(tmp_path / f"whole {name}", **settings, trials=total).trials
-
-    failed.clear()
-    in_one_process(fake=fake, width=1)
-    kept = search(tmp_path / "both", **settings, trials=32)
-    again = in_one_process(fake=good)
-    assert search(tmp_path / "both", **settings, trials=32).trials == kept.trials
-    assert (len(kept.kept_errors), again.ran) == (1, [])
+            assert search(tmp_path / name, **settings, trials=trials).failed == 1
+        again = in_one_process(fake=by_curve(near))
+        result = search(tmp_path / name, **settings, trials=trials)
+        assert result.failed == len(result.kept_errors) == kept
+        assert len(again.ran) == {"a": 1, "b": 1 + 18, "c": 0}[name]
+    whole = search(tmp_path / "whole", **settings, trials=32)
+    assert search(tmp_path / "b", **settings, trials=32).trials == whole.trials
 
 
 def _rates(tmp_path: Path, in_one_process: Use) -> Sequence[Mapping[str, Any]]:

@@ -192,8 +192,8 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     for number, name in enumerate(["digits", "hub:/far/cifar10"]):
         study = {
             "study_id": f"s{number}", "spec": "simclr", "preset": "demo", "finished_at": "2026",
-            "trials": 1, "seeds_per_trial": 1, "whole": f"content of {name.rpartition('/')[2]}", "benchmark": BENCHMARK_VERSION,
-            "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
+            "trials": 1, "seeds_per_trial": 1, "whole": f"content of {name.rpartition('/')[2]}",
+            "benchmark": BENCHMARK_VERSION, "best": {"params": {"client.lr": 0.01 + number}},
         }  # fmt: skip
         store.write_study(f"s{number}", study)
 
