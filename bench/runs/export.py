@@ -59,7 +59,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
         raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
     folder = store.cell_dir(store.key(row))
     checkpoint = load_checkpoint(folder, row.training_id or run_id)
-    if checkpoint is None:
+    if checkpoint is None and row.rounds_done != 0:  # without rounds it is the net at its start
         raise StoreError(
             f"run {run_id} has no whole checkpoint in {str(folder)!r}; run it again into an empty"
             " store"
@@ -82,11 +82,13 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     setup = Setup.of(config, dataset, partition)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
-    binding.check_frozen(checkpoint.state.get("frozen"))
-    binding.server.data.copy_(checkpoint.tensors["server"])
+    rounds: dict[int, int] = {}
+    if checkpoint is not None:
+        binding.check_frozen(checkpoint.state.get("frozen"))
+        binding.server.data.copy_(checkpoint.tensors["server"])
+        rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
     net.eval()
     personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
-    rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
 
     def select(client_id: int) -> None:
         binding.personal.data.copy_(personal.latest(client_id, rounds, first))

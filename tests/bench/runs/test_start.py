@@ -106,12 +106,17 @@ def test_a_run_is_reproduced_measured_again_and_exported(tmp_path: Path) -> None
             call()
 
 
-def test_the_start_is_measured_as_it_is_given(start: Path, tmp_path: Path) -> None:
+def test_the_start_is_measured_and_exported_as_it_is_given(start: Path, tmp_path: Path) -> None:
     """Its batch norms keep the statistics of the file, which clients receive."""
     config = config_of(start, federation__num_rounds=0)
-    metrics = run(config, store=tmp_path / "store", workers=1).row.metrics
+    row = run(config, store=tmp_path, workers=1).row
     for name in ("std_ratio", "effective_rank", "knn_acc"):
-        assert metrics[name] == metrics[f"untrained_{name}"]
+        assert row.metrics[name] == row.metrics[f"untrained_{name}"]
+    given = load_file(start)
+    exported = load_file(
+        export_encoder(row.row_id, tmp_path / "e.safetensors", store=tmp_path).file
+    )
+    assert all(torch.equal(value, given[name]) for name, value in exported.items())
 
 
 def test_starts_have_classes_of_their_own(
