@@ -52,7 +52,7 @@ def check_confirm(seeds: int, config: RunConfig) -> None:
 
 
 def confirmation(
-    configure: Callable[[dict[str, Any], int | None], Resolved],
+    configure: Callable[[dict[str, Any], int], Resolved],
     trials: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
     settings: Settings,
@@ -70,7 +70,7 @@ def confirmation(
     assert best is not None
     assert worst is not None
     compared = {"best trial": best["params"], "preset": {}, "worst trial": worst["params"]}
-    configs = {name: configure(params, None).config for name, params in compared.items()}
+    configs = {name: configure(params, seeds[0]).config for name, params in compared.items()}
     named: dict[str, Mapping[str, Any]] = {
         name: {key: get(config, key) for key in best["params"]} for name, config in configs.items()
     }

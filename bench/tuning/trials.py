@@ -54,7 +54,7 @@ class StudyPlan:
 
     search: Search  # as asked for
     base: Resolved  # configuration that trials start from
-    configure: Callable[[Params, int | None], Resolved]  # parameters, a seed -> that of a run
+    configure: Callable[[Params, int], Resolved]  # parameters and a seed -> that of a run
     space: SearchSpace  # without the dimensions that the user has set
     points: Sequence[Params]  # parameters of the first trials; for the sampler `grid`, of all
     total: int  # number of trials

@@ -196,13 +196,6 @@ def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: 
     again = in_one_process(fake=fake)
     assert (search(tmp_path).to_run, again.ran) == (0, [])
 
-    in_one_process(fake=lambda job: Outcome(job, "error", error="broken"))
-    broken = search(tmp_path / "broken")
-    assert broken.kept_errors == ()
-    assert files(tmp_path / "broken") == {}
-    in_one_process(fake=by_curve(near))
-    assert search(tmp_path / "broken").failed == 0
-
 
 def test_who_fails_at_the_last_rung_runs_again_until_others_are_suggested_after_it(
     tmp_path: Path, in_one_process: Use
