@@ -133,7 +133,7 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
         raise ValueError(
             f"it needs a column 'client' of integers; found: {', '.join(map(str, table))}"
         )
-    clients = table["client"]
+    clients = table["client"].convert_dtypes()  # gaps of test images made the integers floats
     if clients.isna().any():
         raise ValueError(f"image {int(clients.isna().argmax())} has no client")
     if clients.dtype.kind not in "iu":
