@@ -134,6 +134,9 @@ def test_shares_of_the_labels_are_class_balanced_and_drawn_by_seed(
     other = dataclasses.replace(setup, config=config.model_copy(update={"seed": 1}))
     assert accuracies(other, train, test, ("mlp",)).keys() == metrics.keys()
     assert len(seen) == 6
+    held_out = {"data__held_out": 1e-4, "evaluation__labels_from": "held-out"}
+    one = tiny_setup(tiny_config("simclr", data__train_subset=400, **held_out))
+    assert accuracies(one, train[one.probed], test, ())["linear_train_acc"] == 1.0
 
 
 def test_a_client_without_test_images_counts_in_the_global_mean_only() -> None:
