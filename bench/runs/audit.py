@@ -111,7 +111,7 @@ class _Rehearsal:
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
-            labels=_labels(setup.method.needs().labels),
+            labels=_labels(setup.method.needs().labels, setup.spec.num_classes),
             partition=Partition(
                 "iid", 1.0, 0, num_images, 2, indices, np.array([0, num_images], dtype=np.int64)
             ),
@@ -178,9 +178,9 @@ class _Rehearsal:
         return sums, binding.server.data.clone()
 
 
-def _labels(visible: Labels) -> np.ndarray:
-    """Labels of two classes; the second half is hidden where a method sees only some."""
-    labels = np.arange(_IMAGES, dtype=np.int64) % 2
+def _labels(visible: Labels, num_classes: int) -> np.ndarray:
+    """Labels of two classes, or one; the second half is hidden where a method sees only some."""
+    labels = np.arange(_IMAGES, dtype=np.int64) % (1 if num_classes == 1 else 2)
     if visible is Labels.NONE:
         labels[:] = -1
     elif visible is Labels.SOME:

@@ -87,7 +87,7 @@ class Setup:
         if (self.dataset.train_labels >= 0).all():
             return
         method, protocols = self.method, self.config.evaluation.protocols
-        if method.needs().labels is Labels.ALL and not self.spec.labelled:
+        if method.needs().labels in (Labels.SOME, Labels.ALL) and not self.spec.labelled:
             raise ConfigError(
                 f"{self.config.spec!r} learns from labels, but no training image of"
                 f" {self.dataset.name} has one; choose a method without labels"

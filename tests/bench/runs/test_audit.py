@@ -130,6 +130,12 @@ def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name
     audit(setup_of(cls, **{name: True}))
 
 
+def test_a_single_class_is_rehearsed_too() -> None:
+    setup = tiny_setup(tiny_config("supervised"))
+    one = dataclasses.replace(setup, spec=dataclasses.replace(setup.spec, num_classes=1))
+    assert set(single_samples(one).values()) == {0}
+
+
 @pytest.mark.parametrize(("cls", "name"), [(CENTRED, "centred"), (CLASSES, "classes")])
 def test_a_row_for_each_image_is_found_by_its_length(cls: type[Sends], name: str) -> None:
     match = f"uploads '{name}', .*(length follows the number of images|numbers of their own)"

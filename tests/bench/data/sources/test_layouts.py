@@ -550,9 +550,9 @@ def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path)
     partition = partition_of(dataset, iid)
     with pytest.raises(ConfigError, match=r"set evaluation\.protocols=\[\]"):
         Setup.of(iid, dataset, partition)
-    supervised = iid.model_copy(update={"spec": "supervised"})
-    with pytest.raises(ConfigError, match="'supervised'"):
-        Setup.of(supervised, dataset, partition)
+    for spec in ("supervised", "semifed"):
+        with pytest.raises(ConfigError, match=f"'{spec}'"):
+            Setup.of(iid.model_copy(update={"spec": spec}), dataset, partition)
     unmeasured = iid.evaluation.model_copy(update={"protocols": ()})
     setup = Setup.of(iid.model_copy(update={"evaluation": unmeasured}), dataset, partition)
     assert not setup.spec.labelled
