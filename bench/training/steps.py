@@ -113,10 +113,7 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     by_label = PARTITIONERS[config.data.partition].source == "labels"
     alpha = config.data.alpha_read if by_label else None
     if alpha is not None and alpha > int(np.bincount(dataset.train_labels).max()) ** 2:
-        lines.append(
-            f"data.alpha={alpha:g}: clients' shares of a class differ from even ones by less"
-            " than an image, as with any larger value"
-        )
+        lines.append(f"data.alpha={alpha:g}: clients' classes are as even as with any larger value")
     return tuple(filter(None, lines))
 
 
