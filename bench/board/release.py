@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fedbench.bench.board.bundle import LICENCE
 from fedbench.bench.config.yaml_files import dump_yaml
+from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, SUMS, pack
@@ -253,7 +254,7 @@ class Change:
     cause: str
 
 
-def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
+def changes(old: Sequence[Row], new: Sequence[Row]) -> tuple[Change, ...]:
     """Return every entry whose rank differs, class by class, in the order of the new ranks."""
     before, after = _entries(old), _entries(new)
     found = []
@@ -267,14 +268,16 @@ def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def _entries(rows: Iterable[Row]) -> dict[tuple[str, ...], tuple[str, Any]]:
-    """Return titles and entries of all boards, by class, method and configuration."""
-    groups = leaderboard(frame_of(list(rows)), published=False).groups
-    return {
-        (group.class_id, entry.method, entry.config_id): (group.title, entry)
-        for group in groups
-        for entry in group.entries
-    }
+def _entries(rows: Sequence[Row]) -> dict[tuple[str, ...], tuple[str, Any]]:
+    """Return titles and entries by their runs' own class, whatever joins it, and configuration."""
+    of_run, found = {row.row_id: row for row in rows}, dict[tuple[str, ...], tuple[str, Any]]()
+    board = leaderboard(frame_of(rows), published=False)
+    for group in board.groups:
+        for entry in group.entries:
+            own = [class_of(of_run[i], board.metric) for i in entry.run_ids[:1]]
+            key = (*(own or [group.class_id]), entry.method, entry.config_id)
+            found[key] = group.title, entry
+    return found
 
 
 def _cause(before: set[str], after: set[str]) -> str:
