@@ -1,5 +1,6 @@
 """Curves of accuracy over rounds and over bytes, from rows and records of rounds."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ class Evaluated(NamedTuple):
     knn_acc: float | None
     linear_acc: float | None
     drift: Mapping[str, float] = {}
+    asked: int | None = None  # the round that `evaluation.rounds` calls it, if that names it
 
 
 Curve = tuple[Evaluated, ...]
@@ -37,9 +39,11 @@ Curve = tuple[Evaluated, ...]
 def _by_round(curve: Curve) -> dict[int, Evaluated]:
     """Return the evaluations by their round; the last one is -1.
 
-    Methods with preparatory rounds end later than others; the end is therefore no number.
+    Methods with preparatory rounds end later than others; the end is therefore no number. A round
+    of `evaluation.rounds` goes by the number that it has there, which leaves these rounds out.
     """
-    return {-1 if i == len(curve) - 1 else e.rounds: e for i, e in enumerate(curve)}
+    last = len(curve) - 1
+    return {-1 if i == last else e.asked or e.rounds: e for i, e in enumerate(curve)}
 
 
 def _common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
@@ -56,12 +60,15 @@ def longest(curve: Curve) -> tuple[int, int]:
 def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     """Collect the evaluations of a run from its row and its records of rounds, if there are any."""
     found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
-    sent = 0
+    sent, before = 0, int(row.rounds_done or 0) - int(row.num_rounds)  # preparatory rounds
+    named = json.loads(row.config_json)["evaluation"].get("rounds", ())
     for point in points:
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
         drift = {name: v for name in DRIFT if (v := point.get(f"drift.{name}")) is not None}
-        found.append(Evaluated(point["round_index"] + 1, sent, knn, linear, drift))
+        done = point["round_index"] + 1
+        asked = done - before if done - before in named else None
+        found.append(Evaluated(done, sent, knn, linear, drift, asked))
     if row.bytes_up is not None and row.bytes_down is not None:
         sent = int(row.bytes_up + row.bytes_down)
         found.append(Evaluated(int(row.rounds_done or 0), sent, row.knn_acc, row.linear_acc))

@@ -8,7 +8,14 @@ from scipy import stats
 from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
 from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.across_cells import cliques
-from fedbench.bench.results.leaderboard.curves import area, curve_of, load_curves, reached
+from fedbench.bench.results.leaderboard.curves import (
+    Evaluated,
+    area,
+    curve_of,
+    load_curves,
+    over_rounds,
+    reached,
+)
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -161,7 +168,7 @@ def test_a_control_without_epochs_is_on_no_axis_of_epochs(make_row: MakeRow) -> 
 
 def run_row(make_row: MakeRow) -> Row:
     config = RunConfig(
-        federation=FederationConfig(num_rounds=4), evaluation=EvaluationConfig(every=2)
+        federation=FederationConfig(num_rounds=3), evaluation=EvaluationConfig(rounds=(1,))
     )
     return make_row(
         config,
@@ -190,11 +197,14 @@ def test_curves(make_row: MakeRow) -> None:
     curve = curve_of(run_row(make_row), POINTS)
     drift = {"encoder.cosine": 0.6}
     assert [tuple(e) for e in curve] == [
-        (0, 0, 0.3, None, {}),
-        (2, 400, 0.5, None, {}),
-        (3, 600, None, None, drift),
-        (4, 800, 0.7, 0.9, {}),
+        (0, 0, 0.3, None, {}, None),
+        (2, 400, 0.5, None, {}, 1),  # the first of four rounds prepares
+        (3, 600, None, None, drift, None),
+        (4, 800, 0.7, 0.9, {}, None),
     ]
+    plain = (curve[0], Evaluated(1, 0, 0.5, None), Evaluated(3, 0, 0.7, None))
+    areas = [area for area, *_ in over_rounds([[curve], [plain]], None)]
+    assert areas == pytest.approx([0.5, (0.4 + 2 * 0.6) / 3])
     assert area(curve) == pytest.approx(0.5)
     assert reached(curve, 0.5) == reached(curve, 0.31) == curve[1]
     assert reached(curve, 0.71) is None
