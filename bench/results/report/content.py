@@ -1,6 +1,7 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
@@ -324,7 +325,7 @@ def points_of(group: Group) -> dict[str, Any]:
 
 
 def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
-    """Return the means with their intervals along each axis, where a method has two of them."""
+    """Return along each axis the means, with intervals, of entries that have two of them."""
     groups = {group.class_id: group for group in board.groups}
     names = {"mean": "mean", "low": "ci95_low", "high": "ci95_high", "n": "n_seeds"}
     charts = []
@@ -336,7 +337,9 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
             for entry in groups[class_id].entries
             if entry.mean is not None
         ]
-        if comparison.axis is not None and len({p["name"] for p in points}) < len(points):
+        times = Counter(point["name"] for point in points)
+        points = [point for point in points if times[point["name"]] > 1]
+        if comparison.axis is not None and points:
             chart = {"title": comparison.title, "axis": comparison.axis, "points": points}
             charts.append(chart)
     return charts

@@ -107,7 +107,7 @@ function axis() {
         },
         caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. A method without a symbol diverged there, or was not measured. ${INTERVALS}`,
         header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), [`${p.n}`, p.n]]),
+        rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), exact(p.n, String)]),
       };
     },
   });
@@ -152,10 +152,10 @@ function difference() {
       const found = ranked()[which.value];
       if (!found) return null;
       const { ranks, cliques, difference: critical } = found, half = Math.ceil(ranks.length / 2), end = Math.max(2, Math.ceil(ranks.at(-1).rank));
-      const bars = 0.8 + 0.45 * cliques.length, left = leftOf(ranks.map((p) => p.name)) + 34;
+      const bars = 0.8 + 0.45 * cliques.length, room = leftOf(ranks.map((p) => p.name)), left = room + 34, short = cutTo(room);
       const points = ranks.map((p, i) => ({ ...p, level: bars + (i < half ? i : ranks.length - 1 - i), side: i < half ? 1 : end }));
       const of = (side) => points.filter((p) => (p.side === 1) === (side < 0));
-      const label = (side) => Plot.text(of(side), { x: "side", y: "level", dx: side * 8, textAnchor: side < 0 ? "end" : "start", text: (p) => (side < 0 ? `${p.name}  ${p.rank.toFixed(2)}` : `${p.rank.toFixed(2)}  ${p.name}`) });
+      const label = (side) => Plot.text(of(side), { x: "side", y: "level", dx: side * 8, textAnchor: side < 0 ? "end" : "start", text: (p) => (side < 0 ? `${short(p.name)}  ${p.rank.toFixed(2)}` : `${p.rank.toFixed(2)}  ${short(p.name)}`) });
       return {
         options: {
           height: 70 + 24 * (bars + half), marginLeft: left, marginRight: left, marginTop: 52, marginBottom: 8,
@@ -210,7 +210,7 @@ function curves() {
             Plot.areaY(known(placed, "low"), { x, y1: "low", y2: "high", z: "name", ...fxy, fill: ink, fillOpacity: 0.22 }),
             Plot.lineY(placed, { x, y: "mean", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
             dots(placed, x, "mean", { ...fxy, r: 3.5 }),
-            Plot.text(heads, { ...fxy, frameAnchor: "top-left", text: "name", dy: -14, fontWeight: 600 }),
+            Plot.text(heads, { ...fxy, frameAnchor: "top-left", text: (p) => cutTo(width / columns)(p.name), dy: -14, fontWeight: 600 }),
             tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${number(p.mean)}${p.low == null ? "" : ` [${number(p.low)}, ${number(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
           ],
         },

@@ -110,14 +110,16 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
 
-def test_a_diverged_seed_leaves_no_mean(make_row: MakeRow, tmp_path: Path) -> None:
+def test_along_an_axis_means_are_whole_and_not_alone(make_row: MakeRow, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     fill(store, make_row)
     config = RunConfig(spec="byol", seed=3, data=DataConfig(alpha=1.0))
     store.write_row(make_row(config, status="diverged"))
+    store.write_row(make_row(config.model_copy(update={"spec": "alone"}), linear_acc=0.5))
     fedbench.report(tmp_path / "page.html", store)
     (sweep,) = data_of(tmp_path / "page.html")["sweeps"]["linear_acc"]
-    means = {p["x"]: p["mean"] for p in sweep["points"] if p["name"].startswith("byol")}
+    assert {p["name"] for p in sweep["points"]} == {"byol", "simclr", "supervised"}
+    means = {p["x"]: p["mean"] for p in sweep["points"] if p["name"] == "byol"}
     assert [x for x, mean in means.items() if mean is None] == [1.0]
 
 
