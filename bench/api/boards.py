@@ -114,8 +114,7 @@ def report(
     Raises:
         ConfigError: for a file of another ending, or one that cannot be written.
         UnknownNameError: for an unknown grid.
-        StoreError: for a store that is not there or cannot be read, or one without runs on the
-            data set.
+        StoreError: for a store that is not there or cannot be read, or one without such runs.
     """
     from fedbench.bench.results.report.content import content
 
@@ -127,8 +126,8 @@ def report(
         frame = frame[frame.row_id.isin(_cells_of(store.rows(), grid))]
     if dataset is not None:
         frame = on_dataset(frame, dataset)
-        if frame.empty:
-            raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
+    if frame.empty and (grid or dataset):
+        raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
     data_dir = None if data_dir is None else Path(data_dir)
     shown = content(store, named_by_content(frame), data_dir=data_dir, title=title)
