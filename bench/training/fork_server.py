@@ -22,6 +22,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 CAN_FORK = sys.platform == "linux"
@@ -164,12 +165,10 @@ def serve(control: int, run_worker: Callable[[int, int], None]) -> None:
     """
     children: set[int] = set()
     gc.freeze()  # pages that a collection does not touch stay shared
-    with socket.socket(fileno=control) as parent:
+    # The parent may end, or leave a run, before it has read every answer.
+    with socket.socket(fileno=control) as parent, suppress(ConnectionError):
         while True:
-            try:
-                data, fds, *_ = socket.recv_fds(parent, _REQUEST.size, 2)
-            except ConnectionResetError:  # it ended without reading every answer
-                break
+            data, fds, *_ = socket.recv_fds(parent, _REQUEST.size, 2)
             if len(data) < _REQUEST.size:
                 break
             kind, pid = _REQUEST.unpack(data)

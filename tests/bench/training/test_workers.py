@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from socket import socketpair
 
 import psutil
 import pytest
@@ -25,7 +26,7 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import Task, Trained
-from fedbench.bench.training.fork_server import CAN_FORK
+from fedbench.bench.training.fork_server import _REAP, _REQUEST, CAN_FORK, serve
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import WorkerPool, WorkerSpec
@@ -117,6 +118,15 @@ def test_errors_come_back_by_name_and_a_plugins_as_the_nearest_known_one() -> No
     error = TheirError("view", "bas", ["base"])
     again = rebuild(*described(error))
     assert (type(again), str(again), again.exit_code) == (UnknownNameError, str(error), 3)
+
+
+def test_a_server_that_its_parent_has_left_says_nothing() -> None:
+    """A run that ends while it imports has asked for workers and reads no answer."""
+    ours, theirs = socketpair()
+    with subprocess.Popen(["true"]) as child:
+        ours.sendall(_REQUEST.pack(_REAP, child.pid))
+        ours.close()
+        serve(theirs.detach(), lambda pipe, memory: None)
 
 
 SCRIPT = """
