@@ -64,7 +64,7 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
         features = encode(batch.to(device, non_blocking=True))
     if features.ndim != 2 or len(features) != len(batch):
         shape = tuple(features.shape)
-        raise PluginError(f"the encoder returned shape {shape}; it must return ({len(batch)}, D)")
+        raise PluginError(f"encode() or embed() returned shape {shape}; must be ({len(batch)}, D)")
     return features.to(torch.float32)
 
 

@@ -8,7 +8,8 @@ from inspect import isfunction
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import SerializeAsAny
+from pydantic import ConfigDict, SerializeAsAny
+from pydantic import dataclasses as checked
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig, Strict
@@ -33,7 +34,7 @@ class Labels(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True)
+@checked.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Needs:
     """Requirements of a method, answered by `Method.needs`.
 
@@ -93,10 +94,6 @@ class Needs:
     gradients: tuple[str, ...] = ()
     capturable: bool = False
 
-    def __post_init__(self) -> None:
-        """Take the word of `labels` as well; a ValueError for another."""
-        object.__setattr__(self, "labels", Labels(self.labels))
-
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -131,10 +128,13 @@ class Loss:
     projections: tuple[Tensor, ...] = ()  # per view, what the loss compares, (B, d)
 
     def __post_init__(self) -> None:
-        """Raise a TypeError in the method's line unless the total is a scalar."""
-        if not isinstance(self.total, Tensor) or self.total.dim():
-            shape = getattr(self.total, "shape", type(self.total).__name__)
-            raise TypeError(f"Loss.total must be a tensor of one number (got {shape})")
+        """Raise a TypeError in the method's line for what is no scalar, or no tuple of views."""
+        if isinstance(self.features, Tensor) or isinstance(self.projections, Tensor):
+            raise TypeError("Loss: features and projections must be tuples of a tensor per view")
+        for name, value in {"total": self.total, **self.parts}.items():
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                got = getattr(value, "shape", type(value).__name__)
+                raise TypeError(f"Loss: {name} must be a tensor of one number (got {got})")
 
     def plus(self, name: str, value: Tensor) -> Self:
         """Return this loss with one more term, logged under `name`."""
@@ -195,7 +195,7 @@ class Server:
         return self.optimizers[name]
 
 
-@dataclass(frozen=True)
+@checked.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RoundPlan:
     """Participants and local training of one round."""
 

@@ -5,6 +5,8 @@ import traceback
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import FedbenchError, PluginError
 
@@ -36,5 +38,8 @@ def error_of_plugin(err: BaseException) -> PluginError | None:
     if place is None:
         return None
     module, file, line, function = place
-    text = " ".join(f"{type(err).__name__}: {err}".split())
+    text = f"{type(err).__name__}: {err}"
+    if isinstance(err, ValidationError):
+        text = registry.describe_validation(err, ())
+    text = " ".join(text.split())
     return PluginError(f"plugin {module}, {Path(file).name}:{line} in {function}: {text}")

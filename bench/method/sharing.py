@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from fedbench.bench.nn.budget import ClusterBudget
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.errors import PluginError, did_you_mean
 
 
 class Sharing(StrEnum):
@@ -102,9 +102,9 @@ def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
         rule_of(name, table)
     for pattern in table:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise PluginError(
-                f"sharing() pattern {pattern!r} matches no tensor (tensors: {', '.join(names)})"
-            )
+            parts = {name.partition(".")[0] + ".*" * ("." in name) for name in names}
+            close = did_you_mean(pattern, parts)
+            raise PluginError(f"sharing() pattern {pattern!r} matches no tensor{close}")
 
 
 def check_sent(

@@ -17,11 +17,11 @@ from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
-from fedbench.bench.method import Labels, registry
+from fedbench.bench.method import Labels, Needs, registry
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, expect
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
@@ -207,7 +207,7 @@ def variable(key: str) -> str:
 
 def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
     """Refuse values that contradict the needs of the method or other fields."""
-    needs = registry.create(config.spec, config.method).needs()
+    needs = expect(registry.create(config.spec, config.method).needs(), Needs, "needs()")
     rounds, evaluation = config.federation.num_rounds, config.evaluation
 
     def refuse(key: str, rule: str, got: object, named: str = "") -> None:

@@ -3,6 +3,9 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class FedbenchError(Exception):
@@ -69,6 +72,13 @@ def exhausted(cause: BaseException) -> ResourceError | None:
 
 class PluginError(FedbenchError):
     """A method plugin breaks the contract of `fedbench.bench.method`."""
+
+
+def expect(value: T, kind: type[Any], what: str) -> T:
+    """Return what a plugin gave; a PluginError unless it is of its kind."""
+    if not isinstance(value, kind):
+        raise PluginError(f"{what} must be a {kind.__name__} (got {type(value).__name__})")
+    return value
 
 
 class PluginWarning(UserWarning):

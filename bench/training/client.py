@@ -16,7 +16,7 @@ from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
@@ -153,6 +153,7 @@ class ClientRunner:
             client = replace(client, answers=self._answers(data, client))
         net = self.binding.net.train()
         chosen = self.setup.method.before_local(net, data, client)
+        expect(chosen, ClientData, "before_local()")
         return LocalRun(task, client, chosen, self._batches(chosen, task, client))
 
     def optimizer(self, local: LocalRun) -> Optimizer:
@@ -170,7 +171,9 @@ class ClientRunner:
         """Make one local step."""
         method, net = self.setup.method, self.binding.net
         self.binding.zero_grad()
-        loss = method.loss(net, batch, client)
+        loss = expect(method.loss(net, batch, client), Loss, "loss()")
+        if not loss.total.requires_grad:
+            raise PluginError("the loss depends on no tensor that clients train")
         loss.total.backward()
         optimizer.step()
         with torch.no_grad():
@@ -231,7 +234,7 @@ class ClientRunner:
                 augment=augment,
             )
             for batch in batches:
-                draws = setup.method.draws(len(batch.labels), client)
+                draws = expect(setup.method.draws(len(batch.labels), client), Mapping, "draws()")
                 yield replace(
                     batch,
                     draws={n: to_device(v, self.device) for n, v in draws.items()},
@@ -259,4 +262,6 @@ class ClientRunner:
 
 def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors on the CPU; the net's own memory is overwritten by the next client."""
-    return {name: value.detach().cpu().clone() for name, value in sent.items()}
+    values = expect(sent, Mapping, "what a client sends").items()
+    tensors = {name: expect(value, Tensor, f"{name!r} of a client") for name, value in values}
+    return {name: value.detach().cpu().clone() for name, value in tensors.items()}

@@ -17,7 +17,7 @@ from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
-from fedbench.bench.system.errors import ConfigError, PluginError
+from fedbench.bench.system.errors import ConfigError, PluginError, expect
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
 
@@ -103,6 +103,7 @@ class Setup:
         """Return the net before the first round, on the CPU; all processes get the same weights."""
         with scope(self.config.seed, "init"):
             net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
+        expect(net, Net, "build()")
         for part in ("encoder", *self.method.needs().encoders.values()):
             if part not in net:
                 raise PluginError(f"method {self.method.name!r}: build() returned no part {part!r}")

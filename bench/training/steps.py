@@ -12,7 +12,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import HIDDEN, num_visible
 from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.method import Method, RoundPlan, registry
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, expect
 
 _partitions: dict[str, Partition] = {}
 """Those that were made last; runs of a sweep that share one follow each other."""
@@ -142,7 +142,9 @@ def _epochs(config: RunConfig, method: Method) -> int:
     """Return the most local epochs of a round that a run has."""
     default = RoundPlan(config.client.local_epochs)
     total = config.federation.num_rounds + method.needs().preparatory_rounds
-    return max((method.plan_round(i, default).local_epochs for i in range(total)), default=0)
+    given = (method.plan_round(index, default) for index in range(total))
+    plans = (expect(plan, RoundPlan, "plan_round()") for plan in given)
+    return max((plan.local_epochs for plan in plans), default=0)
 
 
 def _images(config: RunConfig, method: Method, dataset: Dataset) -> npt.NDArray[np.int64]:

@@ -101,13 +101,16 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
 def test_an_error_in_a_hook_is_the_plugins_and_has_its_place(shell: Call, tmp_path: Path) -> None:
     hook = "    def loss(self, *given):\n        return None * 2\n"
     short = "    def loss(self, net):\n        pass\n"
-    env = install(
-        tmp_path / "site",
-        wrong=METHOD.format(name="wrong", cls="Wrong") + hook,
-        short=METHOD.format(name="short", cls="Short") + short,
-    )
+    bare = "    def loss(self, *given):\n        return super().loss(*given).total\n"
+    named = {
+        "wrong": (hook, "pack_wrong.py:9 in loss: TypeError"),
+        "short": (short, "pack_short.py:8 in loss: TypeError"),
+        "bare": (bare, "loss() must be a Loss (got Tensor)"),
+    }
+    codes = {n: METHOD.format(name=n, cls=n.title()) + code for n, (code, _) in named.items()}
+    env = install(tmp_path / "site", **codes)
     words = ("--set", "data.train_subset=100", "--workers", "1", "--store", tmp_path / "store")
-    for name, place in (("wrong", "pack_wrong.py:9 in loss"), ("short", "pack_short.py:8 in loss")):
+    for name, (_, place) in named.items():
         answer = shell("run", name, *words, env=env)
         assert answer.code == PluginError.exit_code
         assert place in answer.err

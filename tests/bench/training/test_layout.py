@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.method import Labels, Loss, Needs, Net, Sharing
+from fedbench.bench.method import Labels, Loss, Needs, Net, RoundPlan, Sharing
 from fedbench.bench.method.sharing import check_table, rule_of
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.training.layout import Layout
@@ -46,10 +46,16 @@ def test_words_of_rules_and_labels_are_taken_and_others_refused() -> None:
     assert Needs(views=(), labels="all").labels is Labels.ALL  # type: ignore[arg-type]
     with pytest.raises(PluginError):
         rule_of("a", {"*": "personl"})  # type: ignore[dict-item]
-    with pytest.raises(ValueError):  # noqa: PT011
-        Needs(views=(), labels="al")  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        Loss(torch.zeros(2))
+    for wrong in ({"labels": "al"}, {"views": "base"}, {"pixels": "uint"}, {"veiws": ()}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Needs(**{"views": (), **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cohort"):
+        RoundPlan(1, cohort="al")  # type: ignore[arg-type]
+    for given in ((torch.zeros(2),), (torch.zeros(()), torch.zeros(2, 2))):
+        with pytest.raises(TypeError):
+            Loss(*given)
+    with pytest.raises(TypeError, match="mse"):
+        Loss(torch.zeros(()), parts={"mse": 0.5})  # type: ignore[dict-item]
 
 
 def test_dead_patterns_and_uncovered_tensors_are_refused() -> None:
