@@ -309,8 +309,7 @@ class Method(Strict, ABC):
         (`Needs.evaluate_on`): in eval mode and without gradients, but fine-tuning trains through it
         in training mode. It changes nothing.
         """
-        x = images * STD + MEAN if self.needs().pixels == "unit" else images
-        return net(x, "encoder")  # type: ignore[no-any-return]
+        return net(_pixels(self, images), "encoder")  # type: ignore[no-any-return]
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
         """Return projections (B, d) for alignment and uniformity, the objective of tuning.
@@ -318,7 +317,7 @@ class Method(Strict, ABC):
         Runs as `encode` does. Default: the part "projector" on top of the encoder, if there is one.
         """
         if "projector" in net:
-            return net(images, "encoder", "projector")  # type: ignore[no-any-return]
+            return net(_pixels(self, images), "encoder", "projector")  # type: ignore[no-any-return]
         return self.encode(net, images)
 
     def sharing(self) -> Mapping[str, Sharing]:
@@ -401,6 +400,11 @@ class Method(Strict, ABC):
         enabled. It may edit every tensor but the personal ones, which hold their initial values
         here. `uploads` has one for each client of the cohort, by ascending id.
         """
+
+
+def _pixels(method: Method, images: Tensor) -> Tensor:
+    """Return normalised images as the method's encoder takes them."""
+    return images * STD + MEAN if method.needs().pixels == "unit" else images
 
 
 class AddOn(Method):

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 from pydantic import Field
+from torch import nn
 
-from fedbench.bench.method import AddOn, Needs, registry
+from fedbench.bench.method import AddOn, Method, Needs, Net, registry
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.methods.supervised import Supervised
 from fedbench.methods.uv import UV
@@ -108,3 +110,14 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
     both = registry.create("simclr+uv+anywhere", {"anywhere": {}})
     assert isinstance(both, AddOn)
     assert registry.dump(both).keys() >= {"temperature", "uv", "anywhere"}
+
+
+def test_an_encoder_gets_its_own_pixels_for_projections_too() -> None:
+    class Unit(Supervised):
+        def needs(self) -> Needs:
+            return Needs(views=("unit",), pixels="unit")
+
+    net = Net({"encoder": nn.Flatten(), "projector": nn.Identity()})
+    black = torch.full((2, 1, 4, 4), -1.0)
+    for rows in (Unit().encode(net, black), Unit().embed(net, black)):
+        assert torch.equal(rows, torch.zeros(2, 16))
