@@ -1,6 +1,7 @@
 """Presets of users, and data sets that other packages bring along."""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from fedbench.bench.data.sources import base
 from fedbench.bench.system.errors import PluginWarning
+from fedbench.bench.system.source import source_hash
 from fedbench.bench.tuning.grid import load_grid, plan
 
 from .conftest import Call
@@ -91,3 +93,7 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
 def test_a_name_that_is_taken_is_left_out_with_a_warning(package: Path) -> None:
     with pytest.warns(PluginWarning, match="plugin 'digits'"):
         assert "blobs" in base.entries()
+    hashed = source_hash("files_pack.data")
+    Path(str(sys.modules["files_pack.data"].__file__)).write_text("EDITED = 1\n", encoding="utf-8")
+    source_hash.cache_clear()
+    assert source_hash("files_pack.data") == hashed  # of what was imported

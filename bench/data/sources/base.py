@@ -16,11 +16,11 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 
-from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.cache import ARRAYS, CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Part, Splits, decoded
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
-from fedbench.bench.system.plugins import load_all
+from fedbench.bench.system.plugins import load, load_all
 
 SPLIT_NAMES = {
     "train": "train",
@@ -87,7 +87,7 @@ def _plugin(point: EntryPoint) -> Entry:
     taken = {name.partition(":")[0] for name in SOURCES}
     if point.name in taken or not _NAME.fullmatch(point.name):
         raise PluginError("its name must be a new one, of lower-case words joined by '-'")
-    return Entry(partial(PluginSource.make, point.load()))
+    return Entry(partial(PluginSource.make, load(point)))
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class PluginSource(Source):
     plugin: Any
 
     @classmethod
-    def make(cls, load: Callable[[Path], Any], request: Request) -> Self:
-        plugin = load(request.root / "raw" / request.name)
+    def make(cls, plugin_class: Callable[[Path], Any], request: Request) -> Self:
+        plugin = plugin_class(request.root / "raw" / request.name)
         if plugin.key != request.name:
             raise PluginError(
                 f"data set {request.name!r}: its source's key must be that (got {plugin.key!r})"
@@ -113,7 +113,9 @@ class PluginSource(Source):
         self.plugin.require()
 
     def splits(self, scratch: Path) -> Splits:
-        names = tuple(self.plugin.write(CacheWriter(scratch), None))
+        names = tuple(self.plugin.write(CacheWriter(scratch), None) or ())  # none: its labels
+        if missing := [name for name in ARRAYS if not (scratch / f"{name}.npy").is_file()]:
+            raise PluginError(f"data set {self.key!r}: write() has not put {missing[0]!r}")
 
         def part(split: str) -> Part:
             images, labels = (
