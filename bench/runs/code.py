@@ -4,7 +4,7 @@ What ships with fedbench is known by the version of the benchmark instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, packages_distributions
 
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.schema import PROBES, PROTOCOLS
@@ -16,6 +16,7 @@ from fedbench.bench.nn import backbones
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.source import OURS, source_hash
 
 
@@ -53,14 +54,25 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
-def workers_for(config: RunConfig) -> int | None:
-    """Return 1 for a method that a script or a session has registered, else None.
+def workers_for(config: RunConfig, given: int | None = None) -> int | None:
+    """Return `given`, but 1 where it is None for a method that a script or session has registered.
 
-    Other processes import what installed packages bring, and nothing else.
+    Other processes import what installed packages bring, and nothing else: `ConfigError` for more.
     """
     tops = {point.module.partition(".")[0] for point in entry_points(group=registry.GROUP)}
     modules = [entry.cls.__module__ for entry in registry.parse_spec(config.spec)]
-    return None if {module.partition(".")[0] for module in modules} <= tops else 1
+    own = {module.partition(".")[0] for module in modules} - tops
+    if not own:
+        return given
+    if (given or 1) > 1:
+        if own <= packages_distributions().keys():  # an entry point may name another package
+            return given
+        raise ConfigError(
+            f"{config.spec!r} is registered by this script or session, and other processes know"
+            " methods of installed packages only: put it into one (`fedbench new method` writes"
+            " one), or train it here by `run` with workers=1"
+        )
+    return 1
 
 
 def missing_code(code: Mapping[str, str]) -> list[str]:

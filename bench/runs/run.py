@@ -89,7 +89,7 @@ def run(
     config, found = _configuration(spec, settings, places.cache)
     recorded, store = origin or found, places.open_store()
     tracking = Tracking(track, store)
-    workers = code.workers_for(config) if workers is None else workers
+    workers = code.workers_for(config, workers)
     devices = choose_devices(places.device, workers, lanes)
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
@@ -178,7 +178,7 @@ def plan_run(
     """
     config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
-    workers = code.workers_for(config) if workers is None else workers
+    workers = code.workers_for(config, workers)
     devices = choose_devices(places.device, workers)
     dataset = open_dataset(config, places.data_dir)
     steps, revision = local_steps(config, dataset), dataset.revision

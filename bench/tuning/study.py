@@ -20,6 +20,7 @@ from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
+from fedbench.bench.runs.code import workers_for
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import field_infos, get, show
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
@@ -227,6 +228,7 @@ def _plan(
         return resolve(spec, tuned=params, content=content, **vars(sources))
 
     base = configure({}, given if settings.seed is None else settings.seed)
+    workers_for(base.config, 2)  # raises: trials run in processes of their own
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
     alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}

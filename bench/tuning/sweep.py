@@ -18,7 +18,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
-from fedbench.bench.runs.code import outdated
+from fedbench.bench.runs.code import outdated, workers_for
 from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.presets import load_preset
@@ -131,6 +131,8 @@ def sweep(
         settings |= {"methods": methods, "seeds": seeds}
         settings |= {"content": content, "data_dir": places.cache}
         cells += _planned(grid, store, tuned, settings, datasets)
+    for config in {cell.config.spec: cell.config for cell in cells}.values():
+        workers_for(config, 2)  # raises: cells run in processes of their own
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
     named: dict[str, Cell] = {}

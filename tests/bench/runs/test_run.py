@@ -103,4 +103,6 @@ def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyP
     config = tiny_config("byol")
     assert workers_for(config) is None
     monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
-    assert workers_for(config) == 1
+    assert workers_for(config) == workers_for(config, 1) == 1
+    with pytest.raises(ConfigError, match="'byol'"):
+        workers_for(config, 2)
