@@ -29,6 +29,7 @@ from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
 from fedbench.bench.evaluation.transfer import metric_prefix
 from fedbench.bench.method.net import Net
+from fedbench.bench.system.errors import expect
 from fedbench.bench.system.seeding import generator, numpy_generator, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
@@ -161,8 +162,8 @@ def _protocols(
         with suppress(NonFiniteFeaturesError):
             for probe in probes():
                 if not set(asked).isdisjoint(probe.protocols):
-                    values = probe.measure(encoded, asked)
-                    metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+                    values = expect(probe.measure(encoded, asked), Mapping, "measure()")
+                    metrics |= {f"{prefix}{name}": float(value) for name, value in values.items()}
             if "angles" in asked:
                 pairs.append(encoded.angles)
     return metrics

@@ -332,10 +332,11 @@ class Trainer:
             raise Diverged(f"round {index + 1}: the features are not finite")
         std_ratio, effective_rank, projection_std_ratio, collapsed = spread
         loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
+        logged = {name: v.item() if isinstance(v, Tensor) else v for name, v in log.items()}
         return RoundRecord(
             round_index=index,
             loss=loss if math.isfinite(loss) else None,
-            parts={**means, **log},
+            parts={**means, **logged},
             cohort_size=len(results),
             idle_clients=len(results) - len(stepped),
             num_steps=steps,

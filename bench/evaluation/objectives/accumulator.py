@@ -142,7 +142,7 @@ class Accumulator:
                 numbers += more
             value = objective.combine(seen)
             if value is not None:
-                found[objective.metric.name] = value
+                found[objective.metric.name] = float(value)  # a plugin may give a tensor
         found[OBJECTIVE_BYTES.name] = float(BYTES * numbers * self._clients)
         return found
 
