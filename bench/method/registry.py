@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedbench.bench.method.base import AddOn, Method
+from fedbench.bench.method.base import HOOKS, AddOn, Method
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 from fedbench.bench.system.source import keep_source
@@ -70,6 +71,8 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
         name: lower-case words joined by "-", as specs and stored rows use it.
         bases: for an add-on, the methods that it may wrap; None = any.
     """
+    if not isinstance(name, str) or isinstance(bases, str):
+        raise PluginError('write it as @register("my-addon", bases=("simclr",))')
 
     def add(cls: type[M]) -> type[M]:
         if not name.replace("-", "").isalnum() or name != name.lower():
@@ -83,6 +86,16 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
         if twin := next((entry for entry in _ENTRIES.values() if entry.cls is cls), None):
             raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
+        for own in {*vars(cls)} - {*HOOKS}:
+            if close := get_close_matches(own, HOOKS, 1, 0.93):
+                raise PluginError(f"{name}: {own!r} is no hook; did you mean {close[0]!r}?")
+        for field, info in cls.model_fields.items():
+            if info.is_required() and field != "base":
+                raise PluginError(f"{name}: the field {field!r} has no default; give it one")
+        try:
+            cls.model_construct().model_dump(mode="json", exclude={"base"})
+        except (TypeError, ValueError) as err:  # a hook is missing, or no file could hold a default
+            raise PluginError(f"{name}: {err}") from err
         keep_source(cls.__module__)
         cls.name = name
         _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases))

@@ -83,6 +83,26 @@ def test_names_are_lower_case_words(name: str) -> None:
         registry.register(name)(Supervised)
 
 
+@pytest.mark.parametrize(
+    ("base", "body", "named"),
+    [
+        (Supervised, {"after_steps": lambda *_: None}, "'after_step'"),
+        (Supervised, {"__annotations__": {"rate": float}}, "'rate'"),
+        (Supervised, {"__annotations__": {"act": object}, "act": print}, "serialize"),
+        (Method, {"needs": Supervised.needs, "build": Supervised.build}, "loss"),
+    ],
+)
+def test_classes_that_cannot_work_are_refused(
+    base: type[Method], body: dict[str, Any], named: str
+) -> None:
+    metaclass: Any = type(base)
+    cls = metaclass("Theirs", (base,), {"__module__": __name__, **body})
+    with pytest.raises(PluginError, match=named):
+        registry.register("their-method")(cls)
+    with pytest.raises(PluginError):
+        registry.register(cls)
+
+
 def test_names_are_taken_once() -> None:
     with pytest.raises(PluginError, match="'simclr'"):
         registry.register("simclr")(Supervised)
@@ -98,7 +118,7 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
         strength: float = Field(1.0, gt=0)
 
         def needs(self) -> Needs:
-            return Needs(views=("plain",))
+            return Needs(views=("unit",), pixels="unit")
 
     @registry.register("anywhere")
     class Anywhere(AddOn):
@@ -110,14 +130,6 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
     both = registry.create("simclr+uv+anywhere", {"anywhere": {}})
     assert isinstance(both, AddOn)
     assert registry.dump(both).keys() >= {"temperature", "uv", "anywhere"}
-
-
-def test_an_encoder_gets_its_own_pixels_for_projections_too() -> None:
-    class Unit(Supervised):
-        def needs(self) -> Needs:
-            return Needs(views=("unit",), pixels="unit")
-
     net = Net({"encoder": nn.Flatten(), "projector": nn.Identity()})
     black = torch.full((2, 1, 4, 4), -1.0)
-    for rows in (Unit().encode(net, black), Unit().embed(net, black)):
-        assert torch.equal(rows, torch.zeros(2, 16))
+    assert not Theirs().embed(net, black).any()  # as its encoder sees it
