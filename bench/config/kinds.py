@@ -29,8 +29,9 @@ def _text(schema: Mapping[str, Any], quote: str) -> str:
     if options := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
         return ", ".join(f"{quote}{option}{quote}" for option in options)
     if schema.get("type") == "array":
-        return f"list of {_text(schema['items'], quote)}"
-    text = _NAMES[schema["type"]]
+        items = schema.get("prefixItems") or [schema.get("items", {})]  # of a tuple, or of a list
+        return f"list of {', '.join(_text(item, quote) for item in items)}"
+    text = _NAMES.get(schema.get("type"), "value")
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
     if low is None:

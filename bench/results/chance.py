@@ -5,6 +5,7 @@ follows for a row is derived when a store is read, and remembered in `at-chance.
 rows, which may be deleted: methods take a while to load.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, PluginWarning, StoreError
 from fedbench.bench.system.files import atomic_write_text
 
 LAST_ROUNDS, NEAR = 5, 0.1
@@ -77,7 +78,12 @@ def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
         if known.get(row.row_id, [None])[0] != finished:
             try:
                 known[row.row_id], new = [finished, *_derive(store, store.find(row.row_id))], True
-            except FedbenchError:  # of a plugin that is gone, or a curve that is torn
+            except (ConfigError, DataError, StoreError):  # a plugin that is gone, or a torn curve
+                continue
+            except Exception as err:  # of a plugin's `chance`, which costs no other row its marks
+                from fedbench.bench.method.blame import error_of_plugin
+
+                warnings.warn(f"at_chance: {error_of_plugin(err) or err}", PluginWarning, 2)
                 continue
         _, terms, minimises = known[row.row_id]
         found[row.row_id] = Marks(tuple(terms), minimises)

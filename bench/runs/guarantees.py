@@ -42,10 +42,13 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     bases = entry.fits(methods)
     if entry.is_addon and not bases:
         return {}
-    method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
-    single = needed_one_by_one(method)
+    try:
+        method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
+        single, extras = needed_one_by_one(method), method.needs().extras
+    except Exception:  # of a plugin, where `run` says what is wrong
+        return {}
     return {
-        "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
+        "extras": {name: asdict(extra) for name, extra in extras.items()},
         "secure_sum": not single,
         "not_summed": single.split(", ") if single else [],
     }

@@ -13,6 +13,8 @@ from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
+from fedbench.bench.system.errors import PluginWarning
+from fedbench.methods.aligned import Aligned
 
 
 def config_of(spec: str, **given: Any) -> RunConfig:
@@ -97,6 +99,10 @@ def test_marks_are_derived_once(
     ]
     assert marks(store, later) == by_id
     assert file.read_text(encoding="utf-8") != whole
+    file.unlink()
+    monkeypatch.setattr(Aligned, "chance", lambda *_: 1 / 0)  # a plugin's mistake
+    with pytest.warns(PluginWarning, match="zero"):
+        assert len(marks(store, rows)) == 2
 
 
 def test_rows_without_a_mark(store: Store, make_row: Any) -> None:
