@@ -144,12 +144,14 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
         DataError: see `read_weights`.
     """
     weights, file = read_weights(config), Path(config.weights or "").name
-    given = dict(weights.tensors)
+    given, on_top = dict(weights.tensors), list[str]()
+    wanted = {k: v for k, v in encoder.state_dict().items() if not k.endswith(_COUNTER)}
     if weights.model is not None:
         _check_settings(weights.model, config, encoder, file)
-        if {name[:2] for name in given} == {"0.", "1."}:  # with a linear layer on top, for latents
-            classifier, given = ("1",), {n.removeprefix("0."): v for n, v in given.items()}
-    wanted = {k: v for k, v in encoder.state_dict().items() if not k.endswith(_COUNTER)}
+        # With a linear layer on top, for latents, unless it is a sequence itself.
+        if {n[:2] for n in given} == {"0.", "1."} and not wanted.keys() <= given.keys():
+            on_top = sorted(name for name in given if name[0] == "1")
+            given = {name[2:]: value for name, value in given.items() if name[0] == "0"}
     constant = {name for name, _ in encoder.named_buffers()} - wanted.keys()
     heads = tuple(f"{name}." for name in classifier)
     left_out = sorted(name for name in given.keys() - wanted.keys() if name.startswith(heads))
@@ -166,7 +168,7 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
     ]
     if found := [problem for problem in problems if problem]:
         raise ConfigError(f"model.weights: {file} does not fit {config.backbone}: {found[0]}")
-    return Start(tensors, tuple(left_out))
+    return Start(tensors, (*on_top, *left_out))
 
 
 def _check_settings(theirs: ModelConfig, ours: ModelConfig, encoder: nn.Module, file: str) -> None:

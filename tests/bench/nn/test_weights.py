@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.autoencoder import group_normed
 from fedbench.bench.nn.backbones import Backbone, make_backbone, with_start
-from fedbench.bench.nn.weights import read_weights, shipped_encoders
+from fedbench.bench.nn.weights import read_weights, shipped_encoders, start_of
 from fedbench.bench.system.errors import ConfigError, DataError, FedbenchError, UnknownNameError
+from fedbench.bench.system.tensor_files import encode
 
 
 def started(file: Path | str, channels: int = 1, **fields: object) -> Backbone:
@@ -96,6 +97,16 @@ def test_an_exported_encoder_names_the_settings_that_it_had(
     with pytest.raises(ConfigError) as caught:
         started("simclr@laptop", 3, **LAPTOP | fields)
     assert named in str(caught.value)
+
+
+def test_a_sequence_is_told_from_an_encoder_below_a_layer(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))  # as the net of docs/plugins.md
+    model = ModelConfig(weights=str(tmp_path / "w.safetensors"))
+    for layers, left in ((net, ()), (nn.Sequential(net, nn.Linear(4, 2)), ("1.bias", "1.weight"))):
+        state = {k: v for k, v in layers.state_dict().items() if "num_batches" not in k}
+        exported = encode({"card": {"model": model.model_dump(mode="json")}}, state)
+        (tmp_path / "w.safetensors").write_bytes(exported)
+        assert start_of(model, net, ()).left_out == left
 
 
 def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
