@@ -52,6 +52,8 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
         ConfigError: for an id that no row or several rows have.
         StoreError: for a store that is not there, or a curve that cannot be read.
     """
+    given = store.root if isinstance(store, Store) else store
+    where = [] if given is None else ["--store", str(given)]
     store = open_store(store).require()
     row = store.find(run_id)
     sources, unknown = _sources(row)
@@ -61,7 +63,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     values.pop("spec", None)
     config = {key: (value, sources.get(key, "")) for key, value in values.items()}
     changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
-    commands = [f"fedbench reproduce {row.row_id}"]
+    commands = [shlex.join(["fedbench", "reproduce", row.row_id, *where])]
     if not unknown and not other:
         words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
         for key in changed:

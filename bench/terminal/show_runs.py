@@ -60,12 +60,14 @@ def show_plan(plan: RunPlan) -> None:
 def show_result(result: RunResult) -> None:
     """Print the result of a run: objective and those asked for, accuracies, cost, privacy."""
     from fedbench.bench.evaluation.objectives.registry import objectives  # which loads torch
+    from fedbench.bench.evaluation.protocols import probes
 
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
     metrics = result.row.metrics
     further = [n for n in metrics if is_accuracy(n) and not n.endswith("_train_acc")]
     asked = [objectives()[n].metric.name for n in result.config.evaluation.objectives]
-    listed = (*main_metrics(metrics), *asked, *further)
+    measured = [metric.name for probe in probes() for metric in probe.metrics]  # of plugins
+    listed = (*main_metrics(metrics), *asked, *measured, *further)
     shown = [name for n in listed for name in (n, _BEFORE + n)]
     _show_metrics({n: metrics[n] for n in shown if n in metrics}, result.row.num_rounds)
     record = result.as_dict()

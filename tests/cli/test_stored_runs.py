@@ -78,7 +78,7 @@ def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
     for text in (
         f"{row.linear_acc * 100:.1f} %" if row.linear_acc else "",
         *("loss", "client.lr", "preset laptop (ours)", "encoder up", "objective_bytes"),
-        f"fedbench reproduce {row.row_id}",
+        f"fedbench reproduce {row.row_id} --store {STORE}",
     ):
         assert text in answer.out
     record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
@@ -125,5 +125,5 @@ def test_a_row_of_other_code_is_only_reproduced(
     Store(tmp_path).write_row(row)
     answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
     record = json.loads(answer.out)
-    assert record["commands"] == [f"fedbench reproduce {row.row_id}"]
+    assert record["commands"] == [f"fedbench reproduce {row.row_id} --store {tmp_path}"]
     assert record["other_code"] == ["edited"]
