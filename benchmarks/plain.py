@@ -4,12 +4,11 @@ The bare loop and the rivals' clients use it, so that all do the same arithmetic
 `simclr` with `resnet8` or `resnet18`; a test compares the two from the same weights.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +43,7 @@ class Style:
             parser.add_argument(f"--{name}", action="store_true")
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Style:
+    def of(cls, options: argparse.Namespace) -> Self:
         """Create from parsed options."""
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 

@@ -4,8 +4,6 @@ Contenders are thus measured side by side, a unit of each in turn, all warm; the
 contender. Both ends are here; the contender's end needs psutil at most.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -16,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -76,7 +74,7 @@ class Contender:
         self.first: dict[str, float] = {}
         self.peak_bytes = 0
 
-    def __enter__(self) -> Contender:
+    def __enter__(self) -> Self:
         parent, child = socket.socketpair()
         self._socket = parent
         self._lines = parent.makefile("r")

@@ -3,8 +3,6 @@
 Usage: `python leaderboards/card.py`; a test compares the files with the rows.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path

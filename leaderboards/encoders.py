@@ -5,8 +5,6 @@ in leaderboards/results, as `fedbench sweep` leaves them. Of each method the con
 most seeds at the smallest alpha is taken, and of its seeds that with the median linear accuracy.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

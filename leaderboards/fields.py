@@ -4,8 +4,6 @@ Usage: `python leaderboards/fields.py`; a test compares the tables with the pres
 which say what the papers fix.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Functions that partition and prepare data sets; they load torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.schema import READ_BY_SOURCE
-from fedbench.bench.data.datasets import prepare, split_of_images
+from fedbench.bench.data.datasets import PreparedDataset, prepare, split_of_images
 from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.runs.arguments import Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import build_config
@@ -22,9 +21,6 @@ from fedbench.bench.training.steps import partition_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from fedbench.bench.data.datasets import PreparedDataset
-    from fedbench.bench.data.sources.decode import Progress
 
 
 @grouped
@@ -79,7 +75,7 @@ def prepare_data(
 
 def split_data(
     name: str, *, set: Mapping[str, Any] | None = None, data_dir: Path | str | None = None
-) -> DataFrame:
+) -> "DataFrame":
     """Return which images of a data set are training images and which are test images.
 
     Args:

@@ -3,8 +3,6 @@
 Every field is addressed by its dotted name, as `client.lr` in YAML, `--set` and search spaces.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points

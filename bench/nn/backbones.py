@@ -1,7 +1,5 @@
 """Encoders for small images, by name: ResNets, two transformers, and their norms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -14,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.nn.foreign import ForeignShape, foreign_shape, is_foreign
+from fedbench.bench.nn.foreign import LIBRARIES, ForeignShape, foreign_shape
 from fedbench.bench.nn.freezing import freeze_all_but
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.nn.weights import Start, start_of
@@ -59,7 +57,7 @@ class CustomShape:
 
     # Makes one, (B, C, H, W) -> (B, dim(width)); norms are those of `Backbone.norm`, so that
     # `model.norm` holds.
-    make: Callable[[Backbone], nn.Module]
+    make: Callable[["Backbone"], nn.Module]
     dim: Callable[[int], int]  # length D of a feature vector for a width
     width: int  # `model.width` where that is null
     description: str  # one line for listings
@@ -199,7 +197,7 @@ def make_backbone(
             the net of a library does not take these images or settings.
     """
     shape: Shape
-    if is_foreign(config.backbone):
+    if config.backbone.startswith(LIBRARIES):
         shape = foreign_shape(config, (in_channels, *image_size))
     else:
         shape = _shape(config.backbone)

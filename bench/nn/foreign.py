@@ -20,7 +20,8 @@ from fedbench.bench.system.packages import install_extra
 
 ImageShape = tuple[int, int, int]
 """(C, H, W)."""
-LIBRARIES = ("timm", "torchvision")
+LIBRARIES = ("timm:", "torchvision:")
+"""Beginnings of the names of such nets."""
 _OWN = ("width", "stem_stride", "init")
 """Fields of the model that such a net decides itself."""
 
@@ -38,11 +39,6 @@ class ForeignShape:
     def make(self) -> nn.Module:
         """Make one, (B, C, H, W) -> (B, D), with the first weights of its library."""
         return _made(self.name, self.image_shape)[0]
-
-
-def is_foreign(name: str) -> bool:
-    """Tell whether a backbone is another library's."""
-    return name.partition(":")[0] in LIBRARIES and ":" in name
 
 
 def foreign_shape(config: ModelConfig, image_shape: ImageShape) -> ForeignShape:

@@ -1,7 +1,5 @@
 """Arguments that functions and commands share: the sources of a configuration, and places."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +77,7 @@ class Places:
     data_dir: Annotated[Path | str | None, DATA_DIR] = None
     device: Annotated[str, _DEVICE] = "auto"
 
-    def open_store(self) -> Store:
+    def open_store(self) -> "Store":
         """Return the store; its folder need not exist."""
         from fedbench.bench.results.store.store import open_store
 

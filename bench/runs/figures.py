@@ -1,7 +1,5 @@
 """Angles between classes and t-SNE maps of finished runs: numbers, pictures, and a JSON file."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -148,7 +146,7 @@ def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[tuple[Figure, dict[str, bytes]]]:
+def _drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, bytes]]]:
     """Yield an empty figure in the style of all, and the files that it has after the block."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -4,8 +4,6 @@ A generator depends on `(seed, purpose, …)` alone, so draws do not depend on t
 on the order in which clients finish, or on whether a run was interrupted.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ def derive(seed: int, purpose: str, *index: int) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
-def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
+def generator(seed: int, purpose: str, *index: int) -> "torch.Generator":
     """Return a CPU generator; draws move to the device, so that CPU and GPU runs have the same."""
     import torch
 

@@ -1,4 +1,4 @@
-"""Signals that end a command, and its exit code after each."""
+"""Signals that end a command."""
 
 import signal
 
@@ -9,8 +9,3 @@ def stop_signals() -> list[signal.Signals]:
     """Return the signals to handle: all but a SIGHUP that `nohup` or a parent set to be ignored."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in STOP_SIGNALS if number != signal.SIGHUP or not ignored]
-
-
-def exit_code_of(signum: int) -> int:
-    """Return 130 for SIGINT, and 143 for SIGTERM and for SIGHUP, the end of the terminal."""
-    return 128 + (signal.SIGTERM if signum == signal.SIGHUP else signum)

@@ -72,14 +72,6 @@ def parse_names(text: str | None) -> list[str] | None:
     return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
 
 
-def _parse_trackers(text: str | None) -> list[str]:
-    return parse_names(text) or []
-
-
-def _parse_tuned(text: str | None) -> str | list[str] | None:
-    return text if text == "auto" else parse_names(text)
-
-
 def _parse_seeds(text: str | None) -> list[int] | None:
     words = parse_names(text)
     if words is not None and not (words and all(w.isascii() and w.isdigit() for w in words)):
@@ -141,7 +133,11 @@ class Tracked:
 
     track: Annotated[
         Sequence[str] | None,
-        _listed("Show runs in tensorboard, wandb or both.", metavar="NAME", check=_parse_trackers),
+        _listed(
+            "Show runs in tensorboard, wandb or both.",
+            metavar="NAME",
+            check=lambda text: parse_names(text) or [],
+        ),
     ] = None
 
 
@@ -192,7 +188,7 @@ class Cells(Tracked):
         _listed(
             "Best values of these studies, or files of tune; auto: of the latest on the same data.",
             metavar="STUDY,…",
-            check=_parse_tuned,
+            check=lambda text: text if text == "auto" else parse_names(text),
         ),
     ] = None
     retry_failed: Annotated[bool, Option("Repeat failed runs.", "--retry-failed")] = False

@@ -10,8 +10,6 @@ every worker, whatever `set_forkserver_preload` names, so that a script without 
 that is killed until its client is done.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
@@ -59,7 +57,7 @@ class ForkServer:
         self._unanswered: list[Worker] = []
         self._asked = False
 
-    def fork(self, pipe: int, memory: int) -> Worker:
+    def fork(self, pipe: int, memory: int) -> "Worker":
         """Request one more worker, which gets these two file descriptors, without waiting for it.
 
         Raises:
@@ -78,7 +76,7 @@ class ForkServer:
         """Wait for its end."""
         return self._process.wait()
 
-    def reap(self, worker: Worker) -> int:
+    def reap(self, worker: "Worker") -> int:
         """Wait for a worker's end; return its exit code, negative for a signal, or the server's."""
         try:
             self._control.sendall(_REQUEST.pack(_REAP, worker.pid()))
@@ -145,17 +143,12 @@ def start_early(workers: int | None, device: str) -> None:
     several = (os.cpu_count() or 1) > 1 if workers is None else workers > 1
     if several and CAN_FORK and not _early and device in ("auto", "cpu"):
         _early.append(ForkServer())
-        atexit.register(_close_early)
+        atexit.register(_early[0].close)
 
 
 def get() -> ForkServer:
     """Return the server that was started early, or a new one."""
     return _early.pop() if _early else ForkServer()
-
-
-def _close_early() -> None:
-    while _early:
-        _early.pop().close()
 
 
 def serve(control: int, run_worker: Callable[[int, int], None]) -> None:

@@ -4,11 +4,10 @@ A client's round is: copy the server's vector in, train, copy the uploaded part 
 sees one tensor per group instead of one per layer.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +68,7 @@ class Layout:
     frozen: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, net: Net, table: Mapping[str, Sharing]) -> Layout:
+    def of(cls, net: Net, table: Mapping[str, Sharing]) -> Self:
         """Return the layout of a net under a sharing table, whatever that says of frozen tensors.
 
         Raises:
@@ -148,7 +147,7 @@ class Layout:
             yield slot, slice(begin, begin + slot.row_size), slice(at, at + slot.row_size)
             at += slot.row_size
 
-    def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
+    def bind(self, net: Net, device: torch.device | str = "cpu") -> "Binding":
         """Move the net's tensors into new vectors, of which the net then is a view.
 
         Broadcast, server-only and frozen parameters stop requiring gradients, and batch norms with

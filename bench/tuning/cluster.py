@@ -1,7 +1,5 @@
 """Concurrency of runs, the resources of each, and their predicted cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -168,11 +166,11 @@ class Cost:
 
 
 def estimate_cost(
-    configs: Sequence[RunConfig],
+    configs: "Sequence[RunConfig]",
     cluster: Cluster,
     share: Share,
     places: Places,
-    trained: Sequence[RunConfig] = (),
+    trained: "Sequence[RunConfig]" = (),
 ) -> Cost:
     """Estimate the cost of runs from a round of each distinct model; seeds change no cost.
 

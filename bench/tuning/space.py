@@ -1,13 +1,11 @@
 """Search spaces: a YAML file per method and add-on, checked at load, joined for a method spec."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
@@ -33,7 +31,7 @@ class FloatRange(Strict):
     grid: tuple[StrictFloat, ...] = ()
 
     @model_validator(mode="after")
-    def _check(self) -> FloatRange:
+    def _check(self) -> Self:
         _check_ends(self.low, self.high, self.log)
         for value in self.grid:
             if not self.holds(value):
@@ -55,7 +53,7 @@ class IntRange(Strict):
     step: StrictInt = Field(default=1, ge=1)
 
     @model_validator(mode="after")
-    def _check(self) -> IntRange:
+    def _check(self) -> Self:
         _check_ends(self.low, self.high, self.log)
         if self.log and self.step != 1:
             raise ValueError(f"step must be 1 with log (got {self.step})")
@@ -120,11 +118,11 @@ class SearchSpace:
     points: tuple[Mapping[str, Scalar], ...]  # to evaluate first; each may leave dimensions out
     source: str  # papers or code of ranges and points
 
-    def distributions(self) -> dict[str, BaseDistribution]:
+    def distributions(self) -> "dict[str, BaseDistribution]":
         """Return the space in Optuna's types."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-        def convert(part: FloatRange | IntRange | Choice) -> BaseDistribution:
+        def convert(part: FloatRange | IntRange | Choice) -> "BaseDistribution":
             if isinstance(part, Choice):
                 return CategoricalDistribution(part.values)
             if isinstance(part, IntRange):

@@ -5,8 +5,6 @@ arithmetic is that of `benchmarks.plain`, views are made by torchvision on PIL i
 of these frameworks do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

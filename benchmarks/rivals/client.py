@@ -1,7 +1,5 @@
 """Client of the rivals: views by torchvision, training by `benchmarks.plain`."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

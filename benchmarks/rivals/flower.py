@@ -1,7 +1,5 @@
 """W3 in Flower's simulation engine: two actors of one CPU each."""
 
-from __future__ import annotations
-
 import argparse
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict

@@ -1,7 +1,5 @@
 """W3 in pfl-research: one process with two threads."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from typing import Any

@@ -10,13 +10,11 @@ go. Nothing is asynchronous, and nothing is fast.
     gpu.waits, gpu.signature
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from unittest import mock
 
 import torch
@@ -55,7 +53,7 @@ class Shadow(Tensor):
     _inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Shadow:
+    def __new__(cls, inner: Tensor) -> "Shadow":
         made: Shadow = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
@@ -165,7 +163,7 @@ def _recording(graph: FakeGraph, **_: Any) -> Iterator[None]:
 class _Stream:
     def __init__(self, device: Any = None) -> None: ...
 
-    def wait_stream(self, other: _Stream) -> None: ...
+    def wait_stream(self, other: Self) -> None: ...
 
 
 def _to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -227,7 +225,7 @@ class FakeGPU(TorchDispatchMode):
             would bake in.
     """
 
-    active: ClassVar[FakeGPU | None] = None
+    active: ClassVar["FakeGPU | None"] = None
     graph: ClassVar[FakeGraph | None] = None
     """What operations are recorded into, at the moment."""
     leaving: ClassVar[bool] = False
@@ -241,7 +239,7 @@ class FakeGPU(TorchDispatchMode):
         self.waits, self.draws = Counter[str](), Counter[str]()
         self.signature: list[tuple[str, str, str]] = []
 
-    def __enter__(self) -> FakeGPU:
+    def __enter__(self) -> Self:
         self._stack = ExitStack()
         self._stack.enter_context(_believed())
         FakeGPU.active = self

@@ -137,9 +137,7 @@ class SigReg(Objective):
         weights[-1] = step
         value = float((weights * distance).sum(dim=0).mean())
         noise = 2 * noise_variance(sums, "slices") / float(sums["pairs"][0]) ** 2
-        value -= noise * float((weights * normal).sum())
-        assert math.isfinite(value)
-        return value
+        return value - noise * float((weights * normal).sum())
 
 
 CLUSTERS = 32

@@ -110,10 +110,12 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     Nothing is compared where no entry has results in two of the groups. Versions of the benchmark
     have tables of their own: their cells may be the same tasks.
     """
+    # Of groups that differ in the number of evaluated clients only, the largest.
+    largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
     comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
         for axis in AXES
-        for family in _all_families(_one_of_each(groups), axis)
+        for family in _all_families([group for group in groups if group in largest], axis)
     ]
     of_data: dict[tuple[Any, Any], list[Group]] = {}
     for group in groups:
@@ -142,12 +144,6 @@ def _alike(
         rest = {k: v for k, v in keys.items() if k not in _LABELS and k not in left_out}
         alike.setdefault(canonical_json(rest), []).append(group)
     return [*alike.values()]
-
-
-def _one_of_each(groups: Sequence[Group]) -> list[Group]:
-    """Return, of groups that differ in the number of evaluated clients only, the largest."""
-    largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
-    return [group for group in groups if group in largest]
 
 
 def _all_families(groups: Sequence[Group], axis: str) -> list[list[Group]]:

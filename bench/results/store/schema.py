@@ -4,8 +4,6 @@ Columns come from the models in `row.py`, so that model and files cannot drift a
 fixes the result. Units and meanings travel in the field metadata.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -46,7 +44,7 @@ def _unwrap(annotation: Any) -> tuple[Any, bool]:
     return annotation, False
 
 
-def _arrow_field(name: str, info: FieldInfo) -> pa.Field[Any]:
+def _arrow_field(name: str, info: FieldInfo) -> pa.Field:
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     plain, nullable = _unwrap(info.annotation)
     kinds: dict[Any, Any] = {

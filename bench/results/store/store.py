@@ -18,8 +18,6 @@ once. Nothing is created before the first write; reading an absent store gives a
 Whatever writes raises a StoreError if the store cannot be written.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -29,7 +27,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -78,7 +76,7 @@ class Store:
         self._all = Frame(self.root)
         self._swept = False
 
-    def require(self) -> Store:
+    def require(self) -> Self:
         """Return the store itself; a StoreError says that its folder is not there."""
         try:
             there = self.root.exists()
@@ -126,7 +124,7 @@ class Store:
         """
         return self._all.rows()
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """Return the same rows as a frame, which must not be changed.
 
         It has the columns of `Row` and `frame.FURTHER`, and one for every further metric, and is
@@ -137,7 +135,9 @@ class Store:
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
         loaded = (load(path, Row) for path in self._paths_of(row_id))
-        return sorted((row for row in loaded if isinstance(row, Row)), key=_first_finished)
+        rows = (row for row in loaded if isinstance(row, Row))
+        # In one order, whatever the names of their files.
+        return sorted(rows, key=lambda r: (r.status == "error", r.finished_at, replica_hash(r)))
 
     def row(self, row_id: str) -> Row | None:
         """One row, the first of its `replicas`; a StoreError if its file is unreadable."""
@@ -405,11 +405,6 @@ def _checked(name: str, kind: str) -> str:
     if not _NAME.match(name):
         raise StoreError(f"{kind} {name!r} cannot name a file; use letters, digits and . _ + = @ -")
     return name
-
-
-def _first_finished(row: Row) -> tuple[Any, ...]:
-    """Return a key by which rows of one run are in order, whatever the names of their files."""
-    return row.status == "error", row.finished_at, replica_hash(row)
 
 
 def replica_key(row: Row) -> str:

@@ -21,7 +21,7 @@ from fedbench.bench.system.scratch import (
     temporary_folder,
     temporary_place,
 )
-from fedbench.bench.system.signals import STOP_SIGNALS, exit_code_of, stop_signals
+from fedbench.bench.system.signals import STOP_SIGNALS, stop_signals
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # Ray's own setting comes too late where modules are preloaded
@@ -65,7 +65,7 @@ class Interrupted(FedbenchError):  # noqa: N818
         super().__init__(
             f"interrupted by {signal.Signals(signum).name}; the same command continues"
         )
-        self.exit_code = exit_code_of(signum)
+        self.exit_code = 130 if signum == signal.SIGINT else 143
 
 
 @dataclass
