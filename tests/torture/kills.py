@@ -5,9 +5,8 @@ Run by hand; pytest does not collect it:
     python tests/torture/kills.py FOLDER [KILLS [SEED]]
 
 The same small sweep runs again and again, each time into a new store and with a few kills: in
-turn with a Ray of its own, and on a cluster of a head without CPUs and two nodes of one CPU. A kill
-waits for its moment, drawn beforehand: while the driver starts, while cells run, or when the last
-of them ends.
+turn with a Ray of its own, and on a cluster of a head without CPUs and two nodes of one CPU. One
+kill of five comes while the driver starts, the others while cells run or when the last one ends.
 
 After every kill each row that was there is still there, byte for byte, and none is torn; a driver
 that was not killed itself ends with the right exit code. After every sweep, and once more the same
@@ -17,15 +16,12 @@ had started is alive; and no temporary file or folder is left.
 
 import json
 import os
-import pty
 import random
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -63,14 +59,11 @@ TIMES = {
     *("resumes", "argv", "git_sha"),
 }
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-MOMENTS = ("starting", "working", "ending")
-SHARES = (2, 6, 2)
-"""Weight of each moment in the draw of the next kill."""
-KINDS = ("driver", "hangup", "terminal", "worker", "raylet", "gcs_server")
+PARTS = ("raylet", "gcs_server")
+KINDS = ("driver", "hangup", "terminal", "worker", *PARTS)
 """Kills of a sweep with a Ray of its own; on a cluster there is also "node"."""
-CODES = {"driver": {-9}, "hangup": {0, 143}, "raylet": {0, 3}, "gcs_server": {0, 3}}
+CODES = {"driver": {-9}, "hangup": {0, 143}, **{part: {0, 3} for part in PARTS}}
 """Exit codes after a kill; 0 where the last cell had just ended, so that nothing was cut short."""
-POLL_SECONDS, LONGEST_SECONDS = 0.05, 1200.0
 KILLS_PER_SWEEP = 4
 """More would mostly hit the last cell; a cell whose process died five times counts as failed."""
 
@@ -84,53 +77,39 @@ class Cluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            text=True,
             env={**os.environ, **TOKEN, "RAY_TMPDIR": str(place), "TMPDIR": str(place)},
         )
-        self.pids = json.loads(self._answer())
+        assert self.process.stdout is not None
+        self.pids = json.loads(self.process.stdout.readline())
         self.address = self.pids.pop("address")
 
     def replace_node(self) -> None:
         """Kill one of the two nodes with CPUs, and add another."""
         assert self.process.stdin is not None
-        self.process.stdin.write(b"node\n")
-        self.process.stdin.flush()
-        self._answer()
-
-    def processes(self) -> list[psutil.Process]:
-        """Return the processes of all nodes."""
-        with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children(recursive=True)
-        return []
+        assert self.process.stdout is not None
+        print("node", file=self.process.stdin, flush=True)
+        self.process.stdout.readline()
 
     def end(self) -> None:
         """Stop all nodes."""
-        processes = self.processes()
+        nodes = descendants(self.process)
         with suppress(OSError, subprocess.TimeoutExpired):
             self.process.communicate(timeout=60)
         self.process.kill()
-        self.process.wait()
-        for process in processes:
+        for node in nodes:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-    def _answer(self) -> bytes:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("the cluster has ended by itself")
-        return line
+                node.kill()
 
 
 def host_cluster() -> None:
     """Keep a cluster up until stdin is closed; replace a node for every line of it."""
-    from ray._private import ray_constants
     from ray.cluster_utils import Cluster as RayCluster
 
     head = {**NODE, "num_cpus": 0, "include_dashboard": False}
     cluster = RayCluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**NODE) for _ in range(2)]
-    kinds = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
-    pids = {kind: cluster.head_node.all_processes[kind][0].process.pid for kind in kinds}
+    pids = {kind: cluster.head_node.all_processes[kind][0].process.pid for kind in PARTS}
     print(json.dumps({"address": cluster.address, **pids}), flush=True)
     for number, _ in enumerate(sys.stdin):
         cluster.remove_node(nodes.pop(number % 2), allow_graceful=False)
@@ -139,159 +118,102 @@ def host_cluster() -> None:
     cluster.shutdown()
 
 
-class Driver:
-    """A running command, its stderr on a terminal of its own."""
-
-    def __init__(self, command: list[str], log: IO[bytes], token: dict[str, str]) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=slave,
-            start_new_session=True,
-            env={**os.environ, **token, "TERM": "dumb"},
-        )
-        os.close(slave)
-        self._log, self._open = log, True
-        self._reader = threading.Thread(target=self._copy, daemon=True)
-        self._reader.start()
-
-    def hang_up(self) -> None:
-        """Close the terminal; as nobody sends SIGHUP, only writing to it fails."""
-        self._open = False
-        self._reader.join()
-
-    def end(self) -> bytes:
-        """Wait for the end; return what was printed."""
-        out, _ = self.process.communicate()
-        self._reader.join()
-        return out
-
-    def _copy(self) -> None:
-        while self._open:
-            if not select.select([self._master], [], [], 0.2)[0]:
-                continue
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:  # the last process that had it open has ended
-                break
-            self._log.write(data)
-            self._log.flush()
-        os.close(self._master)
-
-
 class Torture:
     """The sweeps that run one after the other, and the counts so far."""
 
-    def __init__(self, folder: Path, temporary: Path, seed: int) -> None:
-        self.folder, self.temporary, self.random = folder, temporary, random.Random(seed)
+    def __init__(self, folder: Path, short: Path, seed: int) -> None:
+        self.folder, self.short, self.random = folder, short, random.Random(seed)
         self.log = (folder / "log").open("ab")
         self.cluster: Cluster | None = None
         self.kills: Counter[tuple[str, str]] = Counter()
         self.seen: dict[Path, bytes] = {}
         self.begun: dict[int, psutil.Process] = {}
-        self.planned = 0
-        self.driver: Driver | None = None
-        self.starting_seconds = self.working_seconds = 0.0
         (folder / "grid.yaml").write_text(GRID, encoding="utf-8")
 
-    def start(self, store: Path) -> Driver:
-        """Start the command as a process."""
+    def start(self, store: Path) -> subprocess.Popen[bytes]:
+        """Start the command as a process; `cat` stands in for its terminal."""
         settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "fedbench", "sweep", "--grid", self.folder / "grid.yaml"]
         command += [*settings, "--store", store, "--json"]
-        if self.cluster is None:
-            command += ["--concurrency", "2"]
-        else:
-            command += ["--address", self.cluster.address]
-        token = {} if self.cluster is None else TOKEN
-        self.driver = Driver(list(map(str, command)), self.log, token)
+        cluster, token = self.cluster, {} if self.cluster is None else TOKEN
+        command += ["--concurrency", "2"] if cluster is None else ["--address", cluster.address]
+        self.terminal = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=self.log)
+        assert self.terminal.stdin is not None
+        self.began = time.monotonic()
+        self.driver = subprocess.Popen(
+            list(map(str, command)),
+            stdout=subprocess.PIPE,
+            stderr=self.terminal.stdin,
+            start_new_session=True,
+            env={**os.environ, **token},
+        )
+        self.terminal.stdin.close()
         return self.driver
 
+    def until_it_works(self, store: Path) -> bool:
+        """Wait for the first round that the driver's cells do; False if it ends before."""
+        started = time.time()
+        while self.driver.poll() is None:
+            touched = [path.stat().st_mtime for path in (store / "cells").glob("*/history.jsonl")]
+            if max(touched, default=0.0) > started:
+                return True
+            time.sleep(0.05)
+        return False
+
     def measure(self, store: Path) -> None:
-        """Run an undisturbed sweep; store its rows and the driver's times to start and to work."""
-        driver, began = self.start(store), time.monotonic()
-        while self.moment(store, driver) == "starting":
-            time.sleep(POLL_SECONDS)
-        self.starting_seconds = time.monotonic() - began
-        driver.end()
-        if driver.process.returncode != 0:
-            raise SystemExit(f"the undisturbed sweep ended with {driver.process.returncode}")
-        self.working_seconds = time.monotonic() - began - self.starting_seconds
-        self.planned = len(rows(store))
+        """Run an undisturbed sweep; note how long the driver takes to start and to work."""
+        driver = self.start(store)
+        self.until_it_works(store)
+        self.starting = time.monotonic() - self.began
+        driver.communicate()
+        self.working = time.monotonic() - self.began - self.starting
+        if driver.returncode != 0:
+            raise SystemExit(f"the undisturbed sweep ended with {driver.returncode}")
 
-    def moment(self, store: Path, driver: Driver) -> str:
-        """Return the phase of the driver; "ending" covers the last cells that end together."""
-        if driver.process.poll() is not None:
-            return "over"
-        num_rows = len(list((store / "rows").glob("*.parquet")))
-        try:
-            began = psutil.Process(driver.process.pid).create_time()
-        except psutil.NoSuchProcess:
-            return "over"
-        touched = (path.stat().st_mtime for path in (store / "cells").glob("*/history.jsonl"))
-        if max(touched, default=0.0) <= began:
-            return "starting"
-        return "ending" if self.planned and num_rows >= self.planned - 1 else "working"
-
-    def wait(self, store: Path, driver: Driver) -> str:
-        """Wait until a random instant of a random moment; return the moment that was reached."""
-        meant = self.random.choices(MOMENTS, SHARES)[0]
-        length = {"starting": self.starting_seconds, "working": self.working_seconds}
-        rest = self.random.uniform(0, 0.9) * length.get(meant, 2.0)
-        limit = time.monotonic() + LONGEST_SECONDS
-        while MOMENTS.index(meant) > _index(self.moment(store, driver)):
-            if time.monotonic() > limit:
-                raise SystemExit(f"{store}: not {meant} after {LONGEST_SECONDS:.0f} s")
-            time.sleep(POLL_SECONDS)
+    def kill(self, store: Path) -> str:
+        """Kill a process at a random moment, or close the terminal; return what followed."""
+        driver, cluster = self.driver, self.cluster
+        moment, seconds = "starting", self.starting
+        if self.random.random() > 0.2 and self.until_it_works(store):
+            moment, seconds = "working", 1.1 * self.working
         with suppress(subprocess.TimeoutExpired):
-            driver.process.wait(rest)
-        return self.moment(store, driver)
-
-    def kill(self, driver: Driver, moment: str) -> str:
-        """Kill a process at random, or close the terminal; return the kind and what followed."""
-        process, cluster = driver.process, self.cluster
+            driver.wait(self.random.uniform(0, seconds))
+            return ""  # it has ended
         kind = self.random.choice([*KINDS, "node"] if cluster is not None else KINDS)
-        theirs: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            theirs = psutil.Process(process.pid).children(recursive=True)
+        theirs = descendants(driver)
         self.begun |= {child.pid: child for child in theirs}
-        everybody = theirs if cluster is None else cluster.processes()
-        if kind in ("worker", "raylet", "gcs_server"):
-            if kind == "worker":
-                targets = [child for child in everybody if _is_trial(child)]
-            elif cluster is None:
-                targets = [child for child in everybody if _name(child) == kind]
-            else:
-                targets = [child for child in everybody if child.pid == cluster.pids[kind]]
-            if targets:
-                self.random.choice(targets).kill()
-            else:  # Ray is not up yet
-                kind = "driver"
+        if kind == "worker":
+            everybody = theirs if cluster is None else descendants(cluster.process)
+            targets = [p for p in everybody if program_of(p).startswith("ray::ImplicitFunc")]
+        elif kind in PARTS and cluster is not None:
+            targets = [psutil.Process(cluster.pids[kind])]
+        else:
+            targets = [child for child in theirs if program_of(child) == kind]
         began = time.monotonic()
+        if kind in ("worker", *PARTS) and not targets:  # Ray is not up yet
+            kind = "driver"
         if kind == "node" and cluster is not None:
             cluster.replace_node()
         elif kind == "terminal":
-            driver.hang_up()
+            self.terminal.kill()
         elif kind == "hangup":
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGHUP)
-        elif kind == "driver":
-            process.kill()
+            os.killpg(driver.pid, signal.SIGHUP)
+        else:
+            (driver if kind == "driver" else self.random.choice(targets)).kill()
         self.kills[kind, moment] += 1
         if kind not in CODES:
-            return kind
-        driver.end()
-        seconds = time.monotonic() - began
+            return f"{kind} while {moment}"
+        driver.communicate()
         codes = CODES[kind]
         if (kind, moment) == ("hangup", "starting"):
             codes = codes | {-signal.SIGHUP}  # before the interpreter has come to our handler
-        if process.returncode not in codes:
-            raise SystemExit(f"{kind}: the driver ended with {process.returncode}; see the log")
-        if cluster is not None and kind in cluster.pids:
+        if driver.returncode not in codes:
+            raise SystemExit(f"{kind}: the driver ended with {driver.returncode}; see the log")
+        if cluster is not None and kind in PARTS:
             cluster.end()
-            self.cluster = Cluster(self.log, self.temporary.parent / "ray")
-        return f"{kind} (exit code {process.returncode} after {seconds:.1f} s)"
+            self.cluster = Cluster(self.log, self.short / "ray")
+        after = time.monotonic() - began
+        return f"{kind} while {moment} (exit code {driver.returncode} after {after:.1f} s)"
 
     def check(self, store: Path) -> int:
         """Check that rows are only added, and whole; return their number."""
@@ -305,41 +227,46 @@ class Torture:
         self.seen = {path: path.read_bytes() for path in (store / "rows").glob("*.parquet")}
         return len(self.seen)
 
-    def check_leftovers(self, store: Path) -> None:
-        """Check that neither processes nor temporary files and folders are left."""
+    def sweep(self, store: Path, kills: int) -> None:
+        """Run a sweep until it is complete, with at most `kills` kills."""
+        self.seen = {}
+        driver, done = self.start(store), 0
+        while done < kills and (said := self.kill(store)):
+            done += 1
+            print(f"{store.name}: {said}, {self.check(store)} rows", flush=True)
+            if driver.poll() is not None:
+                driver = self.start(store)
+        out, _ = driver.communicate()
+        self.check(store)
+        if driver.returncode != 0:
+            raise SystemExit(f"{store}: ended with {driver.returncode}; the log says why")
+        if failed := [cell["error"] for cell in json.loads(out)["cells"] if cell["error"]]:
+            raise SystemExit(f"{store}: {failed}")
+        out, _ = self.start(store).communicate()  # an earlier start may have swept before a kill
+        if json.loads(out)["to_run"]:
+            raise SystemExit(f"{store}: a complete sweep runs again")
         _, alive = psutil.wait_procs(list(self.begun.values()), 10.0)
         if alive:
-            raise SystemExit(f"{store}: still alive: {[_name(process) for process in alive]}")
+            raise SystemExit(f"{store}: still alive: {[program_of(process) for process in alive]}")
         self.begun.clear()
         left = [path for path in store.rglob(".*") if path.is_file()]
-        left += self.temporary.iterdir()
+        left += (self.short / "tmp").iterdir()
         if left:
             raise SystemExit(f"{store}: left over: {left}")
 
-    def end(self) -> None:
-        """Stop every process."""
-        if self.driver is not None:
-            self.driver.process.kill()
-        if self.cluster is not None:
-            self.cluster.end()
+
+def descendants(process: subprocess.Popen[Any]) -> list[psutil.Process]:
+    """Return the processes that a process and its children have started."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
 
 
-def _index(moment: str) -> int:
-    return MOMENTS.index(moment) if moment in MOMENTS else len(MOMENTS)
-
-
-def _is_trial(process: psutil.Process) -> bool:
-    try:
-        return process.cmdline()[0].startswith("ray::ImplicitFunc")
-    except (psutil.Error, IndexError):
-        return False
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.Error:
-        return ""
+def program_of(process: psutil.Process) -> str:
+    """Return the program of a process; empty if it has ended."""
+    with suppress(psutil.Error):
+        return Path(*process.cmdline()[:1]).name
+    return ""
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
@@ -349,56 +276,23 @@ def rows(store: Path) -> list[dict[str, Any]]:
     return [row.model_dump(exclude=TIMES) for row in Store(store).rows()]
 
 
-def one_sweep(torture: Torture, store: Path, kills: int) -> None:
-    """Run a sweep until it is complete, with at most `kills` kills."""
-    torture.seen = {}
-    driver, done = torture.start(store), 0
-    while True:
-        moment = torture.wait(store, driver) if done < kills else "over"
-        if moment == "over":
-            out = driver.end()
-            break
-        kind, done = torture.kill(driver, moment), done + 1
-        print(f"{store.name}: {kind} while {moment}, {torture.check(store)} rows", flush=True)
-        if driver.process.poll() is not None:
-            driver = torture.start(store)
-    torture.check(store)
-    if driver.process.returncode != 0:
-        code = driver.process.returncode
-        raise SystemExit(f"{store}: ended with {code}; {torture.folder}/log says why")
-    if failed := [cell["error"] for cell in json.loads(out)["cells"] if cell["error"]]:
-        raise SystemExit(f"{store}: {failed}")
-    again = torture.start(store)  # an earlier start may have swept before the last kill
-    if json.loads(again.end())["to_run"]:
-        raise SystemExit(f"{store}: a complete sweep runs again")
-    torture.check_leftovers(store)
-
-
 def main(folder: str, kills: str = "100", seed: str = "0") -> None:
     """Repeat sweeps until there have been so many kills."""
-    short = Path(tempfile.mkdtemp(prefix="fbt-"))
-    temporary = short / "tmp"
-    temporary.mkdir()
-    (short / "ray").mkdir()
-    root = Path(folder).resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    began, sweeps = time.monotonic(), 0
-    os.environ.update(QUICK, TMPDIR=str(temporary))
-    torture = Torture(root, temporary, int(seed))
+    root, short = Path(folder).resolve(), Path(tempfile.mkdtemp(prefix="fbt-"))
+    for place in (root, short / "tmp", short / "ray"):
+        place.mkdir(parents=True, exist_ok=True)
+    os.environ.update(QUICK, TMPDIR=str(short / "tmp"))
+    torture, sweeps = Torture(root, short, int(seed)), 0
     try:
         torture.measure(root / "reference")
         reference = rows(root / "reference")
-        print(
-            f"undisturbed: {len(reference)} rows, start {torture.starting_seconds:.0f} s,"
-            f" work {torture.working_seconds:.0f} s",
-            flush=True,
-        )
+        print(f"undisturbed: {torture.starting:.0f} s to start, {torture.working:.0f} s to work")
         while (missing := int(kills) - torture.kills.total()) > 0:
             sweeps += 1
             store = root / f"sweep-{sweeps}"
-            if sweeps % 2 == 0 and torture.cluster is None:
+            if sweeps % 2 == 0:
                 torture.cluster = Cluster(torture.log, short / "ray")
-            one_sweep(torture, store, min(missing, KILLS_PER_SWEEP))
+            torture.sweep(store, min(missing, KILLS_PER_SWEEP))
             if rows(store) != reference:
                 raise SystemExit(f"{store}: other rows than the undisturbed ones")
             print(f"{store.name}: complete, nothing left over", flush=True)
@@ -407,14 +301,11 @@ def main(folder: str, kills: str = "100", seed: str = "0") -> None:
                 torture.cluster.end()
                 torture.cluster = None
     finally:
-        torture.end()
+        torture.driver.kill()
+        if torture.cluster is not None:
+            torture.cluster.end()
         shutil.rmtree(short, ignore_errors=True)
-    for (kind, moment), count in sorted(torture.kills.items()):
-        print(f"{kind} while {moment}: {count}")
-    print(
-        f"{torture.kills.total()} kills in {sweeps} sweeps, {time.monotonic() - began:.0f} s:"
-        " no row lost, none torn, all tables equal, no process, file or folder left"
-    )
+    print(f"{torture.kills.total()} kills in {sweeps} sweeps: {dict(torture.kills)}")
 
 
 if __name__ == "__main__":
