@@ -1,6 +1,6 @@
 """Complete, valid rows for tests that differ only in the given fields."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA, decode_table, read_table
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.identity import canonical_json
-
-MakeRow = Callable[..., Row]
 
 
 def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
@@ -57,11 +55,6 @@ def rank(rows: Iterable[Row], **options: Any) -> Leaderboard:
 def rows_in(board: Path) -> list[Row]:
     """Return the rows in a `leaderboard.parquet`."""
     return decode_table(read_table(board.read_bytes()).select(ROW_SCHEMA.names), Row)
-
-
-@pytest.fixture(scope="session")
-def make_row() -> MakeRow:
-    return build_row
 
 
 @pytest.fixture

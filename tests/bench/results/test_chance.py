@@ -15,6 +15,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.methods.aligned import Aligned
+from tests.bench.results.conftest import build_row
 
 
 def config_of(spec: str, **given: Any) -> RunConfig:
@@ -61,21 +62,19 @@ def test_totals_negative_losses_and_terms_of_addons() -> None:
     assert terms_at_chance(config_of("byol"), curve(loss=-0.01, spread=0.9)) == ()
 
 
-def filled(store: Store, make_row: Any) -> Store:
+def filled(store: Store) -> Store:
     for seed, loss in ((0, 4.1), (1, 2.0)):
-        row = make_row(config_of("simclr", seed=seed), linear_acc=0.4)
+        row = build_row(config_of("simclr", seed=seed), linear_acc=0.4)
         store.write_row(row)
         store.write_curve(row.row_id, curve(loss=loss))
-    aligned = make_row(config_of("aligned"), linear_acc=0.5)
+    aligned = build_row(config_of("aligned"), linear_acc=0.5)
     store.write_row(aligned)
     store.write_curve(aligned.row_id, curve(loss=-2.6, uniformity=-3.8))
     return store
 
 
-def test_marks_are_derived_once(
-    store: Store, make_row: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = filled(store, make_row).rows()
+def test_marks_are_derived_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = filled(store).rows()
     by_id = marks(store, rows)
     found = sorted((row.method, row.seed, by_id[row.row_id]) for row in rows)
     assert [mark for _, _, mark in found] == [Marks((), True), Marks(("loss",)), Marks()]
@@ -105,18 +104,18 @@ def test_marks_are_derived_once(
         assert len(marks(store, rows)) == 2
 
 
-def test_rows_without_a_mark(store: Store, make_row: Any) -> None:
-    plugin = make_row(config_of("simclr")).model_copy(update={"method": "gone"})
+def test_rows_without_a_mark(store: Store) -> None:
+    plugin = build_row(config_of("simclr")).model_copy(update={"method": "gone"})
     plugin = plugin.model_copy(
         update={"config_json": plugin.config_json.replace('"spec":"simclr"', '"spec":"gone"')}
     )
-    diverged = make_row(config_of("simclr", seed=1), status="diverged")
+    diverged = build_row(config_of("simclr", seed=1), status="diverged")
     assert marks(store, [plugin, diverged]) == {}
     assert not store.root.exists()
 
 
-def test_the_board_shows_them(store: Store, make_row: Any) -> None:
-    rows = filled(store, make_row).rows()
+def test_the_board_shows_them(store: Store) -> None:
+    rows = filled(store).rows()
     board = leaderboard(store.frame(), marks=marks(store, rows), published=False)
     notes = [dict(zip(t.header, row, strict=True)) for t in tables(board) for row in t.rows]
     assert {line["method"]: line["notes"] for line in notes} == {

@@ -23,7 +23,7 @@ from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.layout import Layout
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 
 class Point(EntryPoint):
@@ -73,15 +73,13 @@ class Disagreement(Objective):
         return float(1 - sums["pairs"][1] / sums["pairs"][0])
 
 
-def test_a_foreign_objective_has_heading_direction_and_class(
-    foreign: Callable[..., None], make_row: MakeRow
-) -> None:
+def test_a_foreign_objective_has_heading_direction_and_class(foreign: Callable[..., None]) -> None:
     foreign("fedbench.objectives", "disagreement", Disagreement)
     config = tiny_config("simclr", evaluation__objectives=["disagreement"])
     assert 0 < measured(config)["disagreement"] < 2
     values = {("simclr", "simclr-o"): 0.2, ("byol", "simclr-o"): 0.1, ("ssd", "byol"): 0.3}
     rows = [
-        make_row(
+        build_row(
             RunConfig(spec=spec, evaluation=EvaluationConfig(objective_view=view)),
             metrics_json=f'{{"disagreement": {value}}}',
         )

@@ -19,12 +19,12 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 
-def seeds(make_row: MakeRow, spec: str, values: list[float], alpha: float = 0.1) -> list[Row]:
+def seeds(spec: str, values: list[float], alpha: float = 0.1) -> list[Row]:
     return [
-        make_row(RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=value)
+        build_row(RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=value)
         for seed, value in enumerate(values)
     ]
 
@@ -32,7 +32,7 @@ def seeds(make_row: MakeRow, spec: str, values: list[float], alpha: float = 0.1)
 ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 
-def grid(make_row: MakeRow) -> list[Row]:
+def grid() -> list[Row]:
     """a > b > c at six alphas, a rising by 2 points per tenfold; d at two of them."""
     means = {
         "a": [0.50 + 0.02 * i for i in range(6)],
@@ -44,12 +44,12 @@ def grid(make_row: MakeRow) -> list[Row]:
         row
         for spec, values in means.items()
         for alpha, value in zip(ALPHAS, values, strict=False)
-        for row in seeds(make_row, spec, [value], alpha)
+        for row in seeds(spec, [value], alpha)
     ]
 
 
-def test_methods_over_alpha(make_row: MakeRow) -> None:
-    (comparison,) = rank(grid(make_row)).across()
+def test_methods_over_alpha() -> None:
+    (comparison,) = rank(grid()).across()
     assert (comparison.axis, comparison.values, comparison.num_common) == ("alpha", ALPHAS, 6)
     entries = {entry.method: entry for entry in comparison.entries}
     a, c, d = entries["a"], entries["c"], entries["d"]
@@ -72,12 +72,12 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
     assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
 
 
-def test_means_have_their_intervals_and_the_letters_of_their_cell(make_row: MakeRow) -> None:
+def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:
     rows = [
         row
         for alpha in (0.1, 1.0)
         for spec, mean in (("a", 0.5), ("b", 0.4))
-        for row in seeds(make_row, spec, [mean - 0.01, mean, mean + 0.01], alpha)
+        for row in seeds(spec, [mean - 0.01, mean, mean + 0.01], alpha)
     ]
     (comparison,) = rank(rows).across()
     # t(0.975, 2) = 4.303 times 0.01 / sqrt(3)
@@ -87,8 +87,8 @@ def test_means_have_their_intervals_and_the_letters_of_their_cell(make_row: Make
     assert across_table(comparison).rows[0][1] == "50.0 ± 2.5 a"
 
 
-def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) -> None:
-    (comparison,) = rank(grid(make_row)).across()
+def test_cliques_join_ranks_within_the_critical_difference() -> None:
+    (comparison,) = rank(grid()).across()
     assert comparison.cliques == ((0, 1), (1, 2))  # ranks 1, 2 and 3, and a difference of 1.353
     assert cliques([1.0, 2.0, 2.5, 4.0], 1.2) == ((0, 1), (1, 2))
     assert cliques([1.0, 1.5, 2.0, 4.0], 1.2) == ((0, 2),)
@@ -96,7 +96,7 @@ def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) ->
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) -> None:
+def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
     def gone(row: Row) -> bool:
         return (row.method, row.alpha, row.seed >= survivors) == ("a", 0.1, True)
 
@@ -106,7 +106,7 @@ def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) ->
         row.model_copy(update={"status": "diverged", "linear_acc": None}) if gone(row) else row
         for spec, accs in values.items()
         for alpha in (0.1, 1.0)
-        for row in seeds(make_row, spec, accs, alpha)
+        for row in seeds(spec, accs, alpha)
     ]
     (comparison,) = rank(rows).across()
     assert comparison.num_common == 2
@@ -120,9 +120,9 @@ def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) ->
     assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
 
 
-def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
+def test_lower_is_better_for_the_loss() -> None:
     rows = [
-        make_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)
+        build_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)
         for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
@@ -133,14 +133,14 @@ def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
     ]
 
 
-def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
+def test_axes_are_kept_apart_and_followers_follow() -> None:
     def row(spec: str, alpha: float, clients: int, value: float) -> Row:
         config = RunConfig(
             spec=spec,
             data=DataConfig(alpha=alpha, num_clients=clients),
             client=ClientConfig(local_epochs=clients // 4),
         )
-        return make_row(config, linear_acc=value)
+        return build_row(config, linear_acc=value)
 
     rows = [
         row(spec, alpha, clients, 0.5 - 0.1 * index)
@@ -156,9 +156,9 @@ def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
     assert comparisons["num_clients"].values == (4, 8, 16)
 
 
-def test_a_control_without_epochs_is_on_no_axis_of_epochs(make_row: MakeRow) -> None:
+def test_a_control_without_epochs_is_on_no_axis_of_epochs() -> None:
     rows = [
-        make_row(RunConfig(spec=spec, client=ClientConfig(local_epochs=epochs)), linear_acc=0.5)
+        build_row(RunConfig(spec=spec, client=ClientConfig(local_epochs=epochs)), linear_acc=0.5)
         for spec in "ab"
         for epochs in (0, 1, 2)
     ]
@@ -166,11 +166,11 @@ def test_a_control_without_epochs_is_on_no_axis_of_epochs(make_row: MakeRow) -> 
     assert found["local_epochs"] == (1, 2)
 
 
-def run_row(make_row: MakeRow) -> Row:
+def run_row() -> Row:
     config = RunConfig(
         federation=FederationConfig(num_rounds=3), evaluation=EvaluationConfig(rounds=(1,))
     )
-    return make_row(
+    return build_row(
         config,
         linear_acc=0.9,
         knn_acc=0.7,
@@ -193,8 +193,8 @@ POINTS = [
 ]
 
 
-def test_curves(make_row: MakeRow) -> None:
-    curve = curve_of(run_row(make_row), POINTS)
+def test_curves() -> None:
+    curve = curve_of(run_row(), POINTS)
     drift = {"encoder.cosine": 0.6}
     assert [tuple(e) for e in curve] == [
         (0, 0, 0.3, None, {}, None),
@@ -208,11 +208,11 @@ def test_curves(make_row: MakeRow) -> None:
     assert area(curve) == pytest.approx(0.5)
     assert reached(curve, 0.5) == reached(curve, 0.31) == curve[1]
     assert reached(curve, 0.71) is None
-    assert area(curve_of(make_row(), [])) is None
+    assert area(curve_of(build_row(), [])) is None
 
 
-def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> None:
-    row = run_row(make_row)
+def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
+    row = run_row()
     store.write_row(row)
     store.write_curve(row.row_id, POINTS)
     curves, problems = load_curves(store, store.frame())
@@ -226,10 +226,10 @@ def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> Non
     assert "curve.parquet" in problems[0]
 
 
-def test_all_cells_are_those_of_one_data_set(make_row: MakeRow) -> None:
+def test_all_cells_are_those_of_one_data_set() -> None:
     """Two data sets in two versions, with two alphas and two cohorts: no column mixes them."""
     rows = [
-        make_row(
+        build_row(
             RunConfig(
                 spec=spec,
                 data=DataConfig(name=name, alpha=alpha),

@@ -16,14 +16,14 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.terminal.show_results import show_leaderboard
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 
 @pytest.fixture
-def board(make_row: MakeRow) -> Leaderboard:
+def board() -> Leaderboard:
     accuracies = {"simclr": (0.390, 0.394, 0.398), "simclr+uv": (0.40, 0.41), "byol": (0.2,)}
     rows = [
-        make_row(
+        build_row(
             RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
             linear_acc=accuracy,
             untrained_linear_acc=0.35,
@@ -55,15 +55,15 @@ def test_cells_for_people(board: Leaderboard) -> None:
 
 
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
-def test_contracted_projections_are_noted(make_row: MakeRow, spread: float, note: str) -> None:
+def test_contracted_projections_are_noted(spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
-    row = make_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
+    row = build_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
     (entry,) = rank([row]).entries
     assert plain_cells(entry)["notes"] == f"{note}descriptive"
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
-    make_row: MakeRow, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two seeds have means of 0.6 and 0.7 over clients, with deviations of 0.02 and 0.04."""
     local = {
@@ -74,7 +74,7 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
         for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
     }  # fmt: skip
     rows = [
-        make_row(
+        build_row(
             RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(accuracies)
         )
         for seed, accuracies in local.items()
@@ -95,10 +95,10 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     assert plain_cells(rank(rows).entries[0])["local %"] == ""
 
 
-def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tuning_budget_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     studies = {"simclr": "s-24", "byol": "b-4", "simsiam": "gone", "supervised": None}
     rows = [
-        make_row(RunConfig(spec=spec), linear_acc=0.4, tuned=study is not None, study_id=study)
+        build_row(RunConfig(spec=spec), linear_acc=0.4, tuned=study is not None, study_id=study)
         for spec, study in studies.items()
     ]
 
@@ -133,13 +133,11 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert to_csv(rank([])).startswith("rank,method")
 
 
-def test_names_of_strangers_are_text_in_every_format(
-    make_row: MakeRow, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_strangers_are_text_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     """Methods of plugins: a formula, markup, control characters, a direction mark."""
     names = ("=1+1", "-2+3", "@x|<b>$y$`[z](u)", "[a]\x1b[31m\n# b%_{}\\", "*\u202egnp\t")
     rows = [
-        make_row(
+        build_row(
             RunConfig(spec="simclr", client=ClientConfig(lr=0.1 + index)),
             method=name,
             linear_acc=0.5,
@@ -166,10 +164,10 @@ def test_names_of_strangers_are_text_in_every_format(
         assert not any(mark in shown for mark in "\x1b\t\r\u202e")
 
 
-def test_nothing_is_gained_without_training(make_row: MakeRow) -> None:
+def test_nothing_is_gained_without_training() -> None:
     gains = []
     for rounds in (0, 1):
         config = RunConfig(federation=FederationConfig(num_rounds=rounds))
-        row = make_row(config, linear_acc=0.5, untrained_linear_acc=0.25, num_rounds=rounds)
+        row = build_row(config, linear_acc=0.5, untrained_linear_acc=0.25, num_rounds=rounds)
         gains.append(rank([row]).entries[0].gain)
     assert gains == [None, 0.25]

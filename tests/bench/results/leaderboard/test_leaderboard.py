@@ -9,16 +9,16 @@ from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
 
 
 @pytest.fixture
-def rows(make_row: MakeRow) -> list[Row]:
+def rows() -> list[Row]:
     """Rows of three methods at two alphas, with simple costs and untrained values."""
     return [
-        make_row(
+        build_row(
             RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
             linear_acc=accuracy + (0.1 if alpha == 1.0 else 0.0),
             untrained_linear_acc=0.25 + seed / 100,
@@ -75,10 +75,10 @@ def test_the_order_of_rows_does_not_matter(rows: list[Row]) -> None:
     assert rank(shuffled).to_dict() == rank(rows).to_dict()
 
 
-def test_filters(rows: list[Row], make_row: MakeRow) -> None:
+def test_filters(rows: list[Row]) -> None:
     some = {row.row_id for row in rows if row.alpha == 1.0}
     assert [g.keys["alpha"] for g in rank(rows, row_ids=some).groups] == [1.0]
-    known = make_row(
+    known = build_row(
         RunConfig(data=DataConfig(name="hub:/some/folder")),
         linear_acc=0.3,
         dataset="cifar10",
@@ -88,14 +88,14 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
         assert len(rank([*rows, known], dataset=asked).entries) == 1
     # A folder of that name says nothing about its content.
     config = RunConfig(data=DataConfig(name="hub:/far/cifar10"))
-    label = make_row(config, linear_acc=0.3, dataset="hub:cifar10", dataset_revision="d" * 16)
+    label = build_row(config, linear_acc=0.3, dataset="hub:cifar10", dataset_revision="d" * 16)
     assert rank([*rows, label], dataset="cifar10").entries == ()
     assert len(rank([*rows, label], dataset="hub:cifar10").entries) == 1
     assert rank(rows, dataset="svhn").groups == ()
     assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
-def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
+def test_only_equal_settings_are_ranked_together() -> None:
     base = RunConfig()
     others: list[dict[str, Any]] = [
         {"data": DataConfig(num_clients=9)},
@@ -103,8 +103,8 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
         {"evaluation": EvaluationConfig(linear_l2=1e-3)},
     ]
     configs = [base, *(base.model_copy(update=other) for other in others)]
-    made = [make_row(config, linear_acc=0.5) for config in configs]
-    made.append(make_row(base, linear_acc=0.5, dataset_revision="fedcba9876543210"))
+    made = [build_row(config, linear_acc=0.5) for config in configs]
+    made.append(build_row(base, linear_acc=0.5, dataset_revision="fedcba9876543210"))
     board = rank(made)
     assert len(board.groups) == 5
     assert all(entry.rank == 1 for entry in board.entries)
@@ -115,21 +115,21 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     assert "resnet" not in titles
 
 
-def test_a_title_names_what_differs_from_the_preset(make_row: MakeRow) -> None:
+def test_a_title_names_what_differs_from_the_preset() -> None:
     """Of a single class, too; the method's preset counts, with its rules and what it extends."""
     demo = RunConfig.model_validate(unflatten(read_preset("demo").settings("simclr", {})))
-    assert [group.title for group in rank([make_row(demo, preset="demo")]).groups] == [
+    assert [group.title for group in rank([build_row(demo, preset="demo")]).groups] == [
         "digits · preset demo · alpha 0.1"
     ]
     one_round = demo.federation.model_copy(update={"num_rounds": 1})
     short = demo.model_copy(update={"federation": one_round})
-    (group,) = rank([make_row(short, preset="demo")]).groups
+    (group,) = rank([build_row(short, preset="demo")]).groups
     assert group.title == "digits · preset demo · alpha 0.1 · 1 round"
 
 
-def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: MakeRow) -> None:
+def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence() -> None:
     def run(spec: str, seed: int, **fields: Any) -> Row:
-        return make_row(RunConfig(spec=spec, seed=seed), **fields)
+        return build_row(RunConfig(spec=spec, seed=seed), **fields)
 
     rows = [
         *(run("three", seed, linear_acc=0.4) for seed in range(3)),
@@ -143,7 +143,7 @@ def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: Ma
     assert rank(rows, min_seeds=4).groups == ()
 
 
-def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -> None:
+def test_labels_leave_out_what_most_lines_of_a_method_share() -> None:
     """Of five configurations four have lr 0.1, four weight decay 0; at momentum two have each."""
     base = {"lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
     changes: list[dict[str, float]] = [
@@ -151,7 +151,7 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
         *({}, {"weight_decay": 0.1, "momentum": 0.9}),
     ]
     rows = [
-        make_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
+        build_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
         for i, change in enumerate(changes)
     ]
     board = rank(rows)
@@ -169,9 +169,9 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
     assert group.entries[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
 
 
-def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
+def test_values_tuned_for_each_class_are_one_name() -> None:
     rows = [
-        make_row(
+        build_row(
             RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr)), linear_acc=0.5
         )
         for alpha, lr in ((0.1, 0.3), (1.0, 0.03))
@@ -181,9 +181,9 @@ def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
     assert ([e.label for e in board.across()[0].entries], board.usual) == (["simclr"], {})
 
 
-def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:
+def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
     def run(spec: str, seed: int, **fields: Any) -> Row:
-        return make_row(RunConfig(spec=spec, seed=seed), **fields)
+        return build_row(RunConfig(spec=spec, seed=seed), **fields)
 
     made = [
         run("shaky", 0, linear_acc=0.9),
@@ -209,10 +209,10 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow)
     assert only(lines, "dead").mean is None
 
 
-def test_metrics_by_name(make_row: MakeRow) -> None:
+def test_metrics_by_name() -> None:
     made = [
-        make_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
-        make_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
+        build_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
+        build_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
     ]
     assert rank(made, metric="knn").entries[0].method == "b"
     assert rank(made, metric="final_loss").entries[0].method == "a"
@@ -221,11 +221,11 @@ def test_metrics_by_name(make_row: MakeRow) -> None:
         rank(made, metric="knn_accc")
 
 
-def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
+def test_a_line_promises_what_its_weakest_run_does() -> None:
     of = "an image, in centroids only"
     given = [("private", 5.0, 0), ("private", 6.5, 0), ("memory", None, 12), ("memory", None, 9)]
     rows = [
-        make_row(
+        build_row(
             RunConfig(spec="orchestra", seed=seed, method={"representations": what}),
             linear_acc=0.3,
             epsilon=epsilon,

@@ -16,7 +16,7 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 
 def configured(seed: int = 0, **sections: Any) -> RunConfig:
@@ -32,29 +32,29 @@ def only_line(rows: list[Row], **options: Any) -> Any:
     return entry
 
 
-def measured_three_ways(make_row: MakeRow) -> list[Row]:
+def measured_three_ways() -> list[Row]:
     """Three seeds, of which the first two were measured with more protocols, the last two more."""
     values = [0.30, 0.32, 0.34]
-    rows = [make_row(configured(s), linear_acc=v, knn_acc=v) for s, v in enumerate(values)]
+    rows = [build_row(configured(s), linear_acc=v, knn_acc=v) for s, v in enumerate(values)]
     for s, v in enumerate(values[:2]):
         config = configured(s, evaluation={"protocols": ["knn", "linear", "mlp"]})
         metrics = json.dumps({"mlp_acc": v + 0.1})
-        row = make_row(config, linear_acc=v, knn_acc=v, metrics_json=metrics)
+        row = build_row(config, linear_acc=v, knn_acc=v, metrics_json=metrics)
         rows.append(later(row, 5))
     for s in (1, 2):
         config = configured(s, evaluation={"every": 1, "untrained": False})
-        rows.append(later(make_row(config, linear_acc=values[s], knn_acc=values[s]), 9))
+        rows.append(later(build_row(config, linear_acc=values[s], knn_acc=values[s]), 9))
     return rows
 
 
-def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
-    rows = measured_three_ways(make_row)
+def test_other_protocols_make_no_other_method() -> None:
+    rows = measured_three_ways()
     entry = only_line(rows)
     assert (entry.method, entry.variant, entry.n_seeds, entry.seeds) == ("simclr", "", 3, (0, 1, 2))
     assert entry.mean == pytest.approx(0.32)
     assert entry.knn_acc_mean == pytest.approx(0.32)
     assert entry.run_ids == tuple(row.row_id for row in rows[:3])
-    now = make_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
+    now = build_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
     assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
     assert (entry.num_replicas, entry.replica_spread) == (0, None)
     assert "replica" not in plain_cells(entry)["notes"]
@@ -64,12 +64,12 @@ def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     assert mlp.run_ids == tuple(row.row_id for row in rows[3:5])
 
 
-def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) -> None:
+def test_a_setting_of_one_metric_divides_that_metric_alone() -> None:
     wide: dict[str, Any] = {"evaluation": {"knn_neighbours": 5}}
     rows = [
-        make_row(configured(), linear_acc=0.5, knn_acc=0.4),
-        make_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
-        make_row(configured(spec="simsiam", **wide), linear_acc=0.7, knn_acc=0.9),
+        build_row(configured(), linear_acc=0.5, knn_acc=0.4),
+        build_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
+        build_row(configured(spec="simsiam", **wide), linear_acc=0.7, knn_acc=0.9),
     ]
     (linear,) = rank(rows).groups
     assert [entry.method for entry in linear.entries] == ["simsiam", "byol", "simclr"]
@@ -82,13 +82,13 @@ def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) ->
     assert "knn neighbours 5" in knn[0].title
 
 
-def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: MakeRow) -> None:
+def test_the_number_of_evaluated_clients_counts_where_encoders_differ() -> None:
     """`objective_std` is over clients' encoders; of 8 clients, 10 and 20 at most are all."""
 
     def run(spec: str, num: int, *, personal: bool, seed: int = 0) -> Row:
         metrics = '{"objective_std":0.1}' if personal else "{}"
         config = configured(seed, spec=spec, evaluation={"num_clients": num})
-        return make_row(config, linear_acc=0.5, objective=0.1, metrics_json=metrics)
+        return build_row(config, linear_acc=0.5, objective=0.1, metrics_json=metrics)
 
     few = run("pfedae", 2, personal=True)
     many = [run("pfedae", n, personal=True, seed=n) for n in (10, 20)]
@@ -104,9 +104,9 @@ def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: 
     assert {entry.class_id for entry in board.entries} == {group.class_id for group in board.groups}
 
 
-def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
+def test_replicas_are_stated_and_the_first_counts() -> None:
     """Of one seed 95.2 and 96.1, of another 90.0 and 90.4: the spread is 0.9."""
-    first = [make_row(configured(s), linear_acc=v) for s, v in enumerate([0.952, 0.900])]
+    first = [build_row(configured(s), linear_acc=v) for s, v in enumerate([0.952, 0.900])]
     second = [
         later(row, 1).model_copy(update={"linear_acc": v})
         for row, v in zip(first, [0.961, 0.904], strict=True)
@@ -127,10 +127,10 @@ def curve(rounds: list[int], accuracies: list[float]) -> Curve:
     return tuple(Evaluated(done, done, accuracy, None) for done, accuracy in pairs)
 
 
-def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
+def test_areas_are_over_the_same_rounds() -> None:
     """Of 0, 4 and the end all but one have an accuracy; 0.5 at 4 of 8 gives (0.2 + 0.4) / 2."""
     specs = ("a", "b", "later", "c")
-    rows = {spec: make_row(configured(spec=spec), linear_acc=0.5) for spec in specs}
+    rows = {spec: build_row(configured(spec=spec), linear_acc=0.5) for spec in specs}
     curves = {
         rows["a"].row_id: curve([0, 2, 4, 8], [0.0, 0.9, 0.4, 0.4]),
         rows["b"].row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
@@ -150,21 +150,21 @@ def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
     assert group_table(alone.groups[0]).footer == ""
 
 
-def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
+def test_values_that_a_rule_scales_split_no_entry() -> None:
     """Two variants of a method at two shares; at the half, learning rates are times sqrt(1/2)."""
     rows = []
     for share, factor in ((1.0, 1.0), (0.5, 0.5**0.5)):
         for lr, accuracy in ((0.1, 0.5), (0.2, 0.6)):
             config = configured(client={"lr": lr * factor}, federation={"participation": share})
             scaled = None if factor == 1 else json.dumps({"client.lr": lr})
-            rows.append(make_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
+            rows.append(build_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
     (comparison,) = rank(rows).across()
     assert comparison.axis == "participation"
     low, high = sorted(entry.means for entry in comparison.entries)
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
     plain = configured(client={"lr": 0.1}, federation={"participation": 0.5})
-    labels = [e.label for e in rank([*rows, make_row(plain, linear_acc=0.7)]).groups[0].entries]
+    labels = [e.label for e in rank([*rows, build_row(plain, linear_acc=0.7)]).groups[0].entries]
     assert len(labels) == len({*labels}) == 3  # no rule has scaled the rate of the third
     unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
     split = rank(unrecorded)
@@ -172,13 +172,13 @@ def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
     assert split.across() == ()  # no entry is in two cells
 
 
-def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:
+def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
     """One entry, measured by an MLP of 2 epochs; its other run only names the default 100."""
     short: dict[str, Any] = {"evaluation": {"protocols": ["mlp"], "mlp_epochs": 2}}
     rows = [
-        make_row(configured(), linear_acc=0.5),
-        make_row(configured(**short), linear_acc=0.5, metrics_json='{"mlp_acc":0.6}'),
-        make_row(configured(spec="byol"), linear_acc=0.4),
+        build_row(configured(), linear_acc=0.5),
+        build_row(configured(**short), linear_acc=0.5, metrics_json='{"mlp_acc":0.6}'),
+        build_row(configured(spec="byol"), linear_acc=0.4),
     ]
     (group,) = rank(rows, metric="mlp").groups
     assert [(entry.method, entry.mean, entry.rank) for entry in group.entries] == [
@@ -188,13 +188,13 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: 
 
 
 @pytest.mark.parametrize("field", ["objective_noise", "objective_clients"])
-def test_rows_from_before_there_was_a_field(make_row: MakeRow, field: str) -> None:
+def test_rows_from_before_there_was_a_field(field: str) -> None:
     """They rank with rows in which it is null, by a metric that it would change."""
     new, noisy = (
-        make_row(configured(seed, evaluation={field: z}), metrics_json='{"global_sep":0.5}')
+        build_row(configured(seed, evaluation={field: z}), metrics_json='{"global_sep":0.5}')
         for seed, z in enumerate((None, 2))
     )
-    old = make_row(configured(2, spec="byol"), metrics_json='{"global_sep":0.4}')
+    old = build_row(configured(2, spec="byol"), metrics_json='{"global_sep":0.4}')
     config = json.loads(old.config_json)
     del config["evaluation"][field]
     old = old.model_copy(update={"config_json": json.dumps(config)})

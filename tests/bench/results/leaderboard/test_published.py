@@ -12,7 +12,7 @@ from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.identity import canonical_json
 from fedbench.leaderboards import fields
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 CACHED = "published with a 50-epoch probe, ours with cached features"
 
@@ -55,10 +55,10 @@ def preset_of(cell: PaperCell) -> str:
     return "pfedae" if cell.paper == "pfedae" else cell.setting.replace("_", "-")
 
 
-def row_of(make_row: MakeRow, preset: str, spec: str = "simclr", **given: Any) -> Row:
+def row_of(preset: str, spec: str = "simclr", **given: Any) -> Row:
     """Return a row of a preset with dotted fields changed; `__` stands for the dot."""
     values = {"data.name": "cifar10"} | {k.replace("__", "."): v for k, v in given.items()}
-    return make_row(resolve(spec, preset=preset, set=values, environ={}).config, preset=preset)
+    return build_row(resolve(spec, preset=preset, set=values, environ={}).config, preset=preset)
 
 
 def changed(row: Row, name: str, value: Any) -> Row:
@@ -82,7 +82,7 @@ def another(value: Any) -> Any:
     return {"str": "another", "NoneType": 7, "list": []}[type(value).__name__]
 
 
-def setting(cell: PaperCell, make_row: MakeRow) -> Row:
+def setting(cell: PaperCell) -> Row:
     """Return a row of exactly the setting of a printed number."""
     assert cell.spec is not None
     assert cell.fixed_json is not None
@@ -92,7 +92,7 @@ def setting(cell: PaperCell, make_row: MakeRow) -> Row:
     }
     given = {"data.name": DATASETS[cell.dataset], **fixed}
     config = resolve(cell.spec, preset=preset_of(cell), set=given, environ={}).config
-    return make_row(config, preset=preset_of(cell))
+    return build_row(config, preset=preset_of(cell))
 
 
 def lines(source: str) -> list[PaperCell]:
@@ -101,9 +101,9 @@ def lines(source: str) -> list[PaperCell]:
     return list({(c.dataset, c.setting, c.method): c for c in reversed(cells)}.values())
 
 
-def test_a_cell_with_its_spread(make_row: MakeRow) -> None:
+def test_a_cell_with_its_spread() -> None:
     # A setting is known by its fields, whatever preset a run started from.
-    row = row_of(make_row, "cross-device").model_copy(update={"preset": "custom"})
+    row = row_of("cross-device").model_copy(update={"preset": "custom"})
     number = published_number(row, "linear_paper_acc")
     # Table 5, f-SimCLR, CIFAR-10, cross-device: 58.36 ± 0.19 over 3 seeds.
     assert number is not None
@@ -116,11 +116,11 @@ def test_a_cell_with_its_spread(make_row: MakeRow) -> None:
     assert published_number(row, "knn_acc") is None
 
 
-def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> None:
+def test_the_number_stands_beside_a_run_that_measured_it() -> None:
     """Of two runs of a training only the later measured the metric, with a probe of its own."""
-    papers = row_of(make_row, "pfedae", "pfedae", evaluation__protocols=["knn"])
+    papers = row_of("pfedae", "pfedae", evaluation__protocols=["knn"])
     probe: dict[str, Any] = {"evaluation__protocols": ["mlp"], "evaluation__mlp_epochs": 1}
-    other = row_of(make_row, "pfedae", "pfedae", **probe)
+    other = row_of("pfedae", "pfedae", **probe)
     value = {"status": "ok", "metrics_json": json.dumps({"mlp_acc": 0.7})}
     later = {"finished_at": papers.finished_at + timedelta(hours=1)}
     (entry,) = rank([papers, other.model_copy(update=value | later)], metric="mlp_acc").entries
@@ -128,8 +128,8 @@ def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> N
     assert published_number(papers, "mlp_acc") is not None  # which must not be shown there
 
 
-def test_a_row_without_a_fixed_field_has_no_number(make_row: MakeRow) -> None:
-    row = row_of(make_row, "cross-device")
+def test_a_row_without_a_fixed_field_has_no_number() -> None:
+    row = row_of("cross-device")
     config = json.loads(row.config_json)
     del config["model"]["init"]  # rows of version 3 do not have it; they began with other weights
     old = row.model_copy(update={"config_json": canonical_json(config)})
@@ -137,10 +137,10 @@ def test_a_row_without_a_fixed_field_has_no_number(make_row: MakeRow) -> None:
 
 
 @pytest.mark.parametrize("source", MATCHED)
-def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
+def test_one_field_at_a_time(source: str) -> None:
     assert lines(source)
     for cell in lines(source):
-        row, metric = setting(cell, make_row), METRICS[cell.metric]
+        row, metric = setting(cell), METRICS[cell.metric]
         number = published_number(row, metric)
         assert number is not None, cell
         assert number.value == cell.value
@@ -178,15 +178,15 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
     ],
 )
 def test_printed_values(
-    preset: str, spec: str, given: dict[str, Any], metric: str, value: float, make_row: MakeRow
+    preset: str, spec: str, given: dict[str, Any], metric: str, value: float
 ) -> None:
-    number = published_number(row_of(make_row, preset, spec, **given), metric)
+    number = published_number(row_of(preset, spec, **given), metric)
     assert number is not None
     assert number.value == pytest.approx(value)
 
 
-def test_the_line_has_the_difference(make_row: MakeRow) -> None:
-    rows = [row_of(make_row, "cross-device").model_copy(update={"linear_acc": 0.6})]
+def test_the_line_has_the_difference() -> None:
+    rows = [row_of("cross-device").model_copy(update={"linear_acc": 0.6})]
     entry = rank(rows).entries[0]
     assert entry.difference == pytest.approx(0.6 - 0.5836)
     assert rank(rows, published=False).entries[0].published is None
@@ -207,12 +207,10 @@ def test_the_line_has_the_difference(make_row: MakeRow) -> None:
     ],
 )
 def test_orchestra_is_compared_with_its_own_variant(
-    make_row: MakeRow, sent: dict[str, Any], value: float | None
+    sent: dict[str, Any], value: float | None
 ) -> None:
     given = {f"method__{name}": item for name, item in sent.items()}
-    number = published_number(
-        row_of(make_row, "cross-device", "orchestra", **given), "linear_paper_acc"
-    )
+    number = published_number(row_of("cross-device", "orchestra", **given), "linear_paper_acc")
     assert (None if number is None else number.value) == pytest.approx(value)
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.separation import Separation
-from tests.bench.results.conftest import MakeRow, rank
+from tests.bench.results.conftest import build_row, rank
 
 RNG = np.random.default_rng(7)
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
@@ -75,11 +75,9 @@ def test_lines_tie_with_the_best_that_they_are_not_told_from() -> None:
     ]  # fmt: skip
 
 
-def standings_of(
-    make_row: MakeRow, values: Mapping[str, ArrayLike]
-) -> tuple[dict[str, str], Group]:
+def standings_of(values: Mapping[str, ArrayLike]) -> tuple[dict[str, str], Group]:
     rows = [
-        make_row(RunConfig(spec=spec, seed=seed), linear_acc=value)
+        build_row(RunConfig(spec=spec, seed=seed), linear_acc=value)
         for spec, of_spec in values.items()
         for seed, value in enumerate(np.asarray(of_spec).tolist())
     ]
@@ -87,25 +85,25 @@ def standings_of(
     return dict(zip(group.frame.method, group.frame.standing, strict=True)), group
 
 
-def test_best_is_marked_where_some_line_is_told_from_the_first(make_row: MakeRow) -> None:
+def test_best_is_marked_where_some_line_is_told_from_the_first() -> None:
     values: dict[str, ArrayLike] = {"a": BASE, "b": CLOSE, "c": FAR, "d": [0.2, 0.2]}
-    standings, group = standings_of(make_row, values)
+    standings, group = standings_of(values)
     assert standings == {"a": "first", "b": "alike", "c": "worse", "d": "untested"}
     _, close, far, _ = group.frame.detectable
     assert close == pytest.approx(far)  # one variance, equal seeds
     assert f"{close * 100:.1f} points" in group.note
 
 
-def test_no_best_is_marked_where_nothing_is_told_apart(make_row: MakeRow) -> None:
+def test_no_best_is_marked_where_nothing_is_told_apart() -> None:
     noisy = [[0.5, 0.6, 0.4], [0.55, 0.4, 0.45], [0.3, 0.5, 0.35]]
-    standings, _ = standings_of(make_row, dict(zip("abc", noisy, strict=True)))
+    standings, _ = standings_of(dict(zip("abc", noisy, strict=True)))
     assert set(standings.values()) == {"unclear"}
-    standings, group = standings_of(make_row, {"a": [0.5, 0.6], "b": [0.1, 0.1]})
+    standings, group = standings_of({"a": [0.5, 0.6], "b": [0.1, 0.1]})
     assert set(standings.values()) == {"untested"}
     assert group.frame.detectable.isna().all()
 
 
-def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRow) -> None:
+def test_a_difference_that_only_the_adjustment_hides_is_unclear() -> None:
     hidden = BASE - 0.03
     others: dict[str, ArrayLike] = {f"close{i}": BASE - i * 1e-5 for i in range(1, 5)}
     values = {"a": BASE, **others, "hidden": hidden, "below": BASE - 0.031, "far": BASE - 0.2}
@@ -113,7 +111,7 @@ def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRo
     error = np.std(BASE, ddof=1) * np.sqrt(2 / 5)
     p = 2 * stats.t.sf(0.03 / error, 32)
     assert 0.05 / 7 < p < 0.05
-    standings, _ = standings_of(make_row, values)
+    standings, _ = standings_of(values)
     assert (standings["hidden"], standings["below"]) == ("unclear", "unclear")
     assert {standings[name] for name in others} == {"alike"}
     assert standings["far"] == "worse"

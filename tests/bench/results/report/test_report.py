@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,20 @@ from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
+from tests.bench.results.conftest import build_row
 
-MakeRow = Callable[..., Row]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = "</script><script>document.title='taken'</script><b>&amp;"
 
 
-def fill(store: Store, make_row: MakeRow) -> None:
+def fill(store: Store) -> None:
     """Fill a store with 3 methods, 3 alphas, 3 seeds, curves, a study, failed and diverged runs."""
     for alpha in (0.1, 1.0, 100.0):
         for index, spec in enumerate(("simclr", "byol", "supervised")):
             for seed in range(3):
                 accuracy = 0.3 + 0.1 * index + 0.013 * seed**2 + alpha / 1e4
                 config = RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha))
-                row = make_row(
+                row = build_row(
                     config,
                     linear_acc=accuracy,
                     knn_acc=accuracy - 0.05,
@@ -46,8 +45,8 @@ def fill(store: Store, make_row: MakeRow) -> None:
                 store.write_row(row)
                 point = {"round_index": 4, "bytes_up": 5, "bytes_down": 6, "metrics.knn_acc": 0.25}
                 store.write_curve(row.row_id, [point])
-    store.write_row(make_row(RunConfig(spec="shaky"), status="diverged"))
-    store.write_row(make_row(RunConfig(spec="broken"), status="error", error=EVIL))
+    store.write_row(build_row(RunConfig(spec="shaky"), status="diverged"))
+    store.write_row(build_row(RunConfig(spec="broken"), status="error", error=EVIL))
     folder = store.cell_dir(row.row_id)
     (folder / "geometry.json").write_text(json_with_checksum(geometry(row)))
     for number in range(5):
@@ -59,17 +58,17 @@ def fill(store: Store, make_row: MakeRow) -> None:
     store.write_study("study", study)
 
 
-def page_of(make_row: MakeRow, root: Path) -> tuple[Store, Path]:
+def page_of(root: Path) -> tuple[Store, Path]:
     """A filled store and its page."""
     store, file = Store(root / "störe"), root / "page.html"
-    fill(store, make_row)
+    fill(store)
     assert fedbench.report(file, store).num_rows == 29
     return store, file
 
 
 @pytest.fixture(scope="module")
-def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
-    return page_of(make_row, tmp_path_factory.mktemp("rep ort"))
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    return page_of(tmp_path_factory.mktemp("rep ort"))
 
 
 def data_of(file: Path) -> dict[str, Any]:
@@ -110,12 +109,12 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
 
-def test_along_an_axis_means_are_whole_and_not_alone(make_row: MakeRow, tmp_path: Path) -> None:
+def test_along_an_axis_means_are_whole_and_not_alone(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    fill(store, make_row)
+    fill(store)
     config = RunConfig(spec="byol", seed=3, data=DataConfig(alpha=1.0))
-    store.write_row(make_row(config, status="diverged"))
-    store.write_row(make_row(config.model_copy(update={"spec": "alone"}), linear_acc=0.5))
+    store.write_row(build_row(config, status="diverged"))
+    store.write_row(build_row(config.model_copy(update={"spec": "alone"}), linear_acc=0.5))
     fedbench.report(tmp_path / "page.html", store)
     (sweep,) = data_of(tmp_path / "page.html")["sweeps"]["linear_acc"]
     assert {p["name"] for p in sweep["points"]} == {"byol", "simclr", "supervised"}
@@ -158,10 +157,10 @@ def geometry(row: Row) -> dict[str, Any]:
     return {**named, "angles": kinds, "map": points}
 
 
-def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
+def test_angles_and_maps_where_there_are(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     for seed in range(2):
-        row = make_row(RunConfig(seed=seed), linear_acc=0.5)
+        row = build_row(RunConfig(seed=seed), linear_acc=0.5)
         store.write_row(row)
         text = json_with_checksum(geometry(row)) if seed == 0 else "{}"
         store.cell_dir(row.row_id).mkdir(parents=True)
@@ -173,12 +172,12 @@ def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_pa
     assert record["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
 
 
-def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Path) -> None:
+def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     digits = load_dataset("digits", tmp_path)
     data = DataConfig(name="digits", alpha=0.1, num_clients=3)
-    row = make_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
-    again = make_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
-    other = make_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
+    row = build_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
+    again = build_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
+    other = build_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
     store = Store(tmp_path / "store")
     for each in (again, row, other):
         store.write_row(each)

@@ -14,7 +14,7 @@ import pytest
 
 from fedbench.bench.results.store.store import Store
 
-from .test_report import BROWSERS, MakeRow, page_of
+from .test_report import BROWSERS, page_of
 
 STEPS = r"""
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -99,8 +99,8 @@ def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
-    return page_of(make_row, tmp_path_factory.mktemp("rep ort"))
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    return page_of(tmp_path_factory.mktemp("rep ort"))
 
 
 @pytest.fixture(scope="module")

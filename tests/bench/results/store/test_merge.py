@@ -10,7 +10,7 @@ from fedbench.bench.results.store.replicas import differences, measured_once, re
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
-from tests.bench.results.conftest import MakeRow, rows_in
+from tests.bench.results.conftest import build_row, rows_in
 
 META = {"spec": "simclr", "seed": 0, "space": {}, "sampler": "tpe", "data": "revision"}
 
@@ -27,12 +27,12 @@ def trial(objective: float = 0.5) -> dict[str, Any]:
 
 
 @pytest.fixture
-def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
+def stores(tmp_path: Path) -> tuple[Store, Store]:
     """Two stores: Anna's with seeds 0 and 1, Ben's with 1 and 2; both computed seed 1."""
     anna, ben = Store(tmp_path / "anna"), Store(tmp_path / "b e n")
     for store, seeds, hardware in ((anna, (0, 1), "laptop"), (ben, (1, 2), "cluster")):
         for seed in seeds:
-            row = make_row(RunConfig(seed=seed), linear_acc=0.5 + seed / 10, hardware=hardware)
+            row = build_row(RunConfig(seed=seed), linear_acc=0.5 + seed / 10, hardware=hardware)
             store.write_row(row)
             store.write_curve(row.row_id, [{"round_index": 0, "loss": 1.0}])
             (store.cell_dir(row.row_id) / "lock").write_text("theirs")
@@ -62,11 +62,9 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
         merge([tmp_path], tmp_path / "store")
 
 
-def test_a_contradiction_is_refused_and_nothing_written(
-    stores: tuple[Store, Store], make_row: MakeRow
-) -> None:
+def test_a_contradiction_is_refused_and_nothing_written(stores: tuple[Store, Store]) -> None:
     anna, ben = stores
-    row = make_row(RunConfig(seed=3), linear_acc=0.5)
+    row = build_row(RunConfig(seed=3), linear_acc=0.5)
     anna.write_row(row)
     ben.write_row(row.model_copy(update={"linear_acc": 0.5 + 1e-16 * 2}))
     before = sorted(path.name for path in anna.root.rglob("*"))
@@ -75,19 +73,19 @@ def test_a_contradiction_is_refused_and_nothing_written(
     assert sorted(path.name for path in anna.root.rglob("*")) == before
 
 
-def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
+def test_failed_rows_give_way(tmp_path: Path) -> None:
     failed, fine = Store(tmp_path / "failed"), Store(tmp_path / "fine")
-    failed.write_row(make_row(status="error", error="worker died"))
-    fine.write_row(make_row(linear_acc=0.5))
+    failed.write_row(build_row(status="error", error="worker died"))
+    fine.write_row(build_row(linear_acc=0.5))
     assert merge([failed], fine).rows_same == 1
     assert merge([fine], failed).rows_replaced == 1
     assert failed.rows()[0].linear_acc == 0.5
 
 
-def test_checkpoints_come_with_finished_runs_only(tmp_path: Path, make_row: MakeRow) -> None:
+def test_checkpoints_come_with_finished_runs_only(tmp_path: Path) -> None:
     failed, fine, target = (Store(tmp_path / name) for name in ("failed", "fine", "target"))
     for store, name, status in ((failed, "round-00000002-a", "error"), (fine, "round-7-b", "ok")):
-        row = make_row(status=status, error="died" if status == "error" else None)
+        row = build_row(status=status, error="died" if status == "error" else None)
         store.write_row(row)
         store.cell_dir(row.row_id).mkdir(parents=True)
         (store.cell_dir(row.row_id) / f"{name}.safetensors").write_bytes(b"weights")
@@ -160,8 +158,8 @@ def test_studies_that_contradict(tmp_path: Path) -> None:
         merge([third], one)
 
 
-def test_only_results_are_compared(make_row: MakeRow) -> None:
-    row = make_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
+def test_only_results_are_compared() -> None:
+    row = build_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
     assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
     (difference,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
     assert (difference.name, difference.first, difference.second) == ("mlp_acc", 0.5, 0.6)
@@ -169,8 +167,8 @@ def test_only_results_are_compared(make_row: MakeRow) -> None:
     assert difference.name == "partition_hash"
 
 
-def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) -> None:
-    new = make_row(bytes_up=5, revealing_messages=3, knn_acc=0.5)
+def test_columns_that_an_older_schema_lacks_are_not_compared() -> None:
+    new = build_row(bytes_up=5, revealing_messages=3, knn_acc=0.5)
     old = new.model_copy(update={"schema_version": 1, "revealing_messages": None})
     assert differences(old, new) == differences(new, old) == []
     # What the older row has is compared, and so is a null of a row of the same schema.
@@ -182,8 +180,8 @@ def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) 
     assert difference.name == "revealing_messages"
 
 
-def test_metrics_that_another_version_does_not_record_are_not_compared(make_row: MakeRow) -> None:
-    old = make_row(git_sha="a" * 40, metrics_json='{"sep":0.5}')
+def test_metrics_that_another_version_does_not_record_are_not_compared() -> None:
+    old = build_row(git_sha="a" * 40, metrics_json='{"sep":0.5}')
     new = old.model_copy(update={"git_sha": "b" * 40, "metrics_json": '{"lidar":3.0,"sep":0.5}'})
     assert differences(old, new) == differences(new, old) == []
     assert measured_once(old, new) == measured_once(new, old) == ["lidar"]
@@ -207,12 +205,12 @@ def bits(store: Store) -> set[tuple[str, float | None, str | None]]:
 
 
 @pytest.fixture
-def platforms(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store, Row, Row]:
+def platforms(tmp_path: Path) -> tuple[Store, Store, Row, Row]:
     """Two stores with one run, whose bits differ since the platforms do; the second was faster."""
     one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
-    late = make_row(linear_acc=0.5, platform=SSE)
+    late = build_row(linear_acc=0.5, platform=SSE)
     earlier = late.finished_at - timedelta(hours=1)
-    early = make_row(linear_acc=0.6, platform=AVX, finished_at=earlier)
+    early = build_row(linear_acc=0.6, platform=AVX, finished_at=earlier)
     for store, row in ((one, late), (other, early)):
         store.write_row(row)
         store.write_curve(row.row_id, [{"round_index": 0, "loss": row.linear_acc}])

@@ -11,15 +11,13 @@ from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import MakeRow, rows_in
+from tests.bench.results.conftest import build_row, rows_in
 
 
-def test_many_rows_are_read_from_one_file(
-    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_are_read_from_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store.root / "rows"
     folder.mkdir(parents=True)
-    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(70)]
+    rows = [build_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(70)]
     for row in rows:
         (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
     copies = store.refresh()
@@ -46,7 +44,7 @@ def test_many_rows_are_read_from_one_file(
     # A file that has changed since is read itself, and so is a new one.
     changed = rows[3].model_copy(update={"linear_acc": 0.5})
     (folder / f"{rows[3].row_id}.parquet").write_bytes(encode([changed], Row))
-    new = make_row(RunConfig(seed=70))
+    new = build_row(RunConfig(seed=70))
     (folder / f"{new.row_id}.parquet").write_bytes(encode([new], Row))
     (folder / f"{rows[4].row_id}.parquet").unlink()
     loaded = read()
@@ -63,9 +61,9 @@ def test_many_rows_are_read_from_one_file(
         assert len(opened) == 70
 
 
-def test_a_frame_has_every_metric_and_is_kept(store: Store, make_row: MakeRow) -> None:
+def test_a_frame_has_every_metric_and_is_kept(store: Store) -> None:
     metrics = ('{"mlp_acc": 0.25, "sep": 1}', None, '{"linear_acc": 0.1}')
-    rows = [make_row(RunConfig(seed=s), metrics_json=text) for s, text in enumerate(metrics)]
+    rows = [build_row(RunConfig(seed=s), metrics_json=text) for s, text in enumerate(metrics)]
     for row in rows:
         store.write_row(row)
     frame = store.frame()

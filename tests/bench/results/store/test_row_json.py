@@ -1,7 +1,6 @@
 """JSON in the records of a stranger's store: refused in one line, and the other rows are read."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -11,8 +10,8 @@ from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
+from tests.bench.results.conftest import build_row
 
-MakeRow = Callable[..., Row]
 DEEP = "[" * 5000 + "]" * 5000
 CONFIG = RunConfig().model_dump(mode="json")
 
@@ -32,11 +31,11 @@ CONFIG = RunConfig().model_dump(mode="json")
     ],
 )
 def test_a_row_with_other_json_is_named_and_the_others_are_read(
-    store: Store, make_row: MakeRow, column: str, text: str
+    store: Store, column: str, text: str
 ) -> None:
-    good = make_row(linear_acc=0.5)
+    good = build_row(linear_acc=0.5)
     store.write_row(good)
-    bad = Row.model_construct(**{**dict(make_row(RunConfig(seed=1))), column: text})
+    bad = Row.model_construct(**{**dict(build_row(RunConfig(seed=1))), column: text})
     (store.root / "rows" / f"{bad.row_id}.parquet").write_bytes(encode([bad], Row))
     assert [row.row_id for row in store.rows()] == [good.row_id]
     (problem,) = store.problems()
@@ -45,16 +44,16 @@ def test_a_row_with_other_json_is_named_and_the_others_are_read(
     assert "\n" not in problem
 
 
-def test_configurations_of_other_versions_pass(make_row: MakeRow) -> None:
+def test_configurations_of_other_versions_pass() -> None:
     """An older one lacks a field and a section, a newer one has more."""
     config = json.loads(json.dumps(CONFIG))
     del config["client"]["precision"], config["privacy"]
     config["data"]["further"], config["section"] = [1], {"field": None}
-    assert make_row(config_json=json.dumps(config))
+    assert build_row(config_json=json.dumps(config))
 
 
-def test_a_configuration_that_this_version_does_not_take(make_row: MakeRow) -> None:
-    row = make_row(config_json=json.dumps({**CONFIG, "section": {}}))
+def test_a_configuration_that_this_version_does_not_take() -> None:
+    row = build_row(config_json=json.dumps({**CONFIG, "section": {}}))
     with pytest.raises(StoreError, match="section"):
         _ = row.config
 

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedbench.bench.results.store.schema import (
     table_bytes,
 )
 from fedbench.bench.system.errors import StoreError
+from tests.bench.results.conftest import build_row
 
 # What version 3 is, written out by hand: `!` marks columns that are never null. A change here is a
 # change of every store on earth: add nullable columns only, and raise SCHEMA_VERSION.
@@ -72,19 +72,21 @@ def test_the_schema_is_the_golden_one() -> None:
     assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
 
 
-def test_a_row_survives_the_round_trip_to_the_microsecond(make_row: Callable[..., Row]) -> None:
-    row = make_row(linear_acc=1 / 3, bytes_up=2**40, tuned=True, study_id="ü s", final_loss=-1e-300)
+def test_a_row_survives_the_round_trip_to_the_microsecond() -> None:
+    row = build_row(
+        linear_acc=1 / 3, bytes_up=2**40, tuned=True, study_id="ü s", final_loss=-1e-300
+    )
     (back,) = decode(encode([row], Row), Row)
     assert back == row
     assert back.started_at.microsecond == 678901
     assert encode([row], Row) == encode([back], Row)
 
 
-def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
+def test_times_are_stored_in_utc() -> None:
     east = datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
-    assert make_row(started_at=east).started_at == datetime(2026, 1, 2, 1, tzinfo=UTC)
+    assert build_row(started_at=east).started_at == datetime(2026, 1, 2, 1, tzinfo=UTC)
     with pytest.raises(ValidationError, match="started_at"):
-        make_row(started_at=datetime(2026, 1, 2))
+        build_row(started_at=datetime(2026, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -103,20 +105,20 @@ def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
         ("row_id", {"row_id": "../../etc"}),
     ],
 )
-def test_a_row_refuses(column: str, fields: dict[str, Any], make_row: Callable[..., Row]) -> None:
+def test_a_row_refuses(column: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=column):
-        make_row(**fields)
+        build_row(**fields)
 
 
-def test_columns_an_older_version_lacked_are_null(make_row: Callable[..., Row]) -> None:
-    row = make_row(linear_acc=0.5, resumes=2, grid="g")
+def test_columns_an_older_version_lacked_are_null() -> None:
+    row = build_row(linear_acc=0.5, resumes=2, grid="g")
     old = read_table(encode([row], Row)).drop_columns(["resumes", "grid"])
     (back,) = decode(table_bytes(old), Row)
     assert (back.linear_acc, back.resumes, back.grid) == (0.5, None, None)
 
 
-def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[..., Row]) -> None:
-    table = read_table(encode([make_row()], Row))
+def test_a_newer_or_foreign_file_is_refused_not_truncated() -> None:
+    table = read_table(encode([build_row()], Row))
     more = table.append_column("future", pa.array([1.0]))
     with pytest.raises(StoreError, match="future"):
         decode(table_bytes(more), Row)

@@ -11,12 +11,12 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
-from tests.bench.results.conftest import MakeRow, rows_in
+from tests.bench.results.conftest import build_row, rows_in
 
 
-def test_runs_by_the_beginning_of_their_id(store: Store, make_row: MakeRow) -> None:
+def test_runs_by_the_beginning_of_their_id(store: Store) -> None:
     for start in ("abcd0", "abcd1", "bcde0"):
-        store.write_row(make_row(row_id=start + 15 * "0"))
+        store.write_row(build_row(row_id=start + 15 * "0"))
     assert store.find("bcde").row_id == "bcde0" + 15 * "0"
     assert store.find("abcd1" + 15 * "0").row_id == "abcd1" + 15 * "0"
     for unknown in ("bcd", "ffff"):
@@ -26,8 +26,8 @@ def test_runs_by_the_beginning_of_their_id(store: Store, make_row: MakeRow) -> N
         store.find("abcd")
 
 
-def test_rows_are_kept_sorted_and_found(store: Store, make_row: MakeRow) -> None:
-    rows = [make_row(RunConfig(seed=seed), linear_acc=0.1 * seed) for seed in (2, 0, 1)]
+def test_rows_are_kept_sorted_and_found(store: Store) -> None:
+    rows = [build_row(RunConfig(seed=seed), linear_acc=0.1 * seed) for seed in (2, 0, 1)]
     assert all(store.write_row(row) for row in rows)
     assert [row.seed for row in store.rows()] == [0, 1, 2]
     assert store.row(rows[0].row_id) == rows[0]
@@ -35,9 +35,9 @@ def test_rows_are_kept_sorted_and_found(store: Store, make_row: MakeRow) -> None
     assert sorted(p.name for p in store.root.iterdir()) == ["rows"]
 
 
-def test_a_finished_row_stays_and_a_failed_one_gives_way(store: Store, make_row: MakeRow) -> None:
-    failed = make_row(status="error", error="worker died")
-    good, other = make_row(linear_acc=0.5), make_row(linear_acc=0.6)
+def test_a_finished_row_stays_and_a_failed_one_gives_way(store: Store) -> None:
+    failed = build_row(status="error", error="worker died")
+    good, other = build_row(linear_acc=0.5), build_row(linear_acc=0.6)
     assert store.write_row(failed)
     assert (store.row(failed.row_id), store.finished(failed.row_id)) == (failed, None)
     assert store.write_row(good)
@@ -47,9 +47,9 @@ def test_a_finished_row_stays_and_a_failed_one_gives_way(store: Store, make_row:
 
 
 def test_unreadable_files_are_skipped_and_named(
-    store: Store, make_row: MakeRow, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good, torn, copied = (make_row(RunConfig(seed=seed)) for seed in range(3))
+    good, torn, copied = (build_row(RunConfig(seed=seed)) for seed in range(3))
     for row in (good, torn, copied):
         store.write_row(row)
     folder = store.root / "rows"
@@ -71,8 +71,8 @@ def test_unreadable_files_are_skipped_and_named(
     assert [str(path) in message for message in caplog.messages] == [True]
 
 
-def test_a_killed_writer_leaves_nothing_that_is_read(store: Store, make_row: MakeRow) -> None:
-    store.write_row(make_row())
+def test_a_killed_writer_leaves_nothing_that_is_read(store: Store) -> None:
+    store.write_row(build_row())
     folder = store.root / "rows"
     living, killed = folder / ".x.parquet.1234abcd.tmp", folder / ".y.parquet.1234abcd.tmp"
     for path in (living, killed):
@@ -82,7 +82,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(store: Store, make_row: Mak
         later = Store(store.root)
         assert len(later.rows()) == 1
         assert later.problems() == []
-        later.write_row(make_row(RunConfig(seed=1)))
+        later.write_row(build_row(RunConfig(seed=1)))
         assert living.exists()
         assert not killed.exists()
 
@@ -95,8 +95,8 @@ def _write_rows(root: Path, rows: list[Row]) -> None:
             store.refresh()
 
 
-def test_two_processes_write_at_once(store: Store, make_row: MakeRow) -> None:
-    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(75)]
+def test_two_processes_write_at_once(store: Store) -> None:
+    rows = [build_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(75)]
     spawn = multiprocessing.get_context("spawn")
     parts = (rows[:50], rows[25:])  # 25 rows are written by both
     writers = [spawn.Process(target=_write_rows, args=(store.root, part)) for part in parts]
@@ -116,8 +116,8 @@ def test_two_processes_write_at_once(store: Store, make_row: MakeRow) -> None:
     assert not list(store.root.rglob("*.tmp"))
 
 
-def test_refresh_touches_nothing_without_need(store: Store, make_row: MakeRow) -> None:
-    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 10) for seed in range(5)]
+def test_refresh_touches_nothing_without_need(store: Store) -> None:
+    rows = [build_row(RunConfig(seed=seed), linear_acc=seed / 10) for seed in range(5)]
     for row in rows[::-1]:
         store.write_row(row)
     path = store.refresh()
@@ -130,9 +130,9 @@ def test_refresh_touches_nothing_without_need(store: Store, make_row: MakeRow) -
 
 
 def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
-    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (make_row(RunConfig(seed=seed)) for seed in range(2))
+    first, second = (build_row(RunConfig(seed=seed)) for seed in range(2))
     store.write_row(first)
     write, other = Store._write, Store(store.root)
 
@@ -149,9 +149,9 @@ def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(
-    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = make_row(status="error", error="worker died")
+    old = build_row(status="error", error="worker died")
     store.write_row(old)
 
     def fail(descriptor: int) -> None:
@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         with pytest.raises(StoreError):
-            store.write_row(make_row(linear_acc=0.9))
+            store.write_row(build_row(linear_acc=0.9))
         with pytest.raises(StoreError):
             store.check_writable()
     assert store.row(old.row_id) == old
