@@ -133,20 +133,16 @@ def check(problems: list[str]) -> None:
         raise StoreError("; ".join(problems))
 
 
-def ranked(folder: Path) -> Any:
-    """Rank the rows; a row that cannot be read is named and not used."""
-    store = Store(folder)
-    rows = store.rows()
-    check(store.problems())
-    return rows
+def reader_of(read: Callable[[Store], Any]) -> Callable[[Path], Any]:
+    """Read records of a store; one that cannot be read is named and not used."""
 
+    def use(folder: Path) -> Any:
+        store = Store(folder)
+        records = read(store)
+        check(store.problems())
+        return records
 
-def trials(folder: Path) -> Any:
-    """Read a study's trials; one that cannot be read is named and run again."""
-    store = Store(folder)
-    values = store.trials("study")
-    check(store.problems())
-    return values
+    return use
 
 
 def result(trainer: Trainer) -> Any:
@@ -181,11 +177,11 @@ def kinds(work: Path) -> dict[str, Kind]:
     alone = Store(one)
     for number in range(3):
         alone.write_row(row.model_copy(update={"row_id": f"{number:020x}", "seed": number}))
-    made["rows"] = Kind(one, "rows/*.parquet", ranked)
-    made["leaderboard.parquet"] = Kind(store.root, "leaderboard.parquet", ranked)
+    made["rows"] = Kind(one, "rows/*.parquet", reader_of(Store.rows))
+    made["leaderboard.parquet"] = Kind(store.root, "leaderboard.parquet", reader_of(Store.rows))
     studies = work / "studies"
     shutil.copytree(store.root / "trials", studies / "trials")
-    made["trials"] = Kind(studies, "trials/study/*.parquet", trials)
+    made["trials"] = Kind(studies, "trials/study/*.parquet", reader_of(lambda s: s.trials("study")))
     made["study.json"] = Kind(studies, "trials/study/study.json", lambda f: Store(f).study("study"))
     made["best.yaml"] = Kind(
         studies,
@@ -227,7 +223,8 @@ def kinds(work: Path) -> dict[str, Kind]:
     ):
         setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **{**SMALL, **values}))
         folder = work / spec / name
-        trainer = train(setup, folder, rounds=trainer_rounds(setup))
+        rounds = setup.config.federation.num_rounds + setup.method.needs().preparatory_rounds
+        trainer = train(setup, folder, rounds=rounds - 1)  # one is left
 
         def resumed(copy: Path, setup: Any = setup) -> Any:
             return result(train(setup, copy))
@@ -258,11 +255,6 @@ def kinds(work: Path) -> dict[str, Kind]:
     rotated(turned)
     made["rotated images"] = Kind(turned, "digits/rotated-*.safetensors", rotated)
     return made
-
-
-def trainer_rounds(setup: Any) -> int:
-    """Return the number of rounds after which one is left."""
-    return int(setup.config.federation.num_rounds + setup.method.needs().preparatory_rounds - 1)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import typer
 
@@ -115,14 +116,13 @@ class Torture:
 
     def call(self, words: list[str], env: Mapping[str, str]) -> tuple[int | None, str, str]:
         """Run a command in this process; the code is None if it took too long."""
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
-        before = dict(os.environ)
-        os.environ.update(env)
+        raw = io.BytesIO(), io.BytesIO()
+        out, err = (io.TextIOWrapper(r, "utf-8", newline="", write_through=True) for r in raw)
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(SECONDS)
         code: int | None = 1
         try:
-            with redirect_stdout(out), redirect_stderr(err):
+            with mock.patch.dict(os.environ, env), redirect_stdout(out), redirect_stderr(err):
                 main(words)
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
@@ -130,14 +130,8 @@ class Torture:
             code = None
         finally:
             signal.alarm(0)
-            os.environ.clear()
-            os.environ.update(before)
-        texts = []
-        for stream in (out, err):
-            stream.flush()
-            assert isinstance(stream.buffer, io.BytesIO)
-            texts.append(stream.buffer.getvalue().decode("utf-8", "surrogateescape"))
-        return code, texts[0], texts[1]
+        said, warned = (r.getvalue().decode("utf-8", "surrogateescape") for r in raw)
+        return code, said, warned
 
     def one(self, number: int) -> Outcome:
         """Generate and run one input."""
@@ -146,7 +140,7 @@ class Torture:
         make = self.random.choices([self.command_line, self.yaml, self.stored], [5, 2, 4])[0]
         words, store = make(place)
         words = [word.replace("\0", "\x01") for word in words]  # no system passes a NUL
-        env = {name: self._text() for name in NAMES if self.random.random() < 0.05}
+        env = {name: self.random.choice(TEXTS) for name in NAMES if self.random.random() < 0.05}
         env = {name: value for name, value in env.items() if "\0" not in value and _fits(value)}
         env["FEDBENCH_DATA_DIR"] = str(self.data)
         env.setdefault("FEDBENCH_STORE", str(place / "default"))
@@ -168,9 +162,10 @@ class Torture:
             given = self.random.random() < (0.95 if parameter.required else 0.2)
             if parameter.name in {"help", "debug", "address", "store", "data_dir"} or not given:
                 continue
-            option = [] if parameter.param_type_name == "argument" else [self._name(parameter)]
-            flag = getattr(parameter, "is_flag", False)
-            words += [*option, *([] if flag else [self._value(parameter, place)])]
+            if parameter.param_type_name != "argument":
+                words.append(self.random.choice([*parameter.opts, *parameter.secondary_opts]))
+            if not getattr(parameter, "is_flag", False):
+                words.append(self._value(parameter, place))
         if any(p.name == "dry_run" for p in command.params) and "--dry-run" not in words:
             words.append("--dry-run")
         store = place / "store"
@@ -248,8 +243,6 @@ class Torture:
                 ["merge", str(self.base), "--json"], ["dashboard"],
             ]
         )  # fmt: skip
-        if words[0] not in self.commands:
-            words = ["leaderboard", "--json"]
         return [*words, "--store", str(store)], store
 
     def _odd_place(self, place: Path) -> Path:
@@ -275,7 +268,7 @@ class Torture:
             elif isinstance(old, float):
                 values[name] = self.random.choice([float("nan"), float("inf"), -1.0, 1e300, 0.0])
             elif name not in ("row_id", "study_id"):
-                values[name] = self._text().encode("utf-8", "replace").decode()
+                values[name] = self.random.choice(TEXTS).encode("utf-8", "replace").decode()
         try:
             data = encode([model.model_construct(**values)], model)
         except (ValueError, TypeError, OverflowError):  # this column cannot hold it
@@ -315,9 +308,6 @@ class Torture:
             )
         return bytes(changed)
 
-    def _name(self, option: Any) -> str:
-        return str(self.random.choice([*option.opts, *option.secondary_opts]))
-
     def _value(self, parameter: Any, place: Path) -> str:
         kind, draw = parameter.type_descriptor.annotation, self.random.random()
         if isinstance(kind, type) and issubclass(kind, StrEnum) and draw < 0.8:
@@ -325,7 +315,7 @@ class Torture:
         if kind in (int, float):
             return self.random.choice(NUMBERS)
         if parameter.name == "set_" and draw < 0.9:
-            key = self.random.choice([*FIELDS, self._text()])
+            key = self.random.choice([*FIELDS, self.random.choice(TEXTS)])
             return f"{key}={self.random.choice([*NUMBERS, *TEXTS])}"
         if parameter.name == "spec" and draw < 0.6:
             return self.random.choice(["simclr", "byol+uv", "orchestra", "supervised", "SimCLR"])
@@ -341,9 +331,6 @@ class Torture:
             return self.random.choice([*installed("presets")])
         if parameter.name == "stores" and draw < 0.6:
             return str(self.base)
-        return self._text()
-
-    def _text(self) -> str:
         return self.random.choice(TEXTS)
 
 
@@ -405,14 +392,10 @@ def _faults(outcome: Outcome, coloured: bool) -> list[str]:
 def torture(folder: Path, count: int, seed: int) -> Generator[Outcome, None, None]:
     """Run so many inputs and yield what came of each."""
     run = Torture(folder, seed)
-    here = Path.cwd()
     (folder / "work").mkdir()
-    os.chdir(folder / "work")
-    try:
+    with chdir(folder / "work"):
         for number in range(count):
             yield run.one(number)
-    finally:
-        os.chdir(here)
 
 
 def failure(outcome: Outcome) -> str:
