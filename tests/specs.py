@@ -11,10 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.method import Batch, registry
+from fedbench.bench.method import Batch, Client, registry
 from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.setup import Setup
 
 ON_ANY = ("byol+l-dawa", "simclr+feddecorr", "simclr+lora", "simclr+scaffold", "spectral+fedprox")
 
@@ -56,6 +59,22 @@ def batch_of(size: int = 5, views: Iterable[str] = "ab") -> Batch:
     """Return a batch without labels, of a noise image of 8x8 pixels for each name of a view."""
     drawn = (torch.randn(size, 1, 8, 8, generator=generator(0, name)) for name in views)
     return Batch(tuple(drawn), torch.full((size,), -1))
+
+
+def gaussian(*shape: int, name: str = "z", dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(0, name), dtype=dtype)
+
+
+def unit(*shape: int, name: str = "z", dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return F.normalize(gaussian(*shape, name=name, dtype=dtype), dim=1)
+
+
+def client(number: int = 0, round_index: int = 0) -> Client:
+    return Client(number, round_index, generator(0, "client"))
+
+
+def setup_of(spec: str, **values: Any) -> Setup:
+    return tiny_setup(tiny_config(spec, **values))
 
 
 def flip(path: Path, at: int = -1) -> None:

@@ -62,6 +62,15 @@ def _become(
     sys.exit(program(words))
 
 
+def install(site: Path, name: str, group: str, points: Mapping[str, str]) -> None:
+    """Install the metadata of a package, laid out like pip's, with these entry points."""
+    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"[{group}]", *(f"{point} = {target}" for point, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
 @pytest.fixture(scope="session")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
     """Run the command, or another program, as a new process, with its output in files.

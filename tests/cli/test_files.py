@@ -12,7 +12,7 @@ from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.system.source import source_hash
 from fedbench.bench.tuning.grid import load_grid, plan
 
-from .conftest import Call
+from .conftest import Call, install
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESET = "preset: {name}\ndescription: d\nsource: ours\nextends: demo\nvalues: {{{values}}}\n"
@@ -65,11 +65,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     pack.mkdir(parents=True)
     (pack / "__init__.py").touch()
     (pack / "data.py").write_text(example("plugins", "python", "import numpy"), encoding="utf-8")
-    info = site / "files_pack-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: files-pack\nVersion: 1.0\n")
-    points = "blobs = files_pack.data:Blobs\ndigits = files_pack.data:Blobs\n"
-    (info / "entry_points.txt").write_text(f"[fedbench.datasets]\n{points}")
+    points = dict.fromkeys(("blobs", "digits"), "files_pack.data:Blobs")
+    install(site, "files-pack", "fedbench.datasets", points)
     monkeypatch.syspath_prepend(str(site))
     base.entries.cache_clear()
     yield tmp_path

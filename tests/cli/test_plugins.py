@@ -11,7 +11,7 @@ import pytest
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import PluginError
 
-from .conftest import Call
+from .conftest import Call, install
 
 METHOD = '''
 from fedbench.bench.method.registry import register
@@ -23,13 +23,9 @@ class {cls}(Supervised):
 '''
 
 
-def install(site: Path, **plugins: str) -> dict[str, str]:
-    """Install a package `broken-pack` with one entry point per module, laid out like pip's."""
-    info = site / "broken_pack-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-pack\nVersion: 1.0\n")
-    points = "".join(f"{name} = pack_{name}\n" for name in plugins)
-    (info / "entry_points.txt").write_text(f"[fedbench.methods]\n{points}")
+def install_methods(site: Path, **plugins: str) -> dict[str, str]:
+    """Install a package `broken-pack` with one entry point per module."""
+    install(site, "broken-pack", "fedbench.methods", {name: f"pack_{name}" for name in plugins})
     for name, code in plugins.items():
         (site / f"pack_{name}.py").write_text(code, encoding="utf-8")
     root = str(Path(__file__).resolve().parents[2])
@@ -41,7 +37,7 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
     good = METHOD.format(name="good", cls="Good") + "    pair: tuple[float, int] = (0.9, 1)\n"
     idle = METHOD.format(name="idle", cls="Idle") + "    def needs(self): pass\n"
     torn = "import no_such\nmodule"
-    env = install(tmp_path / "site", good=good, half=twice, idle=idle, torn=torn)
+    env = install_methods(tmp_path / "site", good=good, half=twice, idle=idle, torn=torn)
     answer = shell("methods", "--json", env=env)
     assert answer.code == 0, answer.err
     records = {record["name"]: record for record in answer.json}
@@ -71,7 +67,7 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
         "    def loss(self, *given):\n        found = super().loss(*given)\n"
         "        return found.plus('more', {scale} * found.total)\n"
     )
-    env = install(tmp_path / "site", edited=scaled.format(scale=1))
+    env = install_methods(tmp_path / "site", edited=scaled.format(scale=1))
     values: dict[str, Any] = {"federation.num_rounds": 1, "data.train_subset": 100}
     values |= {"model.width": 4, "evaluation.protocols": "[knn]"}
     words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
@@ -111,7 +107,7 @@ def test_an_error_in_a_hook_is_the_plugins_and_has_its_place(shell: Call, tmp_pa
         "bare": (bare, "loss() must be a Loss (got Tensor)"),
     }
     codes = {n: METHOD.format(name=n, cls=n.title()) + code for n, (code, _) in named.items()}
-    env = install(tmp_path / "site", **codes)
+    env = install_methods(tmp_path / "site", **codes)
     words = ("--set", "data.train_subset=100", "--workers", "1", "--store", tmp_path / "store")
     for name, (_, place) in named.items():
         answer = shell("run", name, *words, env=env)

@@ -12,7 +12,7 @@ from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.tuning.space import load_space
-from tests.specs import OTHERS, REFUSED, SPECS, TRAINED
+from tests.specs import OTHERS, REFUSED, SPECS, TRAINED, setup_of
 
 
 def but_extended(*names: str) -> Callable[[type], type]:
@@ -94,7 +94,7 @@ class TestEveryComposition(MethodContract):
 @pytest.mark.parametrize("spec", sorted(REFUSED))
 def test_an_addon_with_nothing_to_do_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match=spec.partition("+")[2]):
-        tiny_setup(tiny_config(spec)).make_net()
+        setup_of(spec).make_net()
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_an_addon_with_nothing_to_do_is_refused(spec: str) -> None:
 def test_what_is_switched_off_leaves_the_bits_of_the_base(
     spec: str, base: str, off: dict[str, Any], tmp_path: Path
 ) -> None:
-    plain = all_tensors(train(tiny_setup(tiny_config(base)), tmp_path / "plain"))
-    without = all_tensors(train(tiny_setup(tiny_config(spec, **off)), tmp_path / "off"))
+    plain = all_tensors(train(setup_of(base), tmp_path / "plain"))
+    without = all_tensors(train(setup_of(spec, **off), tmp_path / "off"))
     assert torch.equal(plain, without)
     if spec == "simclr+l-dawa":  # and after its warm-up it is another method
         config = tiny_config(spec, **{"method__l-dawa__warmup_rounds": 0})
@@ -132,7 +132,7 @@ def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
     values["federation__participation"] = 0.25  # one client
-    setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
+    setup = setup_of(spec, client__precision="bf16", **values)
     weights = all_tensors(train(setup, tmp_path))
     assert weights.dtype is torch.float32
     assert bool(weights.isfinite().all())

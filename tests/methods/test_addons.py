@@ -9,31 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.method import Client, RoundPlan, Sharing, registry
+from fedbench.bench.method import RoundPlan, Sharing, registry
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import Aggregate
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import Layout, Slot
-from fedbench.bench.training.setup import Setup
 from fedbench.methods.feddecorr import squared_correlation
 from fedbench.methods.fedu2 import min_norm_weights, sphere_log
-from tests.specs import batch_of
-
-
-def make_setup(**values: Any) -> Setup:
-    return tiny_setup(tiny_config("simclr+uv", **values))
-
-
-def client(k: int) -> Client:
-    return Client(k, 0, generator(0, "client"))
+from tests.specs import batch_of, client, setup_of
 
 
 def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
-    setup = make_setup(**{"method.uv.weight": 0.7, "method.uv.temperature": 0.2})
+    setup = setup_of("simclr+uv", **{"method.uv.weight": 0.7, "method.uv.temperature": 0.2})
     net, batch = setup.make_net(), batch_of(6)
     out = loss_of(setup.method, net, batch, client(2))
     base = registry.create("simclr", {"hidden_dim": 16, "projection_dim": 16})
@@ -49,7 +39,9 @@ def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
 @pytest.mark.parametrize("rows", ["own", "mean"])
 @pytest.mark.parametrize("optimizer", ["average", "adam"])
 def test_rows_have_length_one_after_every_round(tmp_path: Path, rows: str, optimizer: str) -> None:
-    setup = make_setup(**{"method.uv.rows": rows, "server.optimizer": optimizer, "server.lr": 0.1})
+    setup = setup_of(
+        "simclr+uv", **{"method.uv.rows": rows, "server.optimizer": optimizer, "server.lr": 0.1}
+    )
     rule = setup.method.sharing()["uv.weight"]
     assert rule is (Sharing.OWN_ROW if rows == "own" else Sharing.MEAN_ROW)
     start = setup.make_net().tensor("uv.weight")
@@ -63,7 +55,7 @@ CPU = torch.device("cpu")
 
 
 def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: Path) -> None:
-    setup = tiny_setup(tiny_config("simclr+fedprox", method__fedprox__mu=0.5))
+    setup = setup_of("simclr+fedprox", method__fedprox__mu=0.5)
     runner = ClientRunner(setup, CPU, tmp_path)
     local = runner.begin(Task(0, 0, RoundPlan(1)), runner.binding.server.data.clone())
     batch, size = next(local.batches), runner.layout.num_trained
@@ -85,13 +77,13 @@ def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: 
 def test_an_add_on_with_rows_may_follow_one_that_goes_by_trained_tensors(
     addon: str, tmp_path: Path
 ) -> None:
-    trainer = train(tiny_setup(tiny_config(f"simclr+{addon}+uv")), tmp_path)
+    trainer = train(setup_of(f"simclr+{addon}+uv"), tmp_path)
     assert bool(trainer.vector.isfinite().all())
 
 
 def test_the_min_norm_step_moves_an_averaged_target_too(tmp_path: Path) -> None:
     fields = {"method__fedu2__normalised": True, "method__fedu2__server_lr": 8.0}
-    trainer = train(tiny_setup(tiny_config("byol+fedu2", **fields)), tmp_path)
+    trainer = train(setup_of("byol+fedu2", **fields), tmp_path)
     change = trainer.vector - trainer.initial
     lengths = {
         part: sum(
@@ -192,7 +184,7 @@ def test_equal_and_orthogonal_columns() -> None:
 
 
 def test_outputs_that_a_method_does_not_have_are_refused() -> None:
-    setup = tiny_setup(tiny_config("rotpred+feddecorr", method__feddecorr__on="projections"))
+    setup = setup_of("rotpred+feddecorr", method__feddecorr__on="projections")
     with pytest.raises(ConfigError, match=r"method\.feddecorr\.on"):
         loss_of(setup.method, setup.make_net(), batch_of(views="a"), client(0))
 

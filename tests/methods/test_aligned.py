@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.methods.aligned import log_potential
 from fedbench.methods.ssd import distillation
+from tests.specs import setup_of
 
 
 def test_potentials_of_known_configurations() -> None:
@@ -55,7 +55,7 @@ def test_distillation_is_the_divergence_from_features_to_projections() -> None:
 def test_separation_by_hand(fields: dict[str, str], expected: float) -> None:
     """The projection (0.6, 0.8), stretched tenfold along the first coordinate."""
     given = {"method__projection_dim": 2, "method__distillation": 0.0, "data__num_clients": 2}
-    setup = tiny_setup(tiny_config("ssd", **given, **fields))
+    setup = setup_of("ssd", **given, **fields)
     net = setup.make_net()
     rows = torch.tensor([[0.6, 0.8]])
     value = setup.method._separation(net, rows, torch.tensor([0]))  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_separation_by_hand(fields: dict[str, str], expected: float) -> None:
 
 def test_a_rotated_basis_stretches_as_much() -> None:
     given = {"method__projection_dim": 8, "method__distillation": 0.0, "method__basis": "rotated"}
-    setup = tiny_setup(tiny_config("ssd", **given))
+    setup = setup_of("ssd", **given)
     net = setup.make_net()
     axes, share = net.tensor("directions.axes"), 8 // setup.config.data.num_clients
     torch.testing.assert_close(axes @ axes.T, torch.eye(8), atol=1e-5, rtol=0)
@@ -79,6 +79,6 @@ def test_a_rotated_basis_stretches_as_much() -> None:
 def test_what_cannot_be_is_refused() -> None:
     few = {"method__projection_dim": 2, "method__distillation": 0.0}
     with pytest.raises(ConfigError, match="4 clients"):
-        tiny_setup(tiny_config("ssd", **few)).make_net()
+        setup_of("ssd", **few).make_net()
     with pytest.raises(ConfigError, match="width"):
-        tiny_setup(tiny_config("ssd", method__projection_dim=24)).make_net()
+        setup_of("ssd", method__projection_dim=24).make_net()

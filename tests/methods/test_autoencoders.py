@@ -12,21 +12,18 @@ from torch import nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.views.views import normalise
-from fedbench.bench.method import Client, Method, RoundPlan
+from fedbench.bench.method import Method, RoundPlan
 from fedbench.bench.nn.autoencoder import ImageDecoder
 from fedbench.bench.nn.backbones import Backbone, make_backbone
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
+from tests.specs import client, setup_of
 
 CPU = torch.device("cpu")
 X = torch.rand(5, 1, 8, 8, generator=generator(0, "images"))
 LABELS = torch.tensor([0, 9, 3, 3, 1])
-
-
-def client(round_index: int = 0) -> Client:
-    return Client(0, round_index, generator(0, "client"))
 
 
 def resnet18(norm: str = "batch") -> Backbone:
@@ -35,7 +32,7 @@ def resnet18(norm: str = "batch") -> Backbone:
 
 @pytest.mark.parametrize("spec", ["fedavg-ae", "single-ae", "central-ae"])
 def test_the_loss_is_the_mean_squared_error_of_the_reconstruction(spec: str) -> None:
-    setup = tiny_setup(tiny_config(spec))
+    setup = setup_of(spec)
     assert setup.method.needs().views == ("unit",)
     net = setup.make_net()
     out = setup.method.loss(net, Batch((X,), LABELS), client())
@@ -49,7 +46,7 @@ def test_the_loss_is_the_mean_squared_error_of_the_reconstruction(spec: str) -> 
 @pytest.mark.parametrize("spec", ["fedavg-ae", "single-ae", "central-ae", "pfedae"])
 def test_evaluation_shows_the_encoder_what_it_was_trained_on(spec: str) -> None:
     """`encode` gets normalised images, and the encoder images in [0, 1]."""
-    setup = tiny_setup(tiny_config(spec))
+    setup = setup_of(spec)
     net = setup.make_net().eval()
     expected = net["encoder"](X)
     for features in (setup.method.encode(net, normalise(X)), setup.method.embed(net, normalise(X))):
@@ -107,7 +104,7 @@ def adam_by_hand(setup: Setup, rounds: int) -> torch.Tensor:
             order=generator(0, "order", index, 0), augment=generator(0, "views", index, 0),
         ):  # fmt: skip
             binding.zero_grad()
-            method.loss(net.train(), batch, client(index)).total.backward()
+            method.loss(net.train(), batch, client(0, index)).total.backward()
             adam.step()
     return binding.personal.data
 
@@ -127,7 +124,7 @@ def test_the_optimizer_lives_on_between_rounds(tmp_path: Path) -> None:
 
 def central(**values: Any) -> Setup:
     fields = {"method__pretrain_rounds": 2, "client__momentum": 0.0, "client__optimizer": "adam"}
-    return tiny_setup(tiny_config("central-ae", **{**fields, **values}))
+    return setup_of("central-ae", **{**fields, **values})
 
 
 def test_the_reference_holds_what_all_clients_hold() -> None:
@@ -147,9 +144,9 @@ def test_the_reference_reconstructs_then_classifies(tmp_path: Path) -> None:
     plans = [method.plan_round(index, RoundPlan(1)) for index in (1, 2)]
     assert [(plan.optimizer, plan.lr) for plan in plans] == [(None, None), ("sgd", 0.1)]
     data = setup.client_data(0, CPU)
-    assert len(method.before_local(net, data, client(1))) == 80
-    assert len(method.before_local(net, data, client(2))) == 40
-    out = method.loss(net, Batch((X,), LABELS), client(2))
+    assert len(method.before_local(net, data, client(0, 1))) == 80
+    assert len(method.before_local(net, data, client(0, 2))) == 40
+    out = method.loss(net, Batch((X,), LABELS), client(0, 2))
     logits = net["classifier"](net["encoder"](X))
     torch.testing.assert_close(out.total, F.cross_entropy(logits, LABELS))
     trainer = train(setup, tmp_path)

@@ -16,16 +16,16 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.methods.featarc import FeatARC
 from fedbench.methods.fedsc import correlation_contrast
 from fedbench.methods.fedx import relation_gap
-from tests.specs import batch_of
+from tests.specs import batch_of, client, setup_of
 
-CLIENT = Client(0, 0, generator(0, "client"))
+CLIENT = client()
 
 
 @pytest.mark.parametrize("variant", ["nt-xent", "info-nce"])
 def test_the_loss_compares_projections_of_two_views(
     variant: Literal["nt-xent", "info-nce"],
 ) -> None:
-    setup = tiny_setup(tiny_config("simclr", method__variant=variant, method__temperature=0.3))
+    setup = setup_of("simclr", method__variant=variant, method__temperature=0.3)
     net = setup.make_net()
     batch = batch_of()
     out = setup.method.loss(net, batch, CLIENT)
@@ -40,7 +40,7 @@ def test_the_loss_compares_projections_of_two_views(
 @pytest.mark.parametrize("outputs", [None, 7])
 def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
     fields = {"method__norm": norm, "method__num_outputs": outputs, "method__mu": 0.5}
-    setup = tiny_setup(tiny_config("spectral", **fields))
+    setup = setup_of("spectral", **fields)
     net = setup.make_net()
     batch = batch_of()
     out = setup.method.loss(net, batch, CLIENT)
@@ -62,7 +62,7 @@ def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
     fields = {"method__anchor": anchor, "method__align_weight": 0.3, "method__temperature": 0.2}
-    setup = tiny_setup(tiny_config("featarc", model__norm=norm, **fields))
+    setup = setup_of("featarc", model__norm=norm, **fields)
     net = setup.make_net().train()
     batch = batch_of(views="abc"[: len(setup.method.needs().views)])
     views = batch.views
@@ -89,7 +89,7 @@ def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
 
 
 def test_the_releases_anchor_needs_equal_widths() -> None:
-    setup = tiny_setup(tiny_config("featarc"))
+    setup = setup_of("featarc")
     method = FeatARC(anchor="backbone-clean", projection_dim=8)
     with pytest.raises(ConfigError, match="width 16"):
         method.build(setup.backbone, setup.spec)
@@ -117,7 +117,7 @@ def test_equal_views_and_a_single_anchor_have_no_gap() -> None:
 
 @pytest.mark.parametrize("anchors", ["batch", "halves"])
 def test_the_received_model_is_frozen(anchors: str) -> None:
-    setup = tiny_setup(tiny_config("fedx", method__anchors=anchors))
+    setup = setup_of("fedx", method__anchors=anchors)
     net = setup.make_net()
     data = setup.client_data(0, "cpu")
     setup.method.before_local(net, data, CLIENT)
@@ -159,7 +159,7 @@ def test_at_one_share_of_k_clients_the_mean_gradient_is_that_of_pooled_data() ->
 
 
 def test_matrices_of_clients_add_up_and_the_own_one_is_left_out() -> None:
-    setup = tiny_setup(tiny_config("fedsc", method__augmentation="simclr-m", method__passes=2))
+    setup = setup_of("fedsc", method__augmentation="simclr-m", method__passes=2)
     net, method = setup.make_net().eval(), setup.method
     answers = []
     with torch.no_grad():
@@ -194,7 +194,7 @@ def test_its_bytes_are_a_matrix_each_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("clients", "share"), [(1, 1.0), (2, 0.2)])
 def test_a_client_that_is_alone_in_a_round_has_the_plain_loss(clients: int, share: float) -> None:
-    setup = tiny_setup(tiny_config("fedsc"))
+    setup = setup_of("fedsc")
     net, method = setup.make_net(), setup.method
     matrix = torch.eye(*net.tensor("correlations").shape)
     sums = {"correlation": clients * matrix, "count": torch.tensor([float(clients)])}

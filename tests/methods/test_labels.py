@@ -17,12 +17,12 @@ from fedbench.bench.nn.losses import (
     spectral_contrast,
 )
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import loss_of, tiny_config, tiny_setup
+from fedbench.bench.testing import loss_of
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
-from tests.specs import batch_of
+from tests.specs import batch_of, client, setup_of
 
-CLIENT = Client(0, 0, generator(0, "client"))
+CLIENT = client()
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ CLIENT = Client(0, 0, generator(0, "client"))
     [("supervised", {"method__num_views": 2}), ("cbafed", {"data__label_fraction": 0.25})],
 )
 def test_the_loss_is_the_mean_over_views(spec: str, fields: dict[str, Any]) -> None:
-    setup = tiny_setup(tiny_config(spec, **fields))
+    setup = setup_of(spec, **fields)
     net = setup.make_net()
     views, labels = batch_of().views, torch.tensor([0, 9, 3, 3, 1])
     out = setup.method.loss(net, Batch(views, labels), CLIENT)
@@ -44,7 +44,7 @@ LABELS = torch.tensor([3, -1, -1, 8, -1])
 
 
 def semifed(**values: Any) -> Setup:
-    return tiny_setup(tiny_config("semifed", **{"data__label_fraction": 0.25, **values}))
+    return setup_of("semifed", **{"data__label_fraction": 0.25, **values})
 
 
 def computed(setup: Setup, labels: torch.Tensor = LABELS) -> tuple[Loss, dict[str, torch.Tensor]]:
@@ -98,11 +98,7 @@ SERVER = Server(0, generator(0, "server"), {})
 
 
 def cbafed(**values: Any) -> Setup:
-    return tiny_setup(tiny_config("cbafed", **{"data__label_fraction": 0.25, **values}))
-
-
-def client(index: int) -> Client:
-    return Client(0, index, generator(0, "client"))
+    return setup_of("cbafed", **{"data__label_fraction": 0.25, **values})
 
 
 def certain_of(net: Net, label: int, probability: float) -> None:
@@ -117,7 +113,7 @@ def certain_of(net: Net, label: int, probability: float) -> None:
 def test_warm_up_keeps_the_labelled_images() -> None:
     setup = cbafed(method__warmup_rounds=3)
     data = setup.client_data(0, "cpu")
-    selected = setup.method.before_local(setup.make_net(), data, client(2))
+    selected = setup.method.before_local(setup.make_net(), data, client(0, 2))
     assert len(selected) == 5  # a quarter of 20
     assert torch.equal(selected.labels, data.labels[data.labels >= 0])
 
@@ -146,14 +142,14 @@ def test_pseudo_labels_follow_the_thresholds(
     net, data = setup.make_net(), setup.client_data(0, "cpu")
     certain_of(net, 2, probability)
     net.tensor("class_share").copy_(torch.tensor(shares))
-    selected = setup.method.before_local(net, data, client(1))
+    selected = setup.method.before_local(net, data, client(0, 1))
     assert net.training
     assert len(selected) == (20 if accepted else 5)
     known = data.labels >= 0
     if accepted:  # order is kept, true labels stay
         assert torch.equal(selected.labels[known], data.labels[known])
         assert (selected.labels[~known] == guess).all()
-    counts = setup.method.after_local(net, selected, client(1))["class_counts"]
+    counts = setup.method.after_local(net, selected, client(0, 1))["class_counts"]
     assert counts.sum() == len(selected)
     assert torch.equal(counts.long(), torch.bincount(selected.labels, minlength=10))
 
@@ -186,12 +182,12 @@ def test_shares_come_down_and_counts_go_up() -> None:
     weights = sum(p.numel() for p in net.parameters())
     ledger = Ledger.of_client(setup.layout(net))
     ledger.add_extras(setup.method.after_local(net, setup.client_data(0, "cpu").keep(
-        torch.tensor([], dtype=torch.long)), client(0)))  # fmt: skip
+        torch.tensor([], dtype=torch.long)), client()))  # fmt: skip
     assert ledger.bytes_down == 4 * weights + 4 * 10
     assert ledger.bytes_up == 4 * weights + 4 * 10
 
 
-CLIENT_1 = Client(1, 0, generator(0, "client"))
+CLIENT_1 = client(1)
 # Three unlabelled, three of class 4, two of class 0, one of class 7.
 MIXED = torch.tensor([4, -1, 0, 4, -1, 7, 0, -1, 4])
 GROUPS = {-1: [1, 4, 7], 0: [2, 6], 4: [0, 3, 8], 7: [5]}
@@ -221,7 +217,7 @@ METHODS: list[tuple[str, dict[str, Any], Contrast, set[int]]] = [
 
 
 def made(spec: str, fields: dict[str, Any]) -> tuple[Setup, Net, Batch]:
-    setup = tiny_setup(tiny_config(spec, data__label_fraction=0.5, **fields))
+    setup = setup_of(spec, data__label_fraction=0.5, **fields)
     return setup, setup.make_net(), Batch(batch_of(9).views, MIXED)
 
 

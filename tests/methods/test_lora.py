@@ -17,15 +17,11 @@ from fedbench.bench.runs.run import reproduce, run
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import convolutions
 from fedbench.methods.lora import LowRank
+from tests.specs import setup_of
 
 FACTORS = (".weight.0.a", ".weight.0.b")
-
-
-def setup_of(spec: str = "simclr+lora", **values: Any) -> Setup:
-    return tiny_setup(tiny_config(spec, **values))
 
 
 def test_the_change_is_the_product_by_hand() -> None:
@@ -69,10 +65,10 @@ def factors(net: nn.Module) -> Tensor:
 
 
 def test_factors_follow_the_seed_and_not_the_method() -> None:
-    first, other = setup_of().make_net(), setup_of("byol+lora").make_net()
+    first, other = setup_of("simclr+lora").make_net(), setup_of("byol+lora").make_net()
     assert torch.equal(factors(first["encoder"]), factors(other["encoder"]))
     assert torch.equal(factors(first["encoder"]), factors(other["target_encoder"]))
-    assert not torch.equal(factors(first), factors(setup_of(seed=1).make_net()))
+    assert not torch.equal(factors(first), factors(setup_of("simclr+lora", seed=1).make_net()))
 
 
 def test_a_run_is_repeated_and_exported_with_plain_weights(tmp_path: Path) -> None:
@@ -84,7 +80,7 @@ def test_a_run_is_repeated_and_exported_with_plain_weights(tmp_path: Path) -> No
     assert_same_run(alone, lanes)
 
     exported = export_encoder(row.row_id, tmp_path / "out.safetensors", store=store)
-    plain = tiny_setup(tiny_config("simclr", model__norm="batch")).make_net()["encoder"]
+    plain = setup_of("simclr", model__norm="batch").make_net()["encoder"]
     file = load_file(exported.file)
     assert {*file} == {*plain.state_dict()}
     encoder, net = load_encoder(exported.file), alone.binding.net.eval()
@@ -102,7 +98,9 @@ def test_a_run_is_repeated_and_exported_with_plain_weights(tmp_path: Path) -> No
 
 @pytest.mark.onednn
 def test_local_training_may_be_in_bfloat16(tmp_path: Path) -> None:
-    trainer = train(setup_of(client__precision="bf16", federation__num_rounds=1), tmp_path)
+    trainer = train(
+        setup_of("simclr+lora", client__precision="bf16", federation__num_rounds=1), tmp_path
+    )
     assert trainer.vector.dtype is torch.float32
     assert bool(trainer.vector.isfinite().all())
 

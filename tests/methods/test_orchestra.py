@@ -12,11 +12,12 @@ from torch import Tensor
 from fedbench.bench import testing
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch, ClientData
-from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Upload
+from fedbench.bench.method import DataSpec, Loss, Net, Server, Upload
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.memory import Memory
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.methods.orchestra import Orchestra
+from tests.specs import client, unit
 
 SPEC = DataSpec((3, 32, 32), 10, 100)
 
@@ -47,7 +48,7 @@ def batch_for(method: Orchestra, size: int = 6) -> Batch:
 
 
 def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
-    return testing.loss_of(method, net, batch, Client(0, 1, generator(0, "client")))
+    return testing.loss_of(method, net, batch, client(0, 1))
 
 
 def shaken(net: Net) -> Net:
@@ -138,7 +139,7 @@ def test_after_a_step_the_target_follows_and_the_memory_holds_the_batch() -> Non
     before = net.tensor("target_encoder.stem.weight").clone()
     Memory.of(net).reset(10)
     out = loss_of(method, net, batch_for(method))
-    method.after_step(net, out, Client(0, 1, generator(0, "client")))
+    method.after_step(net, out, client(0, 1))
     moved = 0.75 * before + 0.25 * net.tensor("encoder.stem.weight").detach()
     torch.testing.assert_close(net.tensor("target_encoder.stem.weight"), moved)
     assert torch.equal(Memory.of(net).valid(), out.keep["rows"])
@@ -153,7 +154,7 @@ def extras_of(
     net = Net({"encoder": torch.nn.Identity(), "memory": Memory(128, rows.shape[1])})
     Memory.of(net).push(rows, torch.tensor(images) if images else torch.arange(len(rows)))
     data = ClientData(torch.zeros(len(rows), 3, 8, 8, dtype=torch.uint8), torch.zeros(len(rows)))
-    return dict(method.after_local(net, data, Client(0, 1, generator(0, "client"))))
+    return dict(method.after_local(net, data, client(0, 1)))
 
 
 def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
@@ -167,10 +168,6 @@ def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
     method.server_step(net, [Upload(0, 1, 1, {}), Upload(1, 1, 1, up)], server)
     assert not torch.equal(net.tensor("centroids"), before)
     torch.testing.assert_close(net.tensor("centroids").norm(dim=1), torch.ones(5))
-
-
-def unit(n: int, dim: int) -> Tensor:
-    return F.normalize(torch.randn(n, dim, generator=generator(0, "z")), dim=1)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.pfedae import PFedAE
+from tests.specs import client
 
 CPU = torch.device("cpu")
-CLIENT = Client(0, 0, generator(0, "client"))
+CLIENT = client()
 X = torch.rand(6, 1, 8, 8, generator=generator(0, "images"))
 BATCH = Batch((X,), torch.full((6,), -1))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import Batch, Client, ClientData, DataSpec, Loss, Needs, Net, RoundPlan
@@ -16,18 +16,14 @@ from fedbench.bench.nn import Backbone
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.testing import loss_of, tiny_config, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mix
-from tests.specs import batch_of
+from tests.specs import batch_of, client, setup_of
 
-CLIENT = Client(0, 0, generator(0, "client"))
+CLIENT = client()
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
-
-
-def setup_of(**fields: Any) -> Setup:
-    return tiny_setup(tiny_config("byol", **fields))
 
 
 def moved(net: Net, *parts: str, by: float = 0.1) -> None:
@@ -38,7 +34,7 @@ def moved(net: Net, *parts: str, by: float = 0.1) -> None:
 
 
 def test_the_loss_of_byol_by_hand() -> None:
-    setup, batch = setup_of(), batch_of()
+    setup, batch = setup_of("byol"), batch_of()
     net = setup.make_net()
     moved(net, "encoder", "projector")
     out = setup.method.loss(net, batch, CLIENT)
@@ -52,7 +48,7 @@ def test_the_loss_of_byol_by_hand() -> None:
 
 @pytest.mark.parametrize(("inverted", "share"), [(False, 0.9), (True, 0.1)])
 def test_the_target_follows_after_the_step(inverted: bool, share: float) -> None:
-    setup = setup_of(method__ema_decay=0.9, method__ema_inverted=inverted)
+    setup = setup_of("byol", method__ema_decay=0.9, method__ema_inverted=inverted)
     net = setup.make_net()
     moved(net, "encoder", "projector")
     before = copy.deepcopy(net)
@@ -86,7 +82,7 @@ def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: in
 
 def test_who_gives_the_target(tmp_path: Path) -> None:
     def at(kind: str, rounds: int, **fields: Any) -> str:
-        setup = setup_of(method__target=kind, **fields)
+        setup = setup_of("byol", method__target=kind, **fields)
         folder = tmp_path / f"{kind}-{rounds}-{len(fields)}"
         return target_at_the_start(setup, folder, changed=True, rounds=rounds)
 
@@ -102,23 +98,19 @@ def test_who_gives_the_target(tmp_path: Path) -> None:
 def test_updates_that_remember_need_a_target_at_home() -> None:
     with pytest.raises(ConfigError, match=r"method.target"):
         tiny_config("byol", method__update="fedu")
-    setup = setup_of(**STATEFUL)
+    setup = setup_of("byol", **STATEFUL)
     personal = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}
     assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
 
 
 def test_a_personal_target_beside_an_encoder_without_convolutions(tmp_path: Path) -> None:
-    setup = setup_of(method__target="personal", model__backbone="vit-5", model__width=12)
+    setup = setup_of("byol", method__target="personal", model__backbone="vit-5", model__width=12)
     assert train(setup, tmp_path).history[-1].loss is not None
-
-
-def simsiam(**fields: Any) -> Setup:
-    return tiny_setup(tiny_config("simsiam", **fields))
 
 
 @pytest.mark.parametrize("heads", ["o", "m", "m-pre"])
 def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
-    setup = simsiam(method__heads=heads)
+    setup = setup_of("simsiam", method__heads=heads)
     net = setup.make_net()
     batch = batch_of()
     out = setup.method.loss(net, batch, CLIENT)
@@ -132,7 +124,7 @@ def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
 
 
 def test_projections_get_their_gradient_through_the_predictor_only() -> None:
-    setup = simsiam()
+    setup = setup_of("simsiam")
     net = setup.make_net()
     with torch.no_grad():
         net.tensor("predictor.3.weight").zero_()  # constant: nothing flows back through it
@@ -145,7 +137,7 @@ def test_projections_get_their_gradient_through_the_predictor_only() -> None:
 
 
 def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
-    setup = simsiam(method__update="frozen-predictor")
+    setup = setup_of("simsiam", method__update="frozen-predictor")
     trainer = train(setup, tmp_path)
     for slot in trainer.layout.server:
         same = torch.equal(
@@ -155,7 +147,7 @@ def test_the_releases_predictor_never_moves(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_rotpred_is_the_cross_entropy_of_the_drawn_turns() -> None:
-    setup, batch = tiny_setup(tiny_config("rotpred", model__norm="batch")), batch_of(6, "a")
+    setup, batch = setup_of("rotpred", model__norm="batch"), batch_of(6, "a")
     net = setup.make_net().eval()
     out = loss_of(setup.method, net, batch, Client(0, 0, generator(0, "client")))
     turns = torch.randint(4, (6,), generator=generator(0, "client")).tolist()
@@ -204,10 +196,6 @@ def shift(module: nn.Module, by: float) -> None:
             value.add_(by)
 
 
-def state(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
 def test_shortcuts_do_not_count() -> None:
     """ResNet-8 has a stem, three blocks of two 3x3 convolutions, and two 1x1 shortcuts."""
     encoder = make_backbone(ModelConfig(backbone="resnet8", width=4), 3).make()
@@ -237,12 +225,12 @@ def test_fedu_keeps_the_clients_predictor_after_a_long_way() -> None:
     assert from_server
     assert net.tensor("own_record.divergence").item() == pytest.approx(0.2 * way, rel=1e-5)
     assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
-    stored = state(net["predictor"])
+    stored = copy.deepcopy(net["predictor"].state_dict())
 
     shift(server["predictor"], 1.0)
     from_server, began = play(method, net, 3, 0.1, server)  # missed rounds do not matter; d = 0.354
     assert not from_server
-    for name, value in state(began["predictor"]).items():
+    for name, value in began["predictor"].state_dict().items():
         assert torch.equal(value, stored[name])
     assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
 
@@ -257,20 +245,20 @@ def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
     assert play(method, net, 0, 0.2, server)[0]
     scale = 0.7 / (0.2 * way)
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)
-    before = {part: state(net[part]) for part in ONLINE}
+    before = {part: copy.deepcopy(net[part].state_dict()) for part in ONLINE}
 
     shift(server, -1.0)
     # The last way gives the share 0.7 itself.
     from_server, began = play(method, net, 1, 0.1, server)
     assert not from_server
     for part in ONLINE:
-        for name, received in state(server[part]).items():
+        for name, received in server[part].state_dict().items():
             expected = 0.7 * before[part][name] + 0.3 * received
             torch.testing.assert_close(began[part].state_dict()[name], expected)
     assert net.tensor("own_record.divergence").item() == pytest.approx(0.1 * way, rel=1e-4)
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)  # fixed for good
 
-    before = {part: state(net[part]) for part in ONLINE}
+    before = {part: copy.deepcopy(net[part].state_dict()) for part in ONLINE}
     _, began = play(method, net, 2, 0.1, server)  # half the way: share 0.35
     name, received = "0.weight", server.tensor("predictor.0.weight")
     expected = 0.35 * before["predictor"][name] + 0.65 * received

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from scipy import stats
 
-from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.store.row import Row
-from tests.bench.results.conftest import build_row, rank
+from tests.bench.results.conftest import build_row, rank, seeds_of
 from tests.specs import extended
 
 IMAGES = 298
@@ -29,13 +29,7 @@ def accuracies(answers: Answers, images: int = IMAGES) -> list[float]:
 
 
 def rows_of(answers: Mapping[str, Answers], images: int = IMAGES, alpha: float = 0.1) -> list[Row]:
-    return [
-        build_row(
-            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=count / images
-        )
-        for spec, counts in answers.items()
-        for seed, count in enumerate(counts)
-    ]
+    return seeds_of({spec: accuracies(counts, images) for spec, counts in answers.items()}, alpha)
 
 
 def ranks_on(board: Leaderboard) -> dict[str, int | None]:

@@ -9,11 +9,7 @@ from fedbench.bench.evaluation.collapse import (
     feature_spread,
     relative_movement,
 )
-from fedbench.bench.system import seeding
-
-
-def gaussian(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=seeding.generator(0, "gaussian"))
+from tests.specs import gaussian
 
 
 def spread(features: torch.Tensor) -> FeatureSpread:

@@ -15,6 +15,7 @@ from fedbench.bench.evaluation.objective import (
 )
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config
+from tests.specs import gaussian
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
 WEIGHTS = torch.randn(3 * 8 * 8, 5, generator=seeding.generator(0, "weights")) / 14
@@ -23,10 +24,6 @@ CLIENTS = [np.arange(0, 25), np.arange(25, 26), np.arange(0), np.arange(26, 60)]
 
 def embed(images: torch.Tensor) -> torch.Tensor:
     return images.flatten(1) @ WEIGHTS
-
-
-def gaussian(*shape: int, name: str = "gaussian") -> torch.Tensor:
-    return torch.randn(*shape, generator=seeding.generator(0, name))
 
 
 def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> ClientObjective:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,8 +26,9 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.tuning.scoring import Scoring
+from tests import specs
+from tests.specs import setup_of
 
 _I, _J = torch.meshgrid(torch.arange(12), torch.arange(4), indexing="ij")
 Z = (((7 * _I + 3 * _J + _I * _J) % 11) - 5).double()
@@ -35,8 +37,7 @@ CLIENTS = [slice(0, 5), slice(5, 9), slice(9, 12)]
 OBJECTIVES = registry.objectives()
 
 
-def gaussian(*shape: int, name: str = "z") -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator(0, name))
+gaussian = partial(specs.gaussian, dtype=torch.float64)
 
 
 def values(z: Tensor, v: Tensor, clients: Sequence[slice] = (slice(None),)) -> dict[str, float]:
@@ -240,10 +241,8 @@ DIM = 6
 
 def images(count: int) -> tuple[Tensor, Tensor]:
     """Projections around four centres, and views of them."""
-    z = torch.randn(count, DIM, dtype=torch.float64, generator=generator(0, "z"))
-    z += 2 * torch.eye(4, DIM, dtype=torch.float64).repeat(count // 4, 1)
-    views = torch.randn(count, DIM, dtype=torch.float64, generator=generator(0, "views"))
-    return z, z + 0.5 * views
+    z = gaussian(count, DIM) + 2 * torch.eye(4, DIM, dtype=torch.float64).repeat(count // 4, 1)
+    return z, z + 0.5 * gaussian(count, DIM, name="views")
 
 
 def test_which_objectives_have_an_epsilon() -> None:
@@ -345,7 +344,7 @@ def test_runs_of_one_seed_have_draws_of_their_own() -> None:
     """Equal draws would cancel in the difference of two trials; here the encoder is one."""
     found = set()
     for rate in (0.01, 0.02):
-        setup = tiny_setup(tiny_config("simclr", client__lr=rate, evaluation__objective_noise=5.0))
+        setup = setup_of("simclr", client__lr=rate, evaluation__objective_noise=5.0)
         net = setup.make_net()
         binding = setup.layout(net).bind(net)
         scores = evaluate(setup, binding, lambda k: None, (), torch.device("cpu"))

@@ -15,6 +15,7 @@ from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.terminal.show_runs import show_result
 from fedbench.bench.testing import tiny_config, tiny_setup
+from tests.specs import setup_of
 
 SMALL = {
     "federation.num_rounds": 1,
@@ -111,6 +112,6 @@ def test_images_that_the_encoder_cannot_take_are_refused(
 
 def test_other_content_than_in_the_run_is_refused(tmp_path: Path) -> None:
     name = saved(tmp_path / "other.npz", (12, 12))
-    setup = tiny_setup(tiny_config("simclr", evaluation__transfer=(f"{name}@{'0' * 64}",)))
+    setup = setup_of("simclr", evaluation__transfer=(f"{name}@{'0' * 64}",))
     with pytest.raises(DataError):
         with_transfer(setup, setup.make_net(), None)

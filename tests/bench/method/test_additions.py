@@ -28,6 +28,7 @@ from fedbench.bench.nn import Backbone
 from fedbench.bench.runs.guarantees import check_privacy, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
+from tests.specs import setup_of
 
 
 class Halved(AddOn):
@@ -102,8 +103,7 @@ def test_factors_scale_what_a_client_adds(tmp_path: Path) -> None:
     """With equal weights the encoder becomes half the mean of the clients' encoders."""
     one = {"federation__num_rounds": 1, "server__weighting": "uniform"}
     plain, halved = (
-        train(tiny_setup(tiny_config(spec, **one)), tmp_path / spec)
-        for spec in ("simclr", "simclr+halved")
+        train(setup_of(spec, **one), tmp_path / spec) for spec in ("simclr", "simclr+halved")
     )
     for slot in plain.layout.server:
         part = slice(slot.start, slot.stop)
@@ -115,7 +115,7 @@ def test_factors_scale_what_a_client_adds(tmp_path: Path) -> None:
 
 def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
     private = {"privacy__clip": 1.0, "server__weighting": "uniform", "model__norm": "group"}
-    setup = tiny_setup(tiny_config("simclr+halved", **private))
+    setup = setup_of("simclr+halved", **private)
     assert "weights of its own" in needed_one_by_one(setup.method)
     with pytest.raises(ConfigError, match="halved"):
         check_privacy(setup)
@@ -123,8 +123,7 @@ def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
 
 def test_a_second_batch_moves_no_other_draw(tmp_path: Path) -> None:
     plain, watching = (
-        train(tiny_setup(tiny_config(spec)), tmp_path / spec)
-        for spec in ("simclr", "simclr+watching")
+        train(setup_of(spec), tmp_path / spec) for spec in ("simclr", "simclr+watching")
     )
     assert torch.equal(all_tensors(plain), all_tensors(watching))
 
@@ -147,7 +146,7 @@ def test_pre_round_sum_up_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_pre_round_declare_sums_and_names_broadcast_tensors(tmp_path: Path) -> None:
-    setup = tiny_setup(tiny_config("simclr+counting", method__counting__declared=False))
+    setup = setup_of("simclr+counting", method__counting__declared=False)
     with pytest.raises(PluginError, match="'images'"):
         train(setup, tmp_path)
 
@@ -157,4 +156,4 @@ def test_pre_round_declare_sums_and_names_broadcast_tensors(tmp_path: Path) -> N
 
     register("misnamed", bases=("simclr",))(Misnamed)
     with pytest.raises(PluginError, match="'image'"):
-        train(tiny_setup(tiny_config("simclr+misnamed")), tmp_path)
+        train(setup_of("simclr+misnamed"), tmp_path)

@@ -23,15 +23,12 @@ from fedbench.bench.nn.clustering import (
     sinkhorn,
 )
 from fedbench.bench.system.seeding import generator
-
-
-def unit(*shape: int, purpose: str = "z", dtype: torch.dtype = torch.float32) -> Tensor:
-    return F.normalize(torch.randn(*shape, generator=generator(0, purpose), dtype=dtype), dim=1)
+from tests.specs import unit
 
 
 def blobs(n: int, d: int, count: int, spread: float = 0.3) -> Tensor:
     """Unit vectors around `count` random directions, equally many around each."""
-    centres = unit(count, d, purpose="centres")
+    centres = unit(count, d, name="centres")
     noise = torch.randn(n, d, generator=generator(0, "noise")) * spread / math.sqrt(d)
     return F.normalize(centres[torch.arange(n) % count] + noise, dim=1)
 
@@ -66,7 +63,7 @@ def slow_sinkhorn(scores: Tensor, strength: float, iterations: int, tolerance: f
 def test_sinkhorn_equals_a_loop_on_logarithms(
     strength: float, iterations: int, tolerance: float
 ) -> None:
-    scores = unit(13, 6) @ unit(4, 6, purpose="c").T
+    scores = unit(13, 6) @ unit(4, 6, name="c").T
     fast = sinkhorn(scores, strength=strength, max_iterations=iterations, tolerance=tolerance)
     slow = slow_sinkhorn(scores, strength, iterations, tolerance)
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
@@ -101,7 +98,7 @@ def test_even_assignment_is_the_best_of_all(n: int, k: int) -> None:
 
 
 def test_strict_clusters_have_at_least_n_over_l_rows_where_others_do_not() -> None:
-    crowd = F.normalize(unit(1, 8).repeat(19, 1) + 1e-3 * unit(19, 8, purpose="e"), dim=1)
+    crowd = F.normalize(unit(1, 8).repeat(19, 1) + 1e-3 * unit(19, 8, name="e"), dim=1)
     rows = torch.cat([crowd, -crowd[:1]])  # one row far from all the others
     free = cluster_locally(rows, 4, generator(1, "rng"))
     strict = cluster_locally(rows, 4, generator(1, "rng"), strict=True)

@@ -9,8 +9,9 @@ from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.backbones import CustomShape, check_output, make_backbone
 from fedbench.bench.nn.foreign import ForeignShape
 from fedbench.bench.system.errors import ConfigError, PluginError, ResourceError
-from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.testing import assert_same_run, train
 from fedbench.bench.training.layout import Layout
+from tests.specs import setup_of
 
 RESNET, VIT = "timm:test_resnet", "timm:test_vit"
 needs_timm = pytest.mark.usefixtures("_timm")
@@ -72,7 +73,7 @@ def test_a_pass_draws_nothing(name: str) -> None:
 @pytest.mark.parametrize("norm", ["batch", "batch-local"])
 def test_the_norm_policy_holds_for_foreign_batch_norms(norm: str, tmp_path: Path) -> None:
     fields = {"model__backbone": RESNET, "model__norm": norm, "model__width": None}
-    setup = tiny_setup(tiny_config("simclr", **fields))
+    setup = setup_of("simclr", **fields)
     trainer, lanes = (train(setup, tmp_path / str(n), rounds=1, lanes=n) for n in (None, 2))
     assert_same_run(trainer, lanes)
     kept = {s.name for s in trainer.layout.personal if s.name.startswith("encoder.")}

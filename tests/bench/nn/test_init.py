@@ -14,8 +14,7 @@ from fedbench.bench.nn.backbones import BACKBONES, make_backbone
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import scope
-from fedbench.bench.testing import tiny_config, tiny_setup
-from tests.specs import SPECS
+from tests.specs import SPECS, setup_of
 
 SEEDS = range(5)
 WITH_WEIGHTS = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
@@ -172,7 +171,7 @@ def test_draws_depend_on_seed_and_shapes_alone(init: str) -> None:
     """Norms, strides, image size and the method's own layers do not shift the encoder's draws."""
 
     def convolutions(spec: str = "simclr", **values: Any) -> dict[str, Tensor]:
-        setup = tiny_setup(tiny_config(spec, model__init=init, **values))
+        setup = setup_of(spec, model__init=init, **values)
         encoder = setup.make_net()["encoder"]
         return {k: v for k, v in encoder.state_dict().items() if v.dim() == 4}
 

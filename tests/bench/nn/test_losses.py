@@ -19,13 +19,9 @@ from fedbench.bench.nn.losses import (
     spectral_contrast,
     spread,
 )
-from fedbench.bench.system.seeding import generator
+from tests.specs import gaussian
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]
-
-
-def draw(*shape: int, purpose: str = "z") -> Tensor:
-    return torch.randn(*shape, generator=generator(0, purpose))
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
@@ -58,13 +54,13 @@ def slow_info_nce(z1: Tensor, z2: Tensor, temperature: float) -> float:
 def test_contrast_equals_a_double_loop(
     fast: Contrast, slow: Callable[[Tensor, Tensor, float], float], temperature: float
 ) -> None:
-    z1, z2 = draw(7, 5), draw(7, 5, purpose="z2")
+    z1, z2 = gaussian(7, 5), gaussian(7, 5, name="z2")
     assert fast(z1, z2, temperature).item() == pytest.approx(slow(z1, z2, temperature), rel=1e-5)
 
 
 @pytest.mark.parametrize("contrast", [nt_xent, info_nce])
 def test_a_small_temperature_does_not_overflow(contrast: Contrast) -> None:
-    z1, z2 = draw(6, 4).requires_grad_(), draw(6, 4, purpose="z2")
+    z1, z2 = gaussian(6, 4).requires_grad_(), gaussian(6, 4, name="z2")
     loss = contrast(z1, z2, 1e-3)
     loss.backward()
     assert bool(loss.isfinite())
@@ -94,13 +90,13 @@ def slow_clip(z: Tensor, longest: float) -> Tensor:
 
 
 def test_spectral_contrast_equals_a_double_loop() -> None:
-    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
+    z1, z2 = gaussian(6, 4), gaussian(6, 4, name="z2")
     assert spectral_contrast(z1, z2).item() == pytest.approx(slow_spectral(z1, z2), rel=1e-5)
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
 def test_clipped_equals_the_slow_way(mu: float) -> None:
-    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
+    z1, z2 = gaussian(6, 4), gaussian(6, 4, name="z2")
     clipped = slow_clip(z1, math.sqrt(mu)), slow_clip(z2, math.sqrt(mu))
     expected = slow_spectral(*clipped) / mu
     assert clipped_spectral_contrast(z1, z2, mu).item() == pytest.approx(expected, rel=1e-5)
@@ -126,13 +122,13 @@ def test_spread_tells_collapse_from_uniform_directions() -> None:
     # +e_i and -e_i for each of d axes: per dimension the variance is 2 / 2d, so spread is 1.
     axes = torch.cat((torch.eye(7), -torch.eye(7)))
     assert spread(axes).item() == pytest.approx(1, rel=1e-6)
-    assert spread(draw(4000, 64)).item() == pytest.approx(1, abs=0.01)
-    assert spread(draw(1, 8)).item() == 0
-    assert not spread(draw(3, 3).requires_grad_()).requires_grad
+    assert spread(gaussian(4000, 64)).item() == pytest.approx(1, abs=0.01)
+    assert spread(gaussian(1, 8)).item() == 0
+    assert not spread(gaussian(3, 3).requires_grad_()).requires_grad
 
 
 def test_client_cross_entropy_equals_a_loop_and_ignores_lengths() -> None:
-    codes, rows = draw(4, 3, purpose="codes"), draw(5, 3, purpose="rows")
+    codes, rows = gaussian(4, 3, name="codes"), gaussian(5, 3, name="rows")
     total = 0.0
     for code in codes:
         weights = [math.exp(cosine(code, row) / 0.3) for row in rows]
@@ -143,7 +139,7 @@ def test_client_cross_entropy_equals_a_loop_and_ignores_lengths() -> None:
 
 
 def test_classification_is_a_mean_over_labelled_examples_and_a_sum_over_views() -> None:
-    one, two = draw(4, 5, purpose="a"), draw(4, 5, purpose="b")
+    one, two = gaussian(4, 5, name="a"), gaussian(4, 5, name="b")
     labels = torch.tensor([2, -1, 0, -1])
     expected = 0.0
     for logits in (one, two):
@@ -160,8 +156,8 @@ def test_classification_is_a_mean_over_labelled_examples_and_a_sum_over_views() 
 
 def test_consistency_is_the_divergence_from_the_weak_view() -> None:
     weak, strong = (
-        draw(3, 4, purpose="a").requires_grad_(),
-        draw(3, 4, purpose="b").requires_grad_(),
+        gaussian(3, 4, name="a").requires_grad_(),
+        gaussian(3, 4, name="b").requires_grad_(),
     )
     expected = 0.0
     for a, b in zip(weak.softmax(1).tolist(), strong.softmax(1).tolist(), strict=True):

@@ -1,8 +1,10 @@
 """Target networks: which tensors move, by how much, and which stay."""
 
+from copy import deepcopy
+
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.target import add_targets, ema_update, keep_within_round, restored_buffers
@@ -28,10 +30,6 @@ def moved(net: Net) -> Net:
     return net
 
 
-def state(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
 def test_targets_start_as_frozen_copies_with_storage_of_their_own() -> None:
     net = make()
     for part in ("encoder", "projector"):
@@ -46,9 +44,9 @@ def test_targets_start_as_frozen_copies_with_storage_of_their_own() -> None:
 @pytest.mark.parametrize("decay", [0.0, 0.25, 0.996, 1.0])
 def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
     net = moved(make())
-    before, buffers = state(net), dict(net.named_buffers())
+    before, buffers = deepcopy(net.state_dict()), dict(net.named_buffers())
     ema_update(net, decay)
-    after = state(net)
+    after = net.state_dict()
     for name in before:
         if not name.startswith("target_"):
             assert torch.equal(after[name], before[name])
@@ -63,14 +61,14 @@ def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
 
 def test_a_training_pass_leaves_no_trace_in_restored_buffers() -> None:
     net = make()
-    before = state(net)
+    before = deepcopy(net.state_dict())
     places = [buffer.data_ptr() for buffer in net.buffers()]
     x = torch.randn(8, 3, generator=generator(0, "x"))
     with restored_buffers(net):
         net(x, "encoder")
         name = "encoder.1.running_mean"
         assert not torch.equal(net.tensor(name), before[name])
-    assert all(torch.equal(value, before[name]) for name, value in state(net).items())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert [buffer.data_ptr() for buffer in net.buffers()] == places
 
 

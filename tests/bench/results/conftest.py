@@ -1,13 +1,13 @@
 """Complete, valid rows for tests that differ only in the given fields."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.config import DataConfig, RunConfig, config_id, row_id
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
@@ -45,6 +45,19 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
         "package_version": "0.1.0",
     }
     return Row(**(base | fields))
+
+
+def seeds_of(values: Mapping[str, Iterable[float]], alpha: float = 0.1, **fields: Any) -> list[Row]:
+    """Rows of methods, one per seed, of their values of `linear_acc`."""
+    return [
+        build_row(
+            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
+            linear_acc=value,
+            **fields,
+        )
+        for spec, of_spec in values.items()
+        for seed, value in enumerate(of_spec)
+    ]
 
 
 def rank(rows: Iterable[Row], **options: Any) -> Leaderboard:

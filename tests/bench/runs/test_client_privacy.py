@@ -24,6 +24,7 @@ from fedbench.bench.training.aggregate import Aggregate, Protection
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.methods.supervised import Supervised
+from tests.specs import setup_of
 
 
 def layout_of(size: int) -> Layout:
@@ -71,9 +72,9 @@ def test_the_noise_is_gaussian_of_the_claimed_scale() -> None:
 
 
 def test_without_noise_and_under_a_wide_norm_it_is_federated_averaging(tmp_path: Path) -> None:
-    plain = train(tiny_setup(tiny_config("supervised")), tmp_path / "plain")
+    plain = train(setup_of("supervised"), tmp_path / "plain")
     wide = {"privacy__clip": 1e6, "privacy__noise_multiplier": 0.0}
-    private = train(tiny_setup(tiny_config("supervised", **wide)), tmp_path / "private")
+    private = train(setup_of("supervised", **wide), tmp_path / "private")
     torch.testing.assert_close(private.vector, plain.vector)
     assert columns(private)["epsilon"] is None
     assert [record.parts["clipped"] for record in private.history] == [0.0, 0.0]
@@ -82,7 +83,7 @@ def test_without_noise_and_under_a_wide_norm_it_is_federated_averaging(tmp_path:
 def test_the_row_has_epsilon(tmp_path: Path) -> None:
     """All clients in every round equal one Gaussian with noise multiplier z / sqrt(rounds)."""
     fields = {"privacy__clip": 0.01, "privacy__noise_multiplier": 2.0, "privacy__delta": 1e-3}
-    setup = tiny_setup(tiny_config("supervised", federation__num_rounds=3, **fields))
+    setup = setup_of("supervised", federation__num_rounds=3, **fields)
     trainer = train(setup, tmp_path)
     values = columns(trainer)
     exact = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(3), 1e-3)
@@ -170,7 +171,7 @@ def test_summed_extras_are_not_covered_either() -> None:
         def needs(self) -> Needs:
             return dataclasses.replace(super().needs(), extras={"counts": Extra(summed=True)})
 
-    setup = tiny_setup(tiny_config("supervised", privacy__clip=1.0))
+    setup = setup_of("supervised", privacy__clip=1.0)
     with pytest.raises(ConfigError, match="counts"):
         check_privacy(dataclasses.replace(setup, method=Counts()))
     assert needed_one_by_one(Counts()) == ""

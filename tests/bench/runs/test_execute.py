@@ -18,7 +18,7 @@ from fedbench.bench.runs.execute import Origin, Paused, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.history import RoundRecord
-from tests.specs import TIMES
+from tests.specs import TIMES, setup_of
 
 
 def result(row: Row) -> dict[str, Any]:
@@ -165,11 +165,11 @@ def test_the_objective_reads_no_label(tmp_path: Path) -> None:
 
 
 def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
-    setup = tiny_setup(tiny_config("simclr"))
+    setup = setup_of("simclr")
     net, cpu = train(setup, tmp_path).binding, torch.device("cpu")
     everyone = evaluate(setup, net, lambda k: None, (), cpu)
     for count in (1, 2, 99):
-        other = tiny_setup(tiny_config("simclr", evaluation__objective_clients=count))
+        other = setup_of("simclr", evaluation__objective_clients=count)
         drawn = scored_clients(other)
         assert len(drawn) == min(count, 4)
         found = evaluate(other, net, lambda k: None, (), cpu)

@@ -20,6 +20,7 @@ from fedbench.bench.system.regime import check_precision, products, reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import workers
 from fedbench.bench.training.client import ClientRunner, Task
+from tests.specs import setup_of
 
 CPU = torch.device("cpu")
 
@@ -142,7 +143,7 @@ PROCESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "worker": worker,
     "estimate": lambda tmp_path, _: Estimator(device="cuda")(tiny_config("simclr")),
     "untrained": lambda tmp_path, _: untrained_figures(
-        tiny_config("simclr"), tiny_setup(tiny_config("simclr")).dataset, "cuda"
+        tiny_config("simclr"), setup_of("simclr").dataset, "cuda"
     ),
 }
 
@@ -177,7 +178,7 @@ def test_tf32_is_on_while_clients_train_and_off_otherwise(
 ) -> None:
     """The products of a GPU's regime, seen from the hooks of a method on a CPU."""
     monkeypatch.setattr("fedbench.bench.training.client.check_precision", lambda *_: None)
-    setup = tiny_setup(tiny_config("simclr", client__precision=precision))
+    setup = setup_of("simclr", client__precision=precision)
     seen: dict[str, set[bool]] = {}
 
     def note(hook: str) -> None:

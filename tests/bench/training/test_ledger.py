@@ -10,9 +10,10 @@ import torch
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import DataSpec, Extra, registry
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.testing import train
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.ledger import Flow, Ledger
+from tests.specs import setup_of
 
 ENCODER = 11_168_832  # derived in tests/bench/nn/test_backbones.py
 BATCH = ENCODER + 9_600  # with statistics
@@ -161,7 +162,7 @@ def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
     In later rounds averaged parts go both ways; centroids are sent unchanged.
     """
     small = {"method__num_global_clusters": 6, "method__global_steps": 5}
-    setup = tiny_setup(tiny_config("orchestra", method__num_local_clusters=3, **small))
+    setup = setup_of("orchestra", method__num_local_clusters=3, **small)
     trainer = train(setup, tmp_path)
     dim, clients = 16, 4
     for record in trainer.history:

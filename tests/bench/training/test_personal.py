@@ -18,7 +18,7 @@ from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
-from tests.specs import flip
+from tests.specs import flip, setup_of
 
 CPU = torch.device("cpu")
 
@@ -81,7 +81,7 @@ def cut_short(setup: Setup, folder: Path, clients: int, round_index: int = 1) ->
 def test_a_round_that_was_cut_short_ends_with_the_same_bits(
     tmp_path: Path, spec: str, values: dict[str, object]
 ) -> None:
-    setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **values))
+    setup = setup_of(spec, federation__num_rounds=3, **values)
     whole = train(setup, tmp_path / "whole")
     cut_short(setup, tmp_path / "cut", clients=2)
     clients = tmp_path / "cut" / "clients"
@@ -95,7 +95,7 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kill comes after the new file is renamed and before the old one is deleted."""
-    setup = tiny_setup(tiny_config("pfedae", federation__num_rounds=4))
+    setup = setup_of("pfedae", federation__num_rounds=4)
     with monkeypatch.context() as patch:
         patch.setattr(PersonalStore, "drop", lambda *_: None)
         cut_short(setup, tmp_path, clients=3, round_index=3)
@@ -107,7 +107,7 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
 @pytest.mark.parametrize("swapped", [("0-1", "1-1"), ("0-0", "0-1")])
 def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[str, str]) -> None:
     """Client and round are in the checksum, not only in the name."""
-    setup = tiny_setup(tiny_config("pfedae", federation__num_rounds=2))
+    setup = setup_of("pfedae", federation__num_rounds=2)
     train(setup, tmp_path)
     one, other = (tmp_path / "clients" / f"{name}.safetensors" for name in swapped)
     one.replace(other)

@@ -14,18 +14,18 @@ from fedbench.bench.method.registry import create
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.testing import train
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.supervised import Supervised
-from tests.specs import SPECS
+from tests.specs import SPECS, setup_of
 
 
 def with_method(cls: type[Supervised]) -> Setup:
-    return dataclasses.replace(tiny_setup(tiny_config("supervised")), method=cls())
+    return dataclasses.replace(setup_of("supervised"), method=cls())
 
 
 def test_batch_local_norm_stays_with_its_client(tmp_path: Path) -> None:
-    setup = tiny_setup(tiny_config("simclr", model__norm="batch-local"))
+    setup = setup_of("simclr", model__norm="batch-local")
     trainer = train(setup, tmp_path)
     norms = {
         f"{path}.{leaf}"
@@ -72,7 +72,7 @@ def test_labels_reach_a_method_as_far_as_it_asked() -> None:
         ("supervised", 0.0, 80),
         ("supervised", 0.5, 40),
     ):
-        setup = tiny_setup(tiny_config(spec, data__label_fraction=fraction))
+        setup = setup_of(spec, data__label_fraction=fraction)
         assert int((setup.labels >= 0).sum()) == visible
         given = torch.cat([setup.client_data(k, "cpu").labels for k in range(4)])
         assert int((given >= 0).sum()) == visible
@@ -84,7 +84,7 @@ def test_labels_reach_a_method_as_far_as_it_asked() -> None:
 
 @pytest.mark.parametrize("source", ["hsu", "rotation", "joint"])
 def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: str) -> None:
-    setup = tiny_setup(tiny_config("simclr", data__partition=source, data__label_fraction=0.1))
+    setup = setup_of("simclr", data__partition=source, data__label_fraction=0.1)
     truth = setup.dataset.train_labels
     for k in range(4):
         indices = setup.partition.client(k)
@@ -101,7 +101,7 @@ def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
     """This pairs gains over the untrained encoder, and differences of methods, by seed."""
     labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
     encoder, plain = (
-        plain_state(tiny_setup(tiny_config(name, seed=3, **given)).make_net()["encoder"])
+        plain_state(setup_of(name, seed=3, **given).make_net()["encoder"])
         for name, given in ((spec, labels), ("simclr", {}))
     )
     shared = [name for name in encoder if name.removeprefix("backbone.") in plain]

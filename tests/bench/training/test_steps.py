@@ -19,7 +19,7 @@ from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.grid import Cell, load_grid, plan
-from tests.specs import extended, labelled
+from tests.specs import extended, labelled, setup_of
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_methods_on_labels_count_labelled_images() -> None:
     ],
 )
 def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_path: Any) -> None:
-    setup = tiny_setup(tiny_config(spec, client__local_epochs=2, **given))
+    setup = setup_of(spec, client__local_epochs=2, **given)
     counted = local_steps(setup.config, setup.dataset)
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     made = []

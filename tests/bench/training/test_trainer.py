@@ -31,12 +31,13 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, Trainer
 from fedbench.methods.supervised import Supervised
+from tests.specs import setup_of
 
 CPU = torch.device("cpu")
 
 
 def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any) -> Setup:
-    setup = setup or tiny_setup(tiny_config("supervised"))
+    setup = setup or setup_of("supervised")
     return dataclasses.replace(setup, method=cls(**fields))
 
 
@@ -114,7 +115,7 @@ def test_cohorts_are_drawn_without_replacement_from_those_with_data(tmp_path: Pa
 
 @pytest.mark.parametrize("spec", ["simclr", "supervised"])
 def test_a_round_without_local_epochs_or_data_changes_no_weight(tmp_path: Path, spec: str) -> None:
-    idle = train(tiny_setup(tiny_config(spec, client__local_epochs=0)), tmp_path / "epochs")
+    idle = train(setup_of(spec, client__local_epochs=0), tmp_path / "epochs")
     assert torch.equal(idle.vector, idle.initial)
     assert [record.loss for record in idle.history] == [None, None]
     assert [record.idle_clients for record in idle.history] == [4, 4]
@@ -138,8 +139,8 @@ def test_a_client_that_trained_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
-    train(tiny_setup(tiny_config("simclr")), tmp_path, rounds=1)
-    wider = tiny_setup(tiny_config("simclr", method__hidden_dim=24))
+    train(setup_of("simclr"), tmp_path, rounds=1)
+    wider = setup_of("simclr", method__hidden_dim=24)
     with pytest.raises(StoreError, match=r"[\d,]+ numbers, .* [\d,]+ now"):
         train(wider, tmp_path)
 
@@ -147,14 +148,14 @@ def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["loss", "server"])
 def test_a_run_that_diverges_says_so(tmp_path: Path, where: str) -> None:
     values = {"loss": {"client__lr": 1e30}, "server": {"server__lr": 1e30}}[where]
-    setup = tiny_setup(tiny_config("simclr", federation__num_rounds=20, **values))
+    setup = setup_of("simclr", federation__num_rounds=20, **values)
     with pytest.raises(Diverged, match=r"round \d+: the .* not finite"):
         train(setup, tmp_path)
 
 
 def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:
     """All images are the same, so only the augmentation distinguishes clients."""
-    setup = tiny_setup(tiny_config("simclr"))
+    setup = setup_of("simclr")
     copies = np.repeat(setup.images[:1], len(setup.images), axis=0)
     setup = dataclasses.replace(setup, images=copies)
     runner = ClientRunner(setup, CPU, tmp_path)

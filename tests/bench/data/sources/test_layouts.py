@@ -30,6 +30,7 @@ from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
+from tests.bench.data import test_datasets
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -41,10 +42,7 @@ KERAS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def png(number: int, height: int = 4) -> bytes:
-    pixels = np.full((height, 4), number, dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return test_datasets.png(np.full((height, 4), number, dtype=np.uint8))
 
 
 def table(labels: list[Any], column: str = "label", first: int = 0, **more: list[Any]) -> pa.Table:

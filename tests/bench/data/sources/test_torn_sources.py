@@ -23,13 +23,12 @@ from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
+from tests.bench.data import test_datasets
 
 
 def png(side: int = 4, mode: str = "L") -> bytes:
-    buffer = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (side, side), dtype=np.uint8)
-    Image.fromarray(pixels).convert(mode).save(buffer, "png")
-    return buffer.getvalue()
+    return test_datasets.png(pixels, mode)
 
 
 GOOD = png()

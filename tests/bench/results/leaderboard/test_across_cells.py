@@ -19,15 +19,7 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import build_row, rank
-
-
-def seeds(spec: str, values: list[float], alpha: float = 0.1) -> list[Row]:
-    return [
-        build_row(RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=value)
-        for seed, value in enumerate(values)
-    ]
-
+from tests.bench.results.conftest import build_row, rank, seeds_of
 
 ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -44,7 +36,7 @@ def grid() -> list[Row]:
         row
         for spec, values in means.items()
         for alpha, value in zip(ALPHAS, values, strict=False)
-        for row in seeds(spec, [value], alpha)
+        for row in seeds_of({spec: [value]}, alpha)
     ]
 
 
@@ -73,13 +65,8 @@ def test_methods_over_alpha() -> None:
 
 
 def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:
-    rows = [
-        row
-        for alpha in (0.1, 1.0)
-        for spec, mean in (("a", 0.5), ("b", 0.4))
-        for row in seeds(spec, [mean - 0.01, mean, mean + 0.01], alpha)
-    ]
-    (comparison,) = rank(rows).across()
+    values = {"a": (0.49, 0.5, 0.51), "b": (0.39, 0.4, 0.41)}
+    (comparison,) = rank([*seeds_of(values), *seeds_of(values, 1.0)]).across()
     # t(0.975, 2) = 4.303 times 0.01 / sqrt(3)
     half = pytest.approx(0.0248, abs=1e-4)
     assert [entry.halves for entry in comparison.entries] == [(half, half)] * 2
@@ -104,9 +91,7 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
     values = {"a": [0.9, 0.9], "b": [0.5, 0.5], "c": [0.4, 0.4]}
     rows = [
         row.model_copy(update={"status": "diverged", "linear_acc": None}) if gone(row) else row
-        for spec, accs in values.items()
-        for alpha in (0.1, 1.0)
-        for row in seeds(spec, accs, alpha)
+        for row in (*seeds_of(values), *seeds_of(values, 1.0))
     ]
     (comparison,) = rank(rows).across()
     assert comparison.num_common == 2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.config import ClientConfig, RunConfig
 from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.formats import (
@@ -16,27 +16,17 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.terminal.show_results import show_leaderboard
-from tests.bench.results.conftest import build_row, rank
+from tests.bench.results.conftest import build_row, rank, seeds_of
 
 
 @pytest.fixture
 def board() -> Leaderboard:
     accuracies = {"simclr": (0.390, 0.394, 0.398), "simclr+uv": (0.40, 0.41), "byol": (0.2,)}
-    rows = [
-        build_row(
-            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
-            linear_acc=accuracy,
-            untrained_linear_acc=0.35,
-            objective=0.81234,
-            bytes_up=1_500_000,
-            bytes_down=500_000,
-            wall_seconds=45.0,
-        )
-        for spec, values in accuracies.items()
-        for seed, accuracy in enumerate(values)
-        for alpha in (0.1, 10.0)
-    ]
-    return rank(rows)
+    fields = {"untrained_linear_acc": 0.35, "objective": 0.81234, "wall_seconds": 45.0}
+    sent = {"bytes_up": 1_500_000, "bytes_down": 500_000}
+    return rank(
+        row for alpha in (0.1, 10.0) for row in seeds_of(accuracies, alpha, **fields, **sent)
+    )
 
 
 def test_cells_for_people(board: Leaderboard) -> None:

@@ -9,7 +9,7 @@ from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
-from tests.bench.results.conftest import build_row, rank
+from tests.bench.results.conftest import build_row, rank, seeds_of
 
 ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
 
@@ -32,6 +32,10 @@ def rows() -> list[Row]:
         for spec, accuracies in ACCURACIES.items()
         for seed, accuracy in enumerate(accuracies)
     ]
+
+
+def run(spec: str, seed: int, **fields: Any) -> Row:
+    return build_row(RunConfig(spec=spec, seed=seed), **fields)
 
 
 def only(lines: tuple[Any, ...], method: str) -> Any:
@@ -128,13 +132,8 @@ def test_a_title_names_what_differs_from_the_preset() -> None:
 
 
 def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence() -> None:
-    def run(spec: str, seed: int, **fields: Any) -> Row:
-        return build_row(RunConfig(spec=spec, seed=seed), **fields)
-
     rows = [
-        *(run("three", seed, linear_acc=0.4) for seed in range(3)),
-        *(run("two", seed, linear_acc=0.6) for seed in range(2)),
-        *(run("mixed", seed, linear_acc=0.5) for seed in range(2)),
+        *seeds_of({"three": [0.4] * 3, "two": [0.6] * 2, "mixed": [0.5] * 2}),
         run("mixed", 2, status="diverged"),
         *(run("broken", seed, status="error", error="died") for seed in range(3)),
     ]
@@ -182,9 +181,6 @@ def test_values_tuned_for_each_class_are_one_name() -> None:
 
 
 def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
-    def run(spec: str, seed: int, **fields: Any) -> Row:
-        return build_row(RunConfig(spec=spec, seed=seed), **fields)
-
     made = [
         run("shaky", 0, linear_acc=0.9),
         run("shaky", 1, status="diverged"),

@@ -7,10 +7,9 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.separation import Separation
-from tests.bench.results.conftest import build_row, rank
+from tests.bench.results.conftest import rank, seeds_of
 
 RNG = np.random.default_rng(7)
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
@@ -76,12 +75,9 @@ def test_lines_tie_with_the_best_that_they_are_not_told_from() -> None:
 
 
 def standings_of(values: Mapping[str, ArrayLike]) -> tuple[dict[str, str], Group]:
-    rows = [
-        build_row(RunConfig(spec=spec, seed=seed), linear_acc=value)
-        for spec, of_spec in values.items()
-        for seed, value in enumerate(np.asarray(of_spec).tolist())
-    ]
-    (group,) = rank(rows).groups
+    (group,) = rank(
+        seeds_of({spec: np.asarray(given).tolist() for spec, given in values.items()})
+    ).groups
     return dict(zip(group.frame.method, group.frame.standing, strict=True)), group
 
 
