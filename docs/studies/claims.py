@@ -198,12 +198,12 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             note="Published recipe: rates, crops and heads are each paper's, so spectral's crops "
             "are wider; p over all lines of a recipe. `orchestra random` has random centroids, "
             "`aligned` is not the paper's. Second recipe, alike: equal crops, rates chosen by the "
-            "last loss; it has run as far as its lines show. simclr with the views `simclr-m` "
-            "(crops of 8 to 100 %) ends at 51.0 ± 0.6, above all lines here ([log](log.md)); its "
-            "line awaits orchestra with these views. α = 100, simsiam and rotpred have not run. In "
-            "the published recipe orchestra's seeds 0 to 2 are CPU runs, those of "
-            "`orchestra random` and byol's seeds 0 to 3 are GPU runs, the others mixed; those of "
-            "simclr and aligned in the second are CPU runs.",
+            "last loss; it has run as far as its lines show. `simclr wide` is simclr with the views "
+            "`simclr-m` (crops of 8 to 100 %) beside orchestra with these, whose tasks are marked as "
+            "at chance with them ([log](log.md)). α = 100, simsiam and rotpred have not run. In the "
+            "published recipe orchestra's seeds 0 to 2 are CPU runs, those of `orchestra random` and "
+            "byol's seeds 0 to 3 are GPU runs, the others mixed; in the second all are CPU runs but "
+            "those of orchestra that serve both.",
         ),
         Claim(
             "Training with labels is more accurate than Orchestra (table 1).",
@@ -295,8 +295,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             lines=LONG_TRAINING,
             note="The runs of claim 1: points of orchestra minus the method after rounds of 20,000 "
             "image passes, and the difference of the slopes on the logarithm of passes. A verdict "
-            "is of the slope alone. All three that are supported rest on the last round, and those "
-            "of simclr and aligned on their published rates too: without that round none is "
+            "is of the slope alone. All three that are supported rest on the last round and on the "
+            "published recipe: without that round, and in the second recipe, none is "
             "settled ([log](log.md)); that Orchestra ends ahead is not settled either (claim 1). "
             "The claim is the line of simclr; the others take part in Holm's correction.",
             added=True,
