@@ -196,14 +196,15 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             study=lambda _, store: long_training.order_lines(store.root),
             lines=LONG_TRAINING,
             note="Published recipe: rates, crops and heads are each paper's, so spectral's crops "
-            "are wider; p over all lines of a recipe. `orchestra random` has random centroids, "
-            "`aligned` is not the paper's. Second recipe, alike: equal crops, rates chosen by the "
-            "last loss; it has run as far as its lines show. `simclr wide` is simclr with the views "
-            "`simclr-m` (crops of 8 to 100 %) beside orchestra with these, whose tasks are marked as "
-            "at chance with them ([log](log.md)). α = 100, simsiam and rotpred have not run. In the "
-            "published recipe orchestra's seeds 0 to 2 are CPU runs, those of `orchestra random` and "
-            "byol's seeds 0 to 3 are GPU runs, the others mixed; in the second all are CPU runs but "
-            "those of orchestra that serve both.",
+            "are wider; p over all lines of a recipe. `orchestra random` has random "
+            "centroids, `aligned` is not the paper's. Second recipe, alike: equal crops, "
+            "rates chosen by the last loss; it has run as far as its lines show. `simclr "
+            "wide` is simclr with the views `simclr-m` (crops of 8 to 100 %) beside "
+            "orchestra with these, whose tasks are marked as at chance with them "
+            "([log](log.md)). α = 100, simsiam and rotpred have not run. In the published "
+            "recipe orchestra's seeds 0 to 2 are CPU runs, those of `orchestra random` and "
+            "byol's seeds 0 to 3 are GPU runs, the others mixed; in the second all are CPU "
+            "runs but those of orchestra that serve both.",
         ),
         Claim(
             "Training with labels is more accurate than Orchestra (table 1).",
