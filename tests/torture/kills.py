@@ -203,10 +203,10 @@ class Torture:
         self.kills[kind, moment] += 1
         if kind not in CODES:
             return f"{kind} while {moment}"
-        driver.communicate()
+        printed, _ = driver.communicate()
         codes = CODES[kind]
-        if (kind, moment) == ("hangup", "starting"):
-            codes = codes | {-signal.SIGHUP}  # before the interpreter has come to our handler
+        if kind == "hangup" and (moment == "starting" or printed):
+            codes = codes | {-signal.SIGHUP}  # the interpreter has not our handler yet, or no more
         if driver.returncode not in codes:
             raise SystemExit(f"{kind}: the driver ended with {driver.returncode}; see the log")
         if cluster is not None and kind in PARTS:
