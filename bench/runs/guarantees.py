@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.method.registry import create
 from fedbench.bench.method.sharing import ROWS
 from fedbench.bench.nn.budget import accountant
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.system.identity import canonical_json
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     try:
         method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
         single, extras = needed_one_by_one(method), method.needs().extras
-    except Exception:  # of a plugin, where `run` says what is wrong
+    except Exception as err:  # of a plugin, which costs no other its line
+        warnings.warn(f"{entry.name}: {error_of_plugin(err) or err}", PluginWarning, 2)
         return {}
     return {
         "extras": {name: asdict(extra) for name, extra in extras.items()},
