@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, t_interval
+from fedbench.bench.results.leaderboard.statistics import (
+    MIN_FOR_INTERVAL,
+    t_interval,
+    welch_error,
+)
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.arguments import Places, Settings, Sources
@@ -113,8 +117,9 @@ def _compared(
     behind = None
     if rows is not first:
         best = [getattr(row, metric) for row in first]
-        test = stats.ttest_ind(best, list(values.values()), equal_var=False)
-        ends = test.confidence_interval(0.95)
-        behind = float(ends.low), float(ends.high)
+        error, df = welch_error(best, list(values.values()))
+        half = float(stdtrit(df, 0.975)) * error
+        ahead = fmean(best) - fmean(values.values())
+        behind = ahead - half, ahead + half
     gain = None if None in starts else fmean(values.values()) - fmean(starts)
     return Confirmed(name, params, metric, values, interval, gain, behind)

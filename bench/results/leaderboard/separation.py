@@ -26,6 +26,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     mean,
     negligible,
     sample_std,
+    welch_error,
 )
 
 POWER = 0.8
@@ -56,11 +57,10 @@ class Separation:
         self._samples = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
         self._means = {i: mean(v) or 0.0 for i, v in self._samples.items()}
         stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
-        self._variance = {i: std**2 for i, std in stds.items()}
         self._degrees = sum(len(v) - 1 for v in self._samples.values())
         self.welch = False
         if len(self._samples) > 1:
-            sums = (self._variance[i] * (len(v) - 1) for i, v in self._samples.items())
+            sums = (stds[i] ** 2 * (len(v) - 1) for i, v in self._samples.items())
             self._pooled = math.fsum(sums) / self._degrees
             if not all(negligible(stds[i], v) for i, v in self._samples.items()):
                 self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
@@ -114,14 +114,10 @@ class Separation:
 
     def _error(self, first: int, other: int) -> tuple[float, float]:
         """Return the standard error of a difference of two means, and its degrees of freedom."""
-        n, m = len(self._samples[first]), len(self._samples[other])
+        a, b = self._samples[first], self._samples[other]
         if self.welch:
-            a, b = self._variance[first] / n, self._variance[other] / m
-            total = a + b
-            if total == 0:
-                return 0.0, n + m - 2
-            return math.sqrt(total), total**2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        return math.sqrt(self._pooled * (1 / n + 1 / m)), self._degrees
+            return welch_error(a, b)
+        return math.sqrt(self._pooled * (1 / len(a) + 1 / len(b))), self._degrees
 
 
 def _letter(number: int) -> str:

@@ -67,6 +67,14 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return centre - half, centre + half
 
 
+def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    """Standard error of mean(a) - mean(b) by Welch, two values each at least, and its freedom."""
+    (s, n), (t, m) = (((sample_std(v) or 0.0) ** 2 / len(v), len(v)) for v in (a, b))
+    if s + t == 0:
+        return 0.0, n + m - 2
+    return math.sqrt(s + t), (s + t) ** 2 / (s**2 / (n - 1) + t**2 / (m - 1))
+
+
 def summarize(values: Sequence[float]) -> Summary:
     """Return mean, standard deviation and interval in one record."""
     low, high = t_interval(values) or (None, None)

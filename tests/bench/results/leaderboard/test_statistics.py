@@ -20,6 +20,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     spearman,
     summarize,
     t_interval,
+    welch_error,
 )
 
 
@@ -53,6 +54,14 @@ def test_equal_variances_against_scipy() -> None:
     assert brown_forsythe_p([[0, 0, 2, 2], [0, 0, 4, 4]]) == 0
     counts = ([41, 41, 44, 44], [57, 57, 60, 60])  # right answers of 298: again all distances alike
     assert brown_forsythe_p([[count / 298 for count in each] for each in counts]) == 1
+
+
+def test_the_error_of_a_difference_against_scipy() -> None:
+    a, b = [0.41, 0.43, 0.48], [0.35, 0.36, 0.36, 0.41]
+    error, df = welch_error(a, b)
+    test = stats.ttest_ind(a, b, equal_var=False)
+    assert (df, np.mean(a) - np.mean(b)) == pytest.approx((test.df, test.statistic * error))
+    assert welch_error([0.25] * 3, [0.5] * 4) == (0.0, 5)  # by hand: nothing varies
 
 
 def test_the_mean_does_not_depend_on_order() -> None:
