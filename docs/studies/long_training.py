@@ -8,7 +8,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,36 +30,28 @@ GATE_SEEDS = 3
 CLAIMED = 0.1  # alpha of the claims in docs/claims.md
 PUBLISHED = {"orchestra": 0.003, "simclr": 0.003, "spectral": 0.003, "byol": 0.01}
 PUBLISHED |= {"aligned": 0.003, "simsiam": 0.01, "rotpred": 0.01}
-CROPS = {"spectral": "spec-o", "byol": "byol-o", "orchestra": "orchestra-o"}  # else simclr-o
+CROPS = {"spectral": "spec-o", "byol": "byol-o", "orchestra": "orchestra-o", "rotpred": ""}
+"""Of the published recipe where they are not simclr-o."""
 CHANCE = {"parts.clusters": math.log(32), "parts.rotation": math.log(4)}
 PASSES_A_ROUND = 10 * 500 * 4
 PAPER = Path(__file__).resolve().parents[2] / "leaderboards" / "papers" / "orchestra_table1.parquet"
 
 
-def stored(store: Path) -> pd.DataFrame:
-    """Return all rows of a store."""
-    files = sorted((store / "rows").glob("*.parquet"))
-    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
-
-
 def read(store: Path) -> pd.DataFrame:
     """Return the rows of the preset's regime with their settings as columns."""
-    rows = stored(store)
+    files = sorted((store / "rows").glob("*.parquet"))
+    rows = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
     settings = pd.json_normalize([json.loads(text) for text in rows["config_json"]])
     named = [*REGIME, "client.lr", "method.augmentation", "method.representations"]
     rows = rows.join(settings.reindex(columns=named))
     rows = rows[(rows[list(REGIME)] == pd.Series(REGIME)).all(axis=1)].reset_index(drop=True)
-    rows["variant"] = rows["method"].str.cat(_variant(rows), sep="")
+    wide = rows["method.augmentation"].eq("simclr-m")
+    random = rows["method.representations"].eq("random")
+    rows["variant"] = rows["method"] + np.where(wide, " wide", "") + np.where(random, " random", "")
     # A run that diverged counts with the encoder that all runs of its seed begin with.
     before = rows.groupby("seed")["untrained_linear_acc"].transform("first")
     rows["linear"] = 100 * rows["linear_acc"].where(rows["status"] == "ok", before)
     return rows
-
-
-def _variant(rows: pd.DataFrame) -> pd.Series:
-    wide = rows["method.augmentation"].eq("simclr-m")
-    random = rows["method.representations"].eq("random")
-    return pd.Series(np.where(wide, " wide", ""), rows.index) + np.where(random, " random", "")
 
 
 def curve(store: Path, row_id: str) -> pd.DataFrame:
@@ -98,73 +90,65 @@ def chosen(rows: pd.DataFrame) -> pd.Series:
 
 
 def recipe(rows: pd.DataFrame, rates: Mapping[str, float], *, published: bool) -> pd.DataFrame:
-    """Return the judging runs of one recipe."""
-    name = rows["variant"]
-    method = name.str.split(" ").str[0]
-    rate = np.isclose(rows["client.lr"], name.map({**_own(rates), **rates}).astype(float))
+    """Return the judging runs of one recipe.
+
+    Orchestra with random centroids has no choice of its own: its rate is orchestra's.
+    """
+    method, views = rows["method"], rows["method.augmentation"].fillna("")
     if published:
-        rate = np.isclose(rows["client.lr"], method.map(PUBLISHED).astype(float))
-    views = rows["method.augmentation"].fillna("")
-    as_published = views.eq(method.map(CROPS).fillna("simclr-o")) | method.eq("rotpred")
-    crops = as_published if published else ~views.eq("spec-o")
+        rate, crops = method.map(PUBLISHED), views.eq(method.map(CROPS).fillna("simclr-o"))
+    else:
+        rate, crops = rows["variant"].str.removesuffix(" random").map(rates), views.ne("spec-o")
     full = rows["num_rounds"].eq(ROUNDS) & rows["seed"].isin(JUDGING)
-    return rows[rate & crops & full]
+    return rows[full & crops & np.isclose(rows["client.lr"], rate.astype(float))]
 
 
-def _own(rates: Mapping[str, float]) -> dict[str, float]:
-    """Orchestra with random centroids has no choice of its own: its rate is orchestra's."""
-    return {"orchestra random": rates["orchestra"]} if "orchestra" in rates else {}
+def by_variant(runs: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the accuracies of each variant in the order of seeds."""
+    groups = runs.sort_values("seed").groupby("variant")["linear"]
+    return {str(name): group.to_numpy() for name, group in groups}
 
 
-def by_variant(runs: pd.DataFrame, column: str = "linear") -> dict[str, np.ndarray]:
-    """Return the values of each variant with at least two seeds, in the order of seeds."""
-    groups = runs.sort_values("seed").groupby("variant")[column]
-    return {str(name): group.to_numpy() for name, group in groups if len(group) > 1}
-
-
-def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
+def pairs(names: Collection[str]) -> list[tuple[str, str]]:
     """Return what is compared: each method with orchestra, wide simclr with wide orchestra."""
-    known = [*names]
-    others = [name for name in known if name not in ("orchestra", "orchestra wide")]
+    others = [name for name in names if name not in ("orchestra", "orchestra wide")]
     found = [("orchestra wide" if name == "simclr wide" else "orchestra", name) for name in others]
-    return [pair for pair in found if pair[0] in known]
+    return [pair for pair in found if pair[0] in names]
 
 
-def crops(groups: Mapping[str, np.ndarray]) -> pd.DataFrame | None:
-    """Return what the views `simclr-m` change in each method that has them too, if one has.
+def crops(groups: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Return what the views `simclr-m` change in each method that has them too.
 
     Their crops are of 8 to 100 % and not 50 to 100; saturation varies twice as much; no blur, and
     for orchestra no solarisation.
     """
-    both = [(f"{name} wide", name) for name in groups if f"{name} wide" in groups]
-    return compare_pairs(groups, both).droplevel(1).drop(columns="verdict") if both else None
+    both = [(f"{name} wide", name) for name in with_wide(groups)]
+    return compare_pairs(groups, both).droplevel(1).drop(columns="verdict")
 
 
 def with_wide(groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the runs with the views `simclr-m` by the names of their methods."""
-    return {name[: -len(" wide")]: runs for name, runs in groups.items() if name.endswith(" wide")}
+    return {name[:-5]: runs for name, runs in groups.items() if name.endswith(" wide")}
 
 
-def accuracies(run: pd.Series, store: Path) -> pd.Series:
-    """Return a run's linear accuracies in points by the rounds that it has trained."""
-    points = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
-    # Orchestra's round 0 trains nothing.
-    trained = points["round_index"] + (0 if run["method"] == "orchestra" else 1)
-    found = dict(zip(trained.astype(int), 100 * points["metrics.linear_acc"], strict=True))
-    return pd.Series({**found, int(run["num_rounds"]): run["linear"]})  # its curve lacks the end
+def accuracies(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return linear accuracies in points by variant and by the rounds that a run has trained."""
+    lines = []
+    for _, run in runs.iterrows():
+        points = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
+        # Orchestra's round 0 trains nothing.
+        trained = points["round_index"] + (0 if run["method"] == "orchestra" else 1)
+        found = dict(zip(trained.astype(int), 100 * points["metrics.linear_acc"], strict=True))
+        lines.append({**found, int(run["num_rounds"]): run["linear"]})  # its curve lacks the end
+    return pd.DataFrame(lines, index=runs["variant"])
 
 
 def gaps(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     """Return the mean of orchestra minus method after each number of rounds that was evaluated."""
-    curves = pd.DataFrame({row_id: accuracies(run, store) for row_id, run in _by_id(runs)})
-    groups = curves.T.groupby(runs.set_index("row_id")["variant"])
+    groups = accuracies(runs, store).groupby(level="variant")
     means = groups.agg(lambda column: column.mean(skipna=False))
     found = {name: means.loc[first] - means.loc[name] for first, name in pairs(means.index)}
     return pd.DataFrame.from_dict(found, orient="index")
-
-
-def _by_id(runs: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    return [(str(run["row_id"]), run) for _, run in runs.iterrows()]
 
 
 def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame:
@@ -177,21 +161,18 @@ def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame
         store: has their curves.
         until: rounds of the last evaluation that counts.
     """
-    found: dict[str, list[float]] = {}
-    for _, run in _by_id(runs):
-        accuracy = accuracies(run, store).loc[:until]
-        passes = np.log2(PASSES_A_ROUND * accuracy.index.to_numpy())
-        slope = stats.linregress(passes, accuracy).slope
-        found.setdefault(run["variant"], []).append(slope)
+    table = accuracies(runs, store).loc[:, :until]
+    passes = np.log2(PASSES_A_ROUND * table.columns.to_numpy())
+    each = table.apply(lambda line: stats.linregress(passes, line).slope, axis=1)
+    found = {str(name): group.to_numpy() for name, group in each.groupby(level="variant")}
     lines = {}
-    for first, name in pairs(sorted(found)):
+    for first, name in pairs(found):
         reference, values = found[first], found[name]
-        if min(len(values), len(reference)) > 1:
-            test = stats.ttest_ind(reference, values, equal_var=False)
-            low, high = test.confidence_interval()
-            lines[name] = {"slope": np.mean(reference) - np.mean(values), "low": low, "high": high}
-            lines[name]["p"] = test.pvalue
-    table = pd.DataFrame.from_dict(lines, orient="index", columns=["slope", "low", "high", "p"])
+        test = stats.ttest_ind(reference, values, equal_var=False)
+        low, high = test.confidence_interval()
+        line = {"slope": reference.mean() - values.mean(), "low": low, "high": high}
+        lines[name] = {**line, "p": test.pvalue}
+    table = pd.DataFrame.from_dict(lines, orient="index")
     table = table.assign(p=holm([*table["p"]]))
     ahead = np.where(table["slope"] > 0, "supported", "contradicted")
     return table.assign(verdict=np.where(table["p"] < LEVEL, ahead, "not settled"))
@@ -288,23 +269,27 @@ def summary(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
 
 def judged(tests: pd.DataFrame, at_chance: pd.Series) -> pd.DataFrame:
     """Return tests by method without the verdicts of those of which a side has runs at chance."""
-    verdicts = {}
-    for first, method in pairs(at_chance.index):
-        blind = at_chance[[first, method]]
-        sides = [f"{name} at chance, {n} of {len(JUDGING)}" for name, n in blind.items() if n]
-        verdict = tests["verdict"][method]
-        verdicts[method] = f"no verdict: {'; '.join(sides)}" if sides else verdict
+    verdicts = tests["verdict"].to_dict()
+    for pair in pairs(at_chance.index):
+        blind = at_chance[[*pair]].items()
+        if sides := [f"{name} at chance, {n} of {len(JUDGING)}" for name, n in blind if n]:
+            verdicts[pair[1]] = f"no verdict: {'; '.join(sides)}"
     return tests.assign(verdict=pd.Series(verdicts))
+
+
+def _claimed(store: Path) -> Iterator[tuple[str, pd.DataFrame, pd.Series]]:
+    """Yield each recipe, its runs at alpha 0.1, and how many of a variant's are at chance."""
+    for (name, alpha), runs in recipes(read(store)).items():
+        if alpha == CLAIMED:
+            yield name, runs, summary(runs, store)["at_chance"]
 
 
 def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
     """Return the comparisons of linear accuracy with orchestra at alpha 0.1, for docs/claims.md."""
     header = ["recipe", "orchestra beside", "n", "linear", "difference", "p (Holm)"]
     lines, published = list[list[str]](), paper()
-    for (name, alpha), runs in recipes(read(store)).items():
-        if alpha != CLAIMED:
-            continue
-        at_chance, groups = summary(runs, store)["at_chance"], by_variant(runs)
+    for name, runs, at_chance in _claimed(store):
+        groups = by_variant(runs)
         tests = judged(compare_pairs(groups, pairs(groups)).droplevel(0), at_chance)
         for first, method in pairs(groups):
             test, reference, values = tests.loc[method], groups[first], groups[method]
@@ -322,10 +307,8 @@ def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
 def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
     """Return gaps by rounds and slopes at alpha 0.1, for docs/claims.md."""
     header, lines = ["recipe", "orchestra −"], list[list[str]]()
-    for (name, alpha), runs in recipes(read(store)).items():
-        if alpha != CLAIMED:
-            continue
-        by_rounds, at_chance = gaps(runs, store), summary(runs, store)["at_chance"]
+    for name, runs, at_chance in _claimed(store):
+        by_rounds = gaps(runs, store)
         header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
         for method, test in judged(slopes(runs, store), at_chance).iterrows():
             line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
@@ -349,8 +332,7 @@ def main() -> None:
     rows = read(store)
     terms = gate(rows, store)
     show("Gate: mean of the last five rounds, chance 3.466 and 1.386", terms)
-    if len(terms):
-        show(f"Gate passed, rates with all {GATE_SEEDS} seeds", passed(terms).to_frame("passed"))
+    show(f"Gate passed, rates with all {GATE_SEEDS} seeds", passed(terms).to_frame("passed"))
     show("Rates chosen by the last loss", chosen(rows).to_frame("rate"))
     arms = {}
     for (name, alpha), runs in recipes(rows).items():
@@ -359,9 +341,8 @@ def main() -> None:
         show(f"{title}: linear accuracy", table := summary(runs, store))
         tests = judged(compare_pairs(groups, pairs(groups)).droplevel(0), table["at_chance"])
         show(f"{title}: orchestra minus method", tests)
-        if (wide := crops(groups)) is not None:
-            show(f"{title}: views simclr-m minus published views", wide)
-        if len(other_views := with_wide(groups)) > 1 and "orchestra" in other_views:
+        if other_views := with_wide(groups):
+            show(f"{title}: views simclr-m minus published views", crops(groups))
             changes = interaction(groups, other_views)
             show(f"{title}: do views simclr-m change the difference from orchestra?", changes)
         show(f"{title}: orchestra minus method by rounds", gaps(runs, store))

@@ -111,16 +111,14 @@ def test_runs_that_serve_both_recipes_count_once(study: Any) -> None:
 
 def test_wide_crops_are_compared_with_wide_crops(study: Any) -> None:
     module = study("long_training")
-    pairs, crops = module.pairs, module.crops
     values = np.array([0.0, 1.0, 5.0])
     groups = {"orchestra": values, "simclr": values + 1}
-    assert crops(groups) is None
-    found = crops({**groups, "simclr wide": values + 4})
+    found = module.crops({**groups, "simclr wide": values + 4})
     assert found["difference"].to_dict() == {"simclr wide": 3.0}
     names = ["orchestra", "byol", "simclr wide"]
-    assert pairs(names) == [("orchestra", "byol")]
+    assert module.pairs(names) == [("orchestra", "byol")]
     wide = [("orchestra", "byol"), ("orchestra wide", "simclr wide")]
-    assert pairs([*names, "orchestra wide"]) == wide
+    assert module.pairs([*names, "orchestra wide"]) == wide
     other = module.with_wide({"simclr": values, "simclr wide": groups["simclr"]})
     assert other == {"simclr": pytest.approx(values + 1)}
 
