@@ -81,12 +81,8 @@ def test_participation_compares_what_is_lost_from_end_to_end(study: Any, row: Ro
     rows = made(row, study("cells").planned(load_grid("participation")), score)
     table = {(line[0], line[1]): line[2:] for line in module.outcome(rows)}
     assert set(table) == {("clients a round", method) for method in module.METHODS}
-    assert table["clients a round", "byol"][1:] == [
-        "+4.00 ± 0.00",
-        "+3.00 ± 0.00",
-        "0",
-        "supported",
-    ]
+    byol = table["clients a round", "byol"]
+    assert byol[1:] == ["+4.00 ± 0.00", "+3.00 ± 0.00", "0", "supported"]
     assert table["clients a round", "simclr"][2:4] == ["", ""]  # its crops are wider
 
 
@@ -98,7 +94,7 @@ def test_the_claims_page_has_what_the_rows_give(study: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "margin", "interval", "p", "verdict"),
+    ("sign", "margin", "ends", "p", "verdict"),
     [
         (None, 0.0, (3.0, 5.0), 0.02, "supported"),  # the paper's own sign
         (1, 0.0, (3.0, 5.0), 0.06, "not settled"),
@@ -110,16 +106,11 @@ def test_the_claims_page_has_what_the_rows_give(study: Any) -> None:
     ],
 )
 def test_verdicts_on_a_claim(
-    study: Any,
-    sign: int | None,
-    margin: float,
-    interval: tuple[float, float],
-    p: float,
-    verdict: str,
+    study: Any, sign: int | None, margin: float, ends: tuple[float, float], p: float, verdict: str
 ) -> None:
     module = study("claims")
     test = module.Test("", module.SIMCLR, module.SIMCLR, 2.0, sign, margin)
-    assert module._verdict(test, sum(interval) / 2, *interval, p) == verdict
+    assert module._verdict(test, sum(ends) / 2, *ends, p) == verdict
 
 
 def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
