@@ -209,7 +209,6 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
         Claim(
             "Orchestra loses less than others where clients differ in their labels.",
             study=lambda rows, _: (heterogeneity.HEADER, heterogeneity.outcome(rows)),
-            lines=len(heterogeneity.RATES.methods),
             note="[The plan](studies/heterogeneity.md) says how rates were chosen: by SEP, which "
             "chooses badly ([log](log.md)), so that a loss here is also one of its errors. It also "
             "says that nine rows at α = 0.1 were known before. Orchestra's own tasks are at "
@@ -227,7 +226,6 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
         Claim(
             "Orchestra is robust to few clients in a round and to long local training.",
             study=lambda rows, _: (participation.HEADER, participation.outcome(rows)),
-            lines=len(participation.METHODS) * len(participation.AXES),
             note="[The plan](studies/participation.md) says how it is decided. More clients a "
             "round train on more images: 5 clients on five times those of 1.",
         ),
