@@ -138,8 +138,7 @@ def test_the_grids_of_the_board_and_its_confirmation(study: Any) -> None:
         "board": {*range(5)},
         "board-fashion": {*range(5)},
     }
-    budget = {cell.config.client.local_epochs for cell in cells["confirmation"]}
-    assert budget == {2}
+    assert {cell.config.client.local_epochs for cell in cells["confirmation"]} == {2}
     assert max(cell.config.client.lr for cell in cells["confirmation"]) < 0.1
 
 
