@@ -2,7 +2,8 @@
 
 Usage: `python leaderboards/encoders.py STORE PRESET`; STORE has the weights of runs whose rows are
 in leaderboards/results, as `fedbench sweep` leaves them. Of each method the configuration with the
-most seeds at the smallest alpha is taken, and of its seeds that with the median linear accuracy.
+most seeds at the smallest alpha is taken, of several that which ran first, and of its seeds that
+with the median linear accuracy.
 """
 
 import json
@@ -14,13 +15,14 @@ import pandas as pd
 import fedbench
 
 FOLDER = Path(__file__).with_name("encoders")
-COLUMNS = ("method", "alpha", "config_id", "row_id", "linear_acc")
+COLUMNS = ("method", "alpha", "config_id", "row_id", "linear_acc", "started_at")
 HEAD = """\
 # Encoders
 
 `fedbench.load_encoder("simclr@laptop")` reads one of these, which
 `python leaderboards/encoders.py STORE PRESET` wrote. Each is of the run in [results](../results/)
 that its line names: the seed with the median linear accuracy of its method under this preset.
+Those of cross-device-cpu have the published recipe ([log](../../docs/log.md)).
 Random init has 30.2 % at alpha 0.1 under `laptop`; `supervised@laptop`, whose rate failed there, is
 below it. Accuracies of the board's eleven methods and of cross-device-cpu are on 10,000 test
 images, those of the others, of the studies before it, on 2,000 (random init 31.2). Clients are
@@ -55,7 +57,7 @@ def chosen(store: Path, preset: str) -> dict[str, str]:
     found = {}
     for method, own in pd.DataFrame(rows).groupby("method"):
         own["seeds"] = own.groupby("config_id")["row_id"].transform("size")
-        best = own.sort_values(["seeds", "alpha"], ascending=[False, True])
+        best = own.sort_values(["seeds", "alpha", "started_at"], ascending=[False, True, True])
         seeds = own[own["config_id"] == best["config_id"].iloc[0]].sort_values("linear_acc")
         found[str(method)] = str(seeds["row_id"].iloc[(len(seeds) - 1) // 2])
     return found

@@ -8,14 +8,15 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from compare import LEVEL, compare_pairs  # the module beside this one
+from compare import LEVEL, compare_pairs, detectable  # the module beside this one
 from scipy import stats
 
 from fedbench import open_store
@@ -170,8 +171,10 @@ def slopes(runs: pd.DataFrame, store: Path, until: int = ROUNDS) -> pd.DataFrame
         reference, values = found[first], found[name]
         test = stats.ttest_ind(reference, values, equal_var=False)
         low, high = test.confidence_interval()
+        error = (high - low) / 2 / stats.t.ppf(1 - LEVEL / 2, test.df)
         line = {"slope": reference.mean() - values.mean(), "low": low, "high": high}
-        lines[name] = {**line, "p": test.pvalue}
+        level = LEVEL / len(pairs(found))
+        lines[name] = {**line, "p": test.pvalue, "detectable": detectable(error, test.df, level)}
     table = pd.DataFrame.from_dict(lines, orient="index")
     table = table.assign(p=holm([*table["p"]]))
     ahead = np.where(table["slope"] > 0, "supported", "contradicted")
@@ -188,7 +191,7 @@ def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray
     groups = {tuple(side[name]): side[name] for side in (first, second) for name in names}
     freedom = sum(len(group) - 1 for group in groups.values())
     variance = sum(group.var(ddof=1) * (len(group) - 1) for group in groups.values()) / freedom
-    lines = {}
+    lines, errors = {}, []
     for name in names:
         four = [first["orchestra"], first[name], second["orchestra"], second[name]]
         weights = Counter[tuple[float, ...]]()
@@ -202,8 +205,10 @@ def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray
         half = stats.t.ppf(0.975, freedom) * error
         p = 2 * stats.t.sf(abs(change) / error, freedom)
         lines[name] = {"change": change, "low": change - half, "high": change + half, "p": p}
+        errors.append(error)
     table = pd.DataFrame.from_dict(lines, orient="index", columns=["change", "low", "high", "p"])
-    return table.assign(p=holm([*table["p"]]))
+    seen = [detectable(error, freedom, LEVEL / len(errors)) for error in errors]
+    return table.assign(p=holm([*table["p"]]), detectable=seen)
 
 
 def agreement(here: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -277,11 +282,17 @@ def judged(tests: pd.DataFrame, at_chance: pd.Series) -> pd.DataFrame:
     return tests.assign(verdict=pd.Series(verdicts))
 
 
-def _claimed(store: Path) -> Iterator[tuple[str, pd.DataFrame, pd.Series]]:
-    """Yield each recipe, its runs at alpha 0.1, and how many of a variant's are at chance."""
-    for (name, alpha), runs in recipes(read(store)).items():
-        if alpha == CLAIMED:
-            yield name, runs, summary(runs, store)["at_chance"]
+_rows = cache(read)  # docs/claims.md takes four tables from them
+
+
+@cache
+def _claimed(store: Path) -> list[tuple[str, pd.DataFrame, pd.Series]]:
+    """Return each recipe, its runs at alpha 0.1, and how many of a variant's are at chance."""
+    return [
+        (name, runs, summary(runs, store)["at_chance"])
+        for (name, alpha), runs in recipes(_rows(store)).items()
+        if alpha == CLAIMED
+    ]
 
 
 def order_lines(store: Path) -> tuple[list[str], list[list[str]]]:
@@ -314,8 +325,54 @@ def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
             line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
             interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
             line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
+            line += [f"{test['detectable']:.2f}"]
             lines.append([*(text.replace("-", "−") for text in line), test["verdict"]])
-    return [*header, "slope per doubling of passes", "p (Holm)", "verdict"], lines
+    return [*header, "slope per doubling", "p (Holm)", "seen at 0.8", "verdict"], lines
+
+
+def gate_lines(store: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the outcome of the gate, a line per rate, for docs/claims.md."""
+    terms, lines = gate(_rows(store), store), list[list[str]]()
+    for rate, ended in passed(terms).items():
+        means = terms[terms["rate"] == rate][list(CHANCE)].mean()
+        verdict = "supported" if ended else "contradicted"
+        lines.append([f"{rate:g}", str(GATE_SEEDS), *(f"{mean:.2f}" for mean in means), verdict])
+    return ["rate", "n", "clusters", "quarter turns", "verdict"], lines
+
+
+def recipe_lines(store: Path) -> tuple[list[str], list[list[str]]]:
+    """Return how orchestra's lead changes with the recipe at alpha 0.1, for docs/claims.md."""
+    header = ["orchestra −", *(recipe for recipe, _, _ in _claimed(store)), "change", "p (Holm)"]
+    sides, lines = [by_variant(runs) for _, runs, _ in _claimed(store)], list[list[str]]()
+    for method, test in interaction(*sides).iterrows():
+        line = [str(method)]
+        line += [f"{side['orchestra'].mean() - side[method].mean():+.2f}" for side in sides]
+        line += [f"{-test['change']:+.2f} ± {test['high'] - test['change']:.2f}"]
+        line += [f"{test['p']:.2g}", f"{test['detectable']:.1f}"]
+        verdict = "contradicted" if test["p"] < LEVEL else "not settled"
+        lines.append([*(text.replace("-", "−") for text in line), verdict])
+    return [*header, "seen at 0.8", "verdict"], lines
+
+
+def orders(rows: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return the agreement of the orders here, under `laptop` and in the paper's table 1."""
+    cheap, published = laptop(store), paper()
+    found = {("laptop", "the paper's table 1"): agreement(cheap, published)}
+    for (name, alpha), runs in recipes(rows).items():
+        groups = by_variant(runs)
+        found[f"{name}, alpha {alpha:g}", "laptop"] = agreement(groups, cheap)
+        found[f"{name}, alpha {alpha:g}", "the paper's table 1"] = agreement(groups, published)
+    return pd.DataFrame(found).T
+
+
+def agreement_lines(store: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the table of `orders` for docs/claims.md."""
+    lines = []
+    for (first, second), test in orders(_rows(store), store).iterrows():
+        tau = f"{test['tau']:+.2f} ({test['low']:+.2f} to {test['high']:+.2f})".replace("-", "−")
+        verdict = "supported" if test["low"] > 0 else "not settled"
+        lines.append([first, second, f"{test['methods']:.0f}", tau, verdict])
+    return ["order of", "beside", "methods", "Kendall's τ", "verdict"], lines
 
 
 def show(title: str, table: pd.DataFrame) -> None:
@@ -351,12 +408,7 @@ def main() -> None:
             ("the same without the last round", ROUNDS - 1),
         ):
             show(f"{title}: {what}", judged(slopes(runs, store, until), table["at_chance"]))
-    cheap, published_order = laptop(store), paper()
-    orders = {"laptop, the paper's table 1": agreement(cheap, published_order)}
-    for (name, alpha), groups in arms.items():
-        orders[f"{name}, alpha {alpha:g}, laptop"] = agreement(groups, cheap)
-        orders[f"{name}, alpha {alpha:g}, the paper's table 1"] = agreement(groups, published_order)
-    show("Kendall's tau between orders of methods", pd.DataFrame(orders).T)
+    show("Kendall's tau between orders of methods", orders(rows, store))
     for (first, alpha), (second, beta) in combinations(arms, 2):
         if alpha == beta:
             show(
