@@ -1,6 +1,6 @@
 """Conversion between nested mappings and flat ones with dotted names."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fedbench.bench.system.errors import ConfigError
@@ -45,3 +45,10 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{name!r} holds fields and cannot hold a value")
         target[last] = value
     return nested
+
+
+def last_names(names: Iterable[str]) -> dict[str, str]:
+    """Return each dotted name's last part, of a hash `code`; the whole where two would be alike."""
+    last = {n: "code" if n.startswith("code.") else n.rpartition(".")[2] for n in names}
+    parts = [*last.values()]
+    return {name: part if parts.count(part) == 1 else name for name, part in last.items()}

@@ -31,7 +31,7 @@ def show_study(result: StudyResult) -> None:
         show_record(head, {"trials": trials, "fidelity": result.fidelity})
         show_record("cost", asdict(result.estimate))
         return
-    best = "none: no trial gave an objective; narrow the space with --space"
+    best = "none: no trial gave an objective; mend errors, or narrow the space with --space"
     if result.best is not None:
         score = text("objective", result.best["objective"])
         best = f"trial {result.best['trial']}, objective {score}: "

@@ -104,7 +104,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
     meta = store.study(str(study)) or {}
     if not meta.get("finished_at"):
         raise ConfigError(
-            f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
+            f"study {study} has no best trial: repeat its `fedbench tune`, to end it or to see why"
         )
     if not _has_this_code(meta):
         warn_once(f"study {study} of {meta['spec']}: its code has changed since")

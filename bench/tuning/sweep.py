@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig, row_id, training_id
+from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
@@ -357,7 +358,8 @@ def _label(cell: Cell) -> str:
     shown = _axes(cell)
     if "data.name" in shown:
         shown["data.name"] = cell.config.data.public_name
-    axes = [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items()]
+    last = last_names(shown)
+    axes = [f"{last[key]}={value}" for key, value in shown.items()]
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import pandas as pd
 
+from fedbench.bench.config.dotted import last_names
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
@@ -392,7 +393,7 @@ def _parts(
 ) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
     """Return all that configurations differ in, what tells each apart, and what most share."""
     names = differing(configs.values())
-    last = _last_names(names)
+    last = last_names(names)
     shared: dict[str, str] = {}  # name -> value as JSON
     for name in names:
         values = Counter(canonical_json(config.get(name)) for config in configs.values())
@@ -417,13 +418,3 @@ def _parts(
         if canonical_json(config.get(name)) == value
     )
     return parts, tuple(dict.fromkeys(usual))
-
-
-def _last_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each dotted name, or the whole where two of them share it.
-
-    The hash of a plugin's source is called `code`, since the plugin's name says nothing here.
-    """
-    last = {n: "code" if n.startswith("code.") else n.rpartition(".")[2] for n in names}
-    times = Counter(last.values())
-    return {name: part if times[part] == 1 else name for name, part in last.items()}

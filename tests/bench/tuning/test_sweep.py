@@ -21,7 +21,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.sweep import SweepResult, _planned, sweep
+from fedbench.bench.tuning.sweep import SweepResult, _label, _planned, sweep
 from tests.bench.results.conftest import rank
 from tests.specs import TIMES
 
@@ -49,6 +49,12 @@ def rows(store: Path) -> list[dict[str, Any]]:
 
 def counts(result: Any) -> tuple[int, ...]:
     return result.planned, result.skipped, result.done, result.diverged, result.failed
+
+
+def test_a_label_tells_fields_of_one_name_apart() -> None:
+    axes = {"method.weight": (0.1,), "method.feddecorr.weight": (0.2,)}
+    grid = GRID.model_copy(update={"methods": ("lejepa+feddecorr",), "axes": axes})
+    assert "method.feddecorr.weight=0.2" in _label(*plan(grid, environ={}))
 
 
 def test_again_repeats_what_is_stored_and_runs_the_rest(
