@@ -170,6 +170,8 @@ def show_sweep(result: SweepResult) -> None:
     _show_cells(result.cells)
     done = f"{result.done} done" + (f" ({result.diverged} diverged)" if result.diverged else "")
     emit(f"{head}, {done}, {result.failed} failed, {duration(result.seconds)}")
+    if tuned := _studies(result.cells):
+        emit(f"tuned: {', '.join(tuned)}")
     for each in result.repeated:
         show_reproduction(each)
 
@@ -182,9 +184,15 @@ def plan_record(result: SweepResult) -> dict[str, Any]:
         "preset": result.preset,
         "methods": ", ".join(dict.fromkeys(cell["method"] for cell in cells)),
         "seeds": list(dict.fromkeys(cell["seed"] for cell in cells)),
+        "tuned": _studies(cells),
         "scaled": list(dict.fromkeys(scaled for cell in cells for scaled in cell["scaled"])),
         "measured": weights if result.measured else "",
     }
+
+
+def _studies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the study that each method has its values from, if any."""
+    return list(dict.fromkeys(f"{c['method']} by {c['study']}" for c in cells if c["study"]))
 
 
 def local_steps(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

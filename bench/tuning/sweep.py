@@ -45,8 +45,9 @@ class SweepResult:
     """The outcome of a sweep; cells are in the order of the grid.
 
     A cell is a record of `run_id method seed axes scaled status metrics error` and more: `planned`
-    has not run, `measured_from` is the run whose training it has, and `local_steps` counts the
-    steps of a client in a round, over all clients (None for a cell that did not have to run).
+    has not run, `study` is that of its tuned values, `measured_from` is the run whose training it
+    has, and `local_steps` counts the steps of a client in a round, over all clients (None for a
+    cell that did not have to run).
     """
 
     grid: str
@@ -393,6 +394,7 @@ def _record(
         "seed": cell.config.seed,
         "axes": _axes(cell),
         "scaled": [scaled.text for scaled in cell.scaled],
+        "study": cell.study,
         "local_steps": None if steps is None else steps.as_dict(),
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not ran,

@@ -74,7 +74,8 @@ def test_tune_writes_a_file_that_run_takes(
     assert answer["study"] == document["study_id"]
     plan = ("sweep", "--grid", "heterogeneity", "--methods", "supervised", "--seeds", 0, *TINY)
     for tuned in ("auto", document["study_id"], document["config_file"]):
-        assert call(*plan, *store, "--tuned", tuned, "--dry-run").code == 0
+        planned = call(*plan, *store, "--tuned", tuned, "--dry-run", "--json").json
+        assert {cell["study"] for cell in planned["cells"]} == {document["study_id"]}
 
 
 def test_a_study_without_a_best_trial_is_exit_code_4(
