@@ -60,7 +60,7 @@ COLUMNS = {
     "untrained_mean": "of the metric before training",
     "gain": "mean of trained - untrained",
     "mb_up_down": "both directions of one run [1e6 B]",
-    "minutes": "wall time of one run",
+    "minutes": "wall time of one run on the device that most runs of the class had",
     "collapsed": "whether the encoder of a run has collapsed",
     "contracted": "whether projections have lost half of their spread before training",
     "unmoved": "whether a run that was to train has moved no weight",
@@ -233,7 +233,9 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
 
     costs = {"mb_up": done.bytes_up / 1e6, "mb_down": done.bytes_down / 1e6}
     costs["mb_up_down"] = (done.bytes_up + done.bytes_down) / 1e6
-    costs["minutes"] = done.wall_seconds / 60
+    device = done.device.fillna("")
+    usual = device.groupby(done.class_id).agg(lambda each: each.mode()[0])
+    costs["minutes"] = (done.wall_seconds / 60)[device == done.class_id.map(usual)]
     moved = (done.bytes_up.fillna(0) + done.bytes_down.fillna(0)) / 1e9
     costs["per_gb"] = (done["at"].map(found["mean"]) / moved)[moved > 0]
     for name, cost in costs.items():
