@@ -16,8 +16,8 @@ _MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 DROPPED_FIRST = (
     *("num_rounds", "num_clients", "partition", "image_shape", "num_classes", "num_bytes"),
     *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "area %", "local %", "ties"),
-    *("seconds", "objective", "k-NN %", "knn_acc", "published", "notes", "gain", "Δ start"),
-    *("preset", "data", "formula", "finished_at", "dataset", "presets", "seeds", "spec"),
+    *("seconds", "objective", "k-NN %", "knn_acc", "published", "gain", "Δ start", "seeds"),
+    *("notes", "preset", "data", "formula", "finished_at", "dataset", "presets", "spec"),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 
