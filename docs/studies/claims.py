@@ -189,9 +189,10 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             note="Published recipe: rates, crops and heads are each paper's, so spectral's crops "
             "are wider; p over all lines of a recipe. `orchestra random` has random "
             "centroids, `aligned` is not the paper's. Second recipe, alike: equal crops, "
-            "rates chosen by the last loss. `simclr wide` is simclr with the views `simclr-m` "
-            "(crops of 8 to 100 %) beside orchestra with these, whose tasks are marked as at "
-            "chance with them ([log](log.md)). α = 100, simsiam and rotpred are left out, "
+            "rates chosen by the last loss, byol's and aligned's at the upper edge of those tried. "
+            "`simclr wide` is simclr with the views `simclr-m` (crops of 8 to 100 %) beside "
+            "orchestra with these, whose tasks are marked as at chance with them ([log](log.md)). "
+            "α = 100, simsiam and rotpred are left out, "
             "since the budget is spent. In the published recipe orchestra's seeds 0 to 2 are CPU "
             "runs, those of `orchestra random` and byol's seeds 0 to 3 are GPU runs, the others "
             "mixed; in the second all are CPU runs but those of orchestra that serve both.",
@@ -390,7 +391,7 @@ Each claim of the three papers that fedbench began with, beside runs of the pres
 was until 2026-11: 10,000 training and 2,000 test images of CIFAR-10, 10 clients at α = 0.1 (where a
 claim is about user verification, as it says), 2 per round, 12 rounds of 2 epochs, ResNet-8.
 That is 1/520 of Orchestra's image passes, and Orchestra's own tasks end at chance there (cluster
-loss 3.34, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 1 and 10b are
+loss 3.34, ln 32 = 3.47), so a verdict is about this scale and no other. Claims 1 to 1c and 10b are
 answered in another setting, whose [plan](studies/long-training.md) with its rule of verdicts was
 there before its runs: 100 clients, all images, 10 clients a round instead of the paper's 50,
 ResNet-8 of width 16 instead of ResNet-18, 1/21 of the passes, seeds 0 to 4; rates and crops are
@@ -414,6 +415,7 @@ and 18 had were there already.
 - **no verdict**: the sides differ in crops or client steps, or one ends below its random init or at
   chance; the line says which. It takes no part in the test, but counts for Holm in claims with a
   plan of their own;
+- **measured**: figures without a test;
 - **not tested**: the reason is given; plans of their own have verdicts in the table.
 """
 
