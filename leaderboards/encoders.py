@@ -22,7 +22,7 @@ HEAD = """\
 `fedbench.load_encoder("simclr@laptop")` reads one of these, which
 `python leaderboards/encoders.py STORE PRESET` wrote. Each is of the run in [results](../results/)
 that its line names: the seed with the median linear accuracy of its method under this preset.
-Those of cross-device-cpu have the published recipe ([log](../../docs/log.md)).
+Those of cross-device-cpu have the published recipe.
 Random init has 30.2 % at alpha 0.1 under `laptop`; `supervised@laptop`, whose rate failed there, is
 below it. Accuracies of the board's eleven methods and of cross-device-cpu are on 10,000 test
 images, those of the others, of the studies before it, on 2,000 (random init 31.2). Clients are
