@@ -48,7 +48,10 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last_names(names: Iterable[str]) -> dict[str, str]:
-    """Return each dotted name's last part, of a hash `code`; the whole where two would be alike."""
+    """Return the last part of each dotted name, or the whole where two of them share it.
+
+    The hash of a plugin's code is called `code`, since the plugin's name says nothing there.
+    """
     last = {n: "code" if n.startswith("code.") else n.rpartition(".")[2] for n in names}
     parts = [*last.values()]
     return {name: part if parts.count(part) == 1 else name for name, part in last.items()}

@@ -191,8 +191,8 @@ def plan_record(result: SweepResult) -> dict[str, Any]:
 
 
 def _studies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the study that each method has its values from, if any."""
-    return list(dict.fromkeys(f"{c['method']} by {c['study']}" for c in cells if c["study"]))
+    """Return, for each method with tuned values, the study that they are from."""
+    return list(dict.fromkeys(f"{c['method']} from {c['study']}" for c in cells if c["study"]))
 
 
 def local_steps(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -109,6 +109,15 @@ def test_runs_that_serve_both_recipes_count_once(study: Any) -> None:
     assert table["p"].to_dict() == pytest.approx({"simclr": p})
 
 
+def test_tau_between_orders_by_hand(study: Any) -> None:
+    """Groups that do not overlap keep their order in every draw; d is on one side alone."""
+    here = {name: np.array([10.0 * i, 10.0 * i + 1]) for i, name in enumerate("abcd")}
+    for order, tau in (("abc", 1.0), ("cba", -1.0), ("acb", 1 / 3)):  # 3, 0, 2 of 3 pairs agree
+        there = {name: np.array([float(i)]) for i, name in enumerate(order)}
+        found = study("long_training").agreement(here, there)
+        assert found == pytest.approx({"methods": 3, "tau": tau, "low": tau, "high": tau})
+
+
 def test_wide_crops_are_compared_with_wide_crops(study: Any) -> None:
     module = study("long_training")
     values = np.array([0.0, 1.0, 5.0])

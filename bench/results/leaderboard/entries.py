@@ -233,6 +233,7 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
 
     costs = {"mb_up": done.bytes_up / 1e6, "mb_down": done.bytes_down / 1e6}
     costs["mb_up_down"] = (done.bytes_up + done.bytes_down) / 1e6
+    # Minutes on a GPU would make a method look faster than another that ran on a CPU.
     device = done.device.fillna("").str.partition(":")[0]
     usual = device.groupby(done.class_id).agg(lambda each: each.mode()[0])
     costs["minutes"] = (done.wall_seconds / 60)[device == done.class_id.map(usual)]

@@ -68,11 +68,15 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Standard error of mean(a) - mean(b) by Welch, two values each at least, and its freedom."""
-    (s, n), (t, m) = (((sample_std(v) or 0.0) ** 2 / len(v), len(v)) for v in (a, b))
-    if s + t == 0:
-        return 0.0, n + m - 2
-    return math.sqrt(s + t), (s + t) ** 2 / (s**2 / (n - 1) + t**2 / (m - 1))
+    """Welch's standard error of mean(a) - mean(b), and its degrees of freedom.
+
+    Each side has two values or more.
+    """
+    first, second = ((sample_std(values) or 0.0) ** 2 / len(values) for values in (a, b))
+    total = first + second
+    if total == 0:
+        return 0.0, len(a) + len(b) - 2
+    return math.sqrt(total), total**2 / (first**2 / (len(a) - 1) + second**2 / (len(b) - 1))
 
 
 def summarize(values: Sequence[float]) -> Summary:
