@@ -44,7 +44,7 @@ _DTYPES = {**ARRAYS, CLIENTS: LABELS}
 
 Verify = Literal["sizes", "stamps", "content"]
 SPLITS = ("train", "test")
-_BLOCK = 512  # images that are copied at a time
+_BLOCK, _BLOCK_BYTES = 512, 1 << 26  # images and bytes that are copied at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Cache:
     path: Path
     # `name` of the data set, with an absolute path where it has one; `source`, identity of the data
     # from which it was made; `revision`; `whole`, revision of the set that it is a subset of,
-    # without clients; `class_names` by label
+    # without clients; `class_names` by label; `notes` of `CacheWriter`
     meta: Mapping[str, Any]
     arrays: Mapping[str, npt.NDArray[Any]]  # by `ARRAYS`, and `CLIENTS` where there are any
 
@@ -74,6 +74,7 @@ class CacheWriter:
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, which exists and is empty."""
         self.folder = folder
+        self.notes: dict[str, Any] = {}  # what `meta.json` says of how images were read
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write a whole array at once."""
@@ -220,7 +221,8 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
         given, fresh = folder / "given", folder / "new"
         given.mkdir()
         fresh.mkdir()
-        class_names = write(CacheWriter(given))
+        writer = CacheWriter(given)
+        class_names = write(writer)
         _write_in_order(given, fresh)
         entries: dict[str, dict[str, Any]] = {}
         for file in fresh.iterdir():
@@ -242,6 +244,7 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
             "class_names": list(class_names),
             "revision": revision,
             "whole": whole or plain,
+            "notes": writer.notes,
             "arrays": entries,
         }
         write_meta(fresh, meta)
@@ -269,7 +272,8 @@ def _write_in_order(given: Path, fresh: Path) -> None:
         hashes = map(_image_sha256, images, labels)
         keys = list(zip(hashes, ties, strict=True))
         order = np.array(sorted(range(len(labels)), key=keys.__getitem__))
-        parts = (order[start : start + _BLOCK] for start in range(0, len(order), _BLOCK))
+        step = max(1, min(_BLOCK, _BLOCK_BYTES // max(1, images[0].nbytes)))
+        parts = (order[start : start + step] for start in range(0, len(order), step))
         writer.put_blocks(f"{split}_images", images.shape, (images[part] for part in parts))
         for name, values in columns.items():
             writer.put(name, values[order])

@@ -31,6 +31,10 @@ SPLIT_NAMES = {
 """Names of folders, files and splits -> what they hold."""
 
 
+READS = 2
+"""Raised when the files of one source are read otherwise than before: caches are built again."""
+
+
 class Source(ABC):
     """Origin of one data set, from which its cache is built."""
 
@@ -189,7 +193,7 @@ class PathSource(Source):
                 raise DataError(f"{file} is a pipe, a socket or a device, not a file; remove it")
             line = f"{os.path.relpath(file, folder)}\0{status.st_size}\0{status.st_mtime_ns}\n"
             digest.update(os.fsencode(line))
-        return f"{self.kind}/{digest.hexdigest()}"
+        return f"{self.kind}/{READS}/{digest.hexdigest()}"
 
     def require(self) -> None:
         if not self.path.is_dir():

@@ -1,40 +1,33 @@
 """Decoding of compressed images into the cache, the same for all sources."""
 
 import hashlib
-import io
 import logging
-import struct
+import shutil
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter, first_line
+from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import fitted
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.data.sources.image_files import FRAMES, header_of, pixels_of
+from fedbench.bench.system.errors import DataError, ResourceError
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with (images done, images in all) while a data set is built."""
 
-BLOCK = 512  # images decoded before they are written
-GREY_MODES = frozenset({"1", "L", "LA"})
-COLOUR_MODES = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
-BROKEN = (
-    *(OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
-"""Errors that Pillow raises for damaged images, and for some that would fill the memory."""
+BLOCK, BLOCK_BYTES = 512, 1 << 26  # images and bytes decoded before they are written
+_SIZES = 20  # sizes of images that are counted one by one
 
 
 class Picture(NamedTuple):
@@ -50,14 +43,6 @@ class Picture(NamedTuple):
     def place(self) -> str:
         """File and row, for messages."""
         return self.file if self.row is None else f"{self.file}, row {self.row}"
-
-    def open(self) -> Image.Image:
-        """Open an image that is compressed; only its header is read."""
-        content = cast("Path | bytes", self.content)
-        try:
-            return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
-        except BROKEN as err:
-            raise DataError(f"{self.place}: not a readable image ({_brief(err)})") from err
 
     def is_held_out(self) -> bool:
         """True for one image in `HELD_OUT`, by the SHA-256 of its file or, without one, pixels."""
@@ -151,8 +136,9 @@ def write_splits(
 
     Two passes: headers first, so that shape and number are known before the first byte is written
     and memory stays at one block of images. With a `size` images become squares of that side, else
-    they have one size already. Returns the class names. Raises `DataError` if a picture is torn,
-    sizes differ, a label is out of range, or a split is empty.
+    they have one size already. Returns the class names; the writer's notes say how many images had
+    which size, and were turned or put on white. Raises `DataError` if a picture is torn, sizes
+    differ, a label is out of range, or a split is empty, `ResourceError` if the disk is too small.
     """
     if not splits.test:
         _log.warning(
@@ -183,12 +169,23 @@ def write_splits(
     ((width, height),) = sizes if size is None else [(size, size)]
     total = sizes.total()
     mode = "RGB" if any(layout.colour for layout in layouts.values()) else "L"
-    done = 0
+    each = width * height * len(mode)
+    _check_room(writer.folder, total, each, name)
+    done, notes = 0, Counter[str]()
+
+    def pixels(picture: Picture) -> npt.NDArray[np.uint8]:
+        found, said = _pixels(picture, mode, size)
+        if found.shape[:2] != (height, width):  # only of a PNG that has EXIF behind its pixels
+            what = f"{picture.place}: decoded it is {found.shape[1]}x{found.shape[0]}"
+            raise DataError(f"{what}, not {width}x{height} as it begins; save it upright")
+        notes.update(said)
+        return found
 
     def decode(pictures: Iterator[Picture]) -> Iterator[npt.NDArray[np.uint8]]:
-        """Decode blocks (B, C, H, W) of at most `BLOCK` images."""
+        """Decode blocks (B, C, H, W) of at most `BLOCK` images and, roughly, `BLOCK_BYTES`."""
         nonlocal done
-        while block := [_pixels(picture, mode, size) for picture in islice(pictures, BLOCK)]:
+        number = max(1, min(BLOCK, BLOCK_BYTES // each))
+        while block := [pixels(picture) for picture in islice(pictures, number)]:
             stacked = np.stack(block)
             yield stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
             done += len(block)
@@ -202,7 +199,24 @@ def write_splits(
     clients = layouts["train"].clients
     if clients[0] is not None:
         writer.put(CLIENTS, np.unique(np.array(clients), return_inverse=True)[1].astype(np.int64))
+    if notes[FRAMES]:
+        _log.warning(
+            "%s: of %d images with several frames only the first is read", name, notes[FRAMES]
+        )
+    listed = {f"{w}x{h}": count for (w, h), count in sizes.most_common(_SIZES)}
+    rest = total - sum(listed.values())
+    writer.notes |= {"sizes": listed | ({"others": rest} if rest else {}), "changed": dict(notes)}
     return class_names
+
+
+def _check_room(folder: Path, total: int, each: int, name: str) -> None:
+    """Raise `ResourceError` unless the disk has room for that many images of so many bytes."""
+    needed, free = 2 * total * each, shutil.disk_usage(folder).free  # twice, to put them in order
+    if needed > free:
+        raise ResourceError(
+            f"{name}: {total:,} images take {needed / 1e9:,.1f} GB while they are unpacked; free:"
+            f" {free / 1e9:,.1f} GB; choose another folder with --data-dir, or set data.image_size"
+        )
 
 
 def _numbered(
@@ -245,36 +259,21 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
             colour = colour or bool(channels)
             sizes[width, height] += 1
         else:
-            with picture.open() as image:
-                if image.mode not in GREY_MODES | COLOUR_MODES:
-                    what = f"{picture.place}: pixel mode {image.mode}"
-                    raise DataError(f"{what} is not supported; convert it to 8-bit grey or RGB")
-                colour = colour or image.mode in COLOUR_MODES
-                sizes[image.size] += 1
+            header = header_of(picture.content, picture.place)
+            colour = colour or header.colour
+            sizes[header.size] += 1
         labels.append(picture.label)
         clients.append(picture.client)
     return Layout(labels, sizes, colour, clients)
 
 
-def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uint8]:
-    """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized to `size`."""
-    pixels = picture.content
-    if isinstance(pixels, np.ndarray):
-        if pixels.ndim == 2 and mode == "RGB":
-            pixels = np.stack([pixels] * 3, axis=2)
-    else:
-        with picture.open() as image:
-            try:
-                image.load()  # explicitly, because NumPy may hide its errors
-                # By way of RGBA a palette with transparency converts without a warning.
-                whole = image.convert("RGBA") if image.mode in ("P", "PA") else image
-                pixels = np.asarray(whole.convert(mode))
-            except BROKEN as err:
-                raise DataError(f"{picture.place}: not a readable image ({_brief(err)})") from err
-    return pixels if size is None else fitted(pixels, size)
-
-
-def _brief(err: BaseException) -> str:
-    # Pillow names the buffer's address, which says nothing and differs between runs.
-    text = first_line(err)
-    return "unknown format" if "cannot identify image file" in text else text
+def _pixels(
+    picture: Picture, mode: str, size: int | None
+) -> tuple[npt.NDArray[np.uint8], Sequence[str]]:
+    """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized; and what was done."""
+    pixels, done = picture.content, []
+    if not isinstance(pixels, np.ndarray):
+        pixels, done = pixels_of(pixels, picture.place, mode)
+    elif pixels.ndim == 2 and mode == "RGB":
+        pixels = np.stack([pixels] * 3, axis=2)
+    return pixels if size is None else fitted(pixels, size), done

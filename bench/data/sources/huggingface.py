@@ -15,6 +15,7 @@ from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import (
+    READS,
     SOURCES,
     SPLIT_NAMES,
     Entry,
@@ -334,7 +335,7 @@ class HubName(Source):
 
     def identity(self) -> str:
         """Return the name: a set that is in the cache is not looked up again."""
-        return f"hf/{self.request.name.removeprefix('hf:')}"
+        return f"hf/{READS}/{self.request.name.removeprefix('hf:')}"
 
     def splits(self, scratch: Path) -> Splits:
         name, reading = self.request.name, self.request.reading
