@@ -109,7 +109,14 @@ def end_processes(folder: Path, seconds: float) -> None:
     psutil.wait_procs(alive, _SECONDS_TO_DIE)
 
 
-def _processes(folder: Path) -> list[psutil.Process]:
+def end_workers(folder: Path) -> None:
+    """Kill the processes that run the tasks of a Ray that works in a folder."""
+    for process in _processes(folder, workers_only=True):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _processes(folder: Path, *, workers_only: bool = False) -> list[psutil.Process]:
     """Return Ray's processes that have the folder in their command or a file of it open."""
     place = f"{folder}{os.sep}"
     working: list[psutil.Process] = []
@@ -118,11 +125,12 @@ def _processes(folder: Path) -> list[psutil.Process]:
             if process.pid == os.getpid() or process.uids().real != os.getuid():
                 continue
             program, *words = process.cmdline() or [""]  # a dead one has none
-            if program.startswith("ray::"):  # Ray writes this over the whole command
+            is_worker = program.startswith("ray::")
+            if is_worker:  # Ray writes this over the whole command
                 ours = any(file.path.startswith(place) for file in process.open_files())
             else:
                 rays = Path(program).name.startswith(("raylet", "gcs_server", "python"))
                 ours = rays and any(place in word for word in words)
-            if ours:
+            if ours and (is_worker or not workers_only):
                 working.append(process)
     return working

@@ -4,14 +4,16 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, reopen
+from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -22,6 +24,7 @@ from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreErro
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.scoring import Scoring
 
 REPORT_SECONDS = 1.0
 """Least time between two reports of one run; reports never influence its result."""
@@ -36,7 +39,7 @@ _CUDA_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS
 Report = Callable[[dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Job:
     """One run for a trial process, with everything that the process needs to know."""
 
@@ -59,6 +62,11 @@ class Job:
     until_round: int | None = None  # after which the run pauses; None = it is run to its end
     track: tuple[str, ...] = ()  # viewers that get rounds and row from the trial process
     wait_seconds: float = 0.0  # for the lock, before the run is reported as busy
+    values: Mapping[str, Any] = field(default_factory=dict)  # in which it differs from the others
+    scored_by: str = DEFAULT  # name of the objective
+
+    def __repr__(self) -> str:
+        return self.label  # in files and tables of Ray Tune's loggers
 
     @classmethod
     def make(
@@ -110,6 +118,23 @@ class Outcome:
             return self.figures.get(name)
         return None if self.row is None else self.row.metrics.get(name)
 
+    @property
+    def objective(self) -> float | None:
+        """The score by which the job is ranked, more is better; None if it has none."""
+        scoring = Scoring(self.job.scored_by)
+        return scoring.of({name: self.metric(name) for name in scoring.metrics})
+
+    def report(self) -> dict[str, Any]:
+        """Return the last report of a trial process: numbers by name, and the outcome itself.
+
+        `objective` is NaN where there is none, since Ray Tune wants one of every trial.
+        """
+        score, row = self.objective, self.row
+        figures = self.figures if row is None else row.metrics
+        rounds = self.job.until_round if row is None else row.rounds_done
+        known = {**(figures or {}), "objective": nan if score is None else score}
+        return {**known, "status": self.status, "round": rounds or 0, "outcome": self}
+
 
 class Jobs(Protocol):
     """Supplier of jobs and receiver of their outcomes; called from one thread only."""
@@ -132,9 +157,6 @@ class Jobs(Protocol):
     def done(self, outcome: Outcome) -> None:
         """Store an outcome; it is on the disk when this returns."""
 
-    def score(self, outcome: Outcome) -> float | None:
-        """Return what progress shows of an outcome; more is better."""
-
 
 def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
     """Store an outcome, and pass its row to viewers that the trial process did not reach."""
@@ -155,8 +177,8 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
     """Execute a run under its lock and return the last status; raise an error that `breaks_cuda`.
 
     The `status` of a report is `running` after some rounds, `busy` if another process holds the
-    run, and last `ended` with an `outcome` (which has the rounds, with `history`), or `abort` with
-    the `error` because of which no run is possible here.
+    run, and last that of the `outcome` (which has the rounds, with `history`), or `abort` with the
+    `error` because of which no run is possible here.
     """
     began = time.monotonic()
     try:
@@ -166,7 +188,7 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
                     outcome = _perform(job, report, began)
                     if history and outcome.status != "error":
                         outcome = replace(outcome, history=points_of(job.folder))
-                    report({"status": "ended", "outcome": outcome})
+                    report(outcome.report())
                     return outcome.status
             if time.monotonic() - began >= job.wait_seconds:
                 report({"status": "busy"})
@@ -191,8 +213,8 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         tracking.round(flatten(record.as_dict()))
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
-            seen = {"loss": record.loss, "collapsed": record.collapsed}
-            report({"status": "running", "round": record.round_index + 1, "total": total, **seen})
+            seen = {"loss": record.loss, "collapsed": record.collapsed, "rounds": total}
+            report({"status": "running", "round": record.round_index + 1, **seen})
 
     def ended(status: str, **known: Any) -> Outcome:
         return Outcome(job, status, **{"seconds": time.monotonic() - began, **known})

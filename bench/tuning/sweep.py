@@ -150,6 +150,7 @@ def sweep(
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}
         origin = Origin(cell.preset, cell.study, grid.grid, argv, scaled=scaled)
         known = {"label": _label(cell), "origin": origin}
+        known["values"] = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
         all_jobs.append(Job.make(cell.config, datasets(cell.config), store, cluster, **known))
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
@@ -332,9 +333,6 @@ class _Rows:
                 self._running.add(job.row_id)
                 return job
         return None
-
-    def score(self, outcome: Outcome) -> float | None:
-        return outcome.metric("objective")
 
     def done(self, outcome: Outcome) -> None:
         row, job = outcome.row, outcome.job

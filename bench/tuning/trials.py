@@ -350,11 +350,6 @@ class Trials:
         if len(trial.outcomes) == len(self._plan.seeds):
             self._close(number, trial)
 
-    def score(self, outcome: Outcome) -> float | None:
-        """Return the objective of one run; None of an objective that ranks trials."""
-        scoring = self._plan.scoring
-        return scoring.of({name: outcome.metric(name) for name in scoring.metrics})
-
     def _begin(self, number: int, params: Params) -> None:
         plan, trial = self._plan, Open(params, deque())
         self._open[number] = trial
@@ -366,7 +361,8 @@ class Trials:
                 given = " ".join(f"{key}={show(value)}" for key, value in params.items())
                 named = f"trial {number}" + (f" seed={seed}" if len(plan.seeds) > 1 else "")
                 label = f"{named} · {given}" if given else named
-                trial.left.append(self._job(name, config, label, number))
+                job = self._job(name, config, label, number)
+                trial.left.append(replace(job, values={**params, "seed": seed}))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
@@ -378,6 +374,7 @@ class Trials:
         plan = self._plan
         origin = Origin(plan.base.preset, plan.study_id, None, command_line())
         known = {"name": name, "label": label, "origin": origin, "shared": False}
+        known["scored_by"] = plan.scoring.name
         return Job.make(config, plan.dataset, plan.store, plan.cluster, **known)
 
     def _close(self, number: int, trial: Open) -> None:
@@ -388,7 +385,7 @@ class Trials:
         """Return the record of a trial whose runs have ended, or paused."""
         plan, scoring = self._plan, self._plan.scoring
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
-        objectives = [*map(self.score, outcomes)]
+        objectives = [outcome.objective for outcome in outcomes]
         undefined = any(o.metric(name) is None for o in outcomes for name in scoring.metrics)
         seen = {outcome.status for outcome in outcomes}
         status = "error" if trial.error or "error" in seen else "ok"

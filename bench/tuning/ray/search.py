@@ -8,13 +8,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune import Stopper
 from ray.tune.search import Searcher
 
 from fedbench.bench.results.trackers import Tracking
@@ -30,10 +30,6 @@ _LOCK_SECONDS = 5.0  # wait for the lock of a job that was busy before
 _COUNT_SECONDS = 10.0  # time between two counts of a cluster's slots
 _log = logging.getLogger(__name__)
 _NODE = "ray.io/node-id"  # label that Ray gives to each node
-
-
-class _Stop(BaseException):
-    """Ends Tune's loop at once."""
 
 
 class JobSearcher(Searcher):  # type: ignore[misc]
@@ -99,6 +95,10 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         for trial_id in list(self._live):
             self.died(trial_id, "Ray Tune gave it up")
 
+    def end_processes(self) -> None:
+        """Kill the trial processes of this machine."""
+        self._session.end_trials()
+
     def suggest(self, trial_id: str) -> Any:
         """Return the job of a trial, None for later, or FINISHED to end this Tuner."""
         if self.stopping or self._handed_out >= JOBS_PER_TUNER:
@@ -117,7 +117,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._handed_out += 1
         self._live[trial_id] = job = replace(job, track=self._tracking.names)
         self._processes.add(trial_id)
-        return {"job": job, "avoid": [*self._pool.left_out], **self._common}
+        return {**job.values, "job": job, "avoid": [*self._pool.left_out], **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -147,7 +147,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             if message["round"] > self._rounds.get(job.name, 0):
                 self._rounds[job.name] = message["round"]
                 del self._deaths[job.name]  # a Counter takes a missing key
-            progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
+            progress = (message[key] for key in ("round", "rounds", "loss", "collapsed"))
             self._emit(CellProgress(job.name, job.label, *progress))
         elif status == "unfit":
             self._unfit.add(trial_id)
@@ -204,7 +204,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         job, total = outcome.job, self._jobs.total
         seconds_each = (time.monotonic() - self._began) / (self._done - self._jobs.ended)
         counts = (self._done, total, seconds_each * max(0, total - self._done))
-        result = (outcome.status, self._jobs.score(outcome), outcome.seconds)
+        result = (outcome.status, outcome.objective, outcome.seconds)
         self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
 
     def _emit(self, event: Event) -> None:
@@ -235,8 +235,6 @@ class _Reports(tune.Callback):  # type: ignore[misc]
 
     def on_step_end(self, *, trials: list[Any], **info: Any) -> None:
         self._call(self._searcher.check_progress, [trial.status for trial in trials])
-        if self._searcher.stopping:  # past Tune, which would wait many seconds for busy processes;
-            raise _Stop  # nothing is lost: jobs continue from their checkpoints
 
     def _call(self, function: Any, *args: Any) -> None:
         try:
@@ -246,13 +244,41 @@ class _Reports(tune.Callback):  # type: ignore[misc]
             self._searcher.failure = err
 
 
-def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
-    """Run one Tuner, with its files in a folder, until the searcher ends it."""
+class _Ending(Stopper):  # type: ignore[misc]
+    """Stopper that ends a Tuner after a signal or an error.
+
+    Tune would wait ten seconds for processes that are at work, so those of this machine are killed
+    first. Nothing is lost: jobs continue from their checkpoints.
+    """
+
+    def __init__(self, searcher: JobSearcher) -> None:
+        self._searcher = searcher
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        if self._searcher.stopping:
+            self._searcher.end_processes()
+        return self._searcher.stopping
+
+
+def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> tune.ResultGrid:
+    """Run one Tuner, with its files in a folder, until the searcher ends it.
+
+    Its trials have the varied values as their configuration, and report `objective`, `round` and
+    the metrics of the run under these names.
+    """
     searcher.begin_tuner()
     tuner = tune.Tuner(
         tune.with_resources(train, partial(_request, pool.need.resources)),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
+            metric="objective",
+            mode="max",
             num_samples=-1,
             reuse_actors=True,
             trial_name_creator=lambda trial: trial.trial_id,
@@ -264,12 +290,13 @@ def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
             verbose=0,
             progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
             callbacks=[_Reports(searcher)],
+            stop=_Ending(searcher),
             failure_config=tune.FailureConfig(max_failures=0),  # the searcher repeats jobs
         ),
     )
-    with suppress(_Stop):
-        tuner.fit()
-        searcher.end_tuner()
+    results = tuner.fit()
+    searcher.end_tuner()
+    return results
 
 
 def _request(resources: dict[str, float], config: dict[str, Any]) -> tune.PlacementGroupFactory:

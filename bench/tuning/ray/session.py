@@ -5,19 +5,21 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO, cast
 
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.scratch import (
     delete_folder,
     end_processes,
+    end_workers,
     temporary_folder,
     temporary_place,
 )
@@ -32,6 +34,7 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the same way, and knows that it did
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a run has an objective at its end alone
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # our store is the truth; Tune's snapshots are not read
     "TUNE_FORCE_TRIAL_CLEANUP_S": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1",
@@ -54,8 +57,31 @@ _SECONDS_TO_EXIT_LOST = 12.0
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
 _SECONDS_TO_ANSWER = 5.0
+_SECONDS_TO_FIND = 20.0
+_FIND = """
+import ray
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+print(ray.get_runtime_context().gcs_address)
+"""
 _log = logging.getLogger(__name__)
 _Address = tuple[str, int]
+
+
+class _Results:
+    """Stdout without what Ray's threads print there of nodes; we look at nodes ourselves."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if not threading.current_thread().name.startswith("ray_"):
+            return self._stream.write(text)
+        if text.strip():
+            _log.debug("%s", text.strip())
+        return len(text)
 
 
 class Interrupted(FedbenchError):  # noqa: N818
@@ -104,6 +130,10 @@ class Session:
                 place = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
                 self._addresses["raylet"] = place
 
+    def end_trials(self) -> None:
+        """Kill the trial processes of a Ray that the session has started."""
+        end_workers(self.folder)
+
     def check_parts(self) -> None:
         """Look after the parts of Ray without which nothing goes on; see `raise_if_ending`."""
         dead = [name for name, place in self._addresses.items() if not _answers(place)]
@@ -137,6 +167,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             _watch(session) as end_watch,
             ray_environment(folder, private=address is None),
             _signal_handlers(session) as install_handlers,
+            redirect_stdout(cast(TextIO, _Results(sys.stdout))),
         ):
             # In a notebook the import asks for ipywidgets.
             logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
@@ -149,9 +180,12 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             foreign = ray.is_initialized()
             try:
                 if not foreign:
-                    with _hangup_blocked():
-                        _init(folder, num_cpus or physical_cores(), address)
-                    install_handlers()  # Ray has installed one of its own
+                    try:
+                        with _hangup_blocked():
+                            _init(folder, num_cpus or physical_cores(), address)
+                    except SystemExit:  # Ray's own handler of SIGTERM, which it has installed
+                        session.received.append(signal.SIGTERM)
+                    install_handlers()
                 session.raise_if_ending()
                 session.find_addresses()
                 yield session
@@ -288,14 +322,9 @@ def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
 
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     import ray
-    from ray._private import utils, worker
 
     if address is not None:
         address = _check_reachable(address)
-    # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
-    worker.print_to_stdstream = lambda data, **_: _log.debug("%s", " ".join(data["lines"]))
-    # While it starts, Ray would handle SIGTERM itself: by `sys.exit(15)`, without our exit code.
-    utils.set_sigterm_handler = lambda _: None
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -325,14 +354,17 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
 def _check_reachable(address: str) -> str:
     """Return the address, `auto` replaced by its meaning; Ray itself would try for minutes.
 
-    A killed cluster leaves processes behind that `auto` takes for a cluster.
+    A killed cluster leaves processes behind that `auto` takes for a cluster, so that a process
+    looks for it which can be ended.
     """
     if address == "auto":
-        from ray._private import services
-
+        command = [sys.executable, "-P", "-c", _FIND]
         try:
-            address = str(services.canonicalize_bootstrap_address("auto"))
-        except (ConnectionError, ValueError, OSError) as err:
+            found = subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_SECONDS_TO_FIND
+            )
+            address = found.stdout.split()[-1]
+        except (subprocess.SubprocessError, IndexError) as err:
             raise ResourceError(
                 "no Ray cluster is found for --address auto, on this machine or in RAY_ADDRESS;"
                 " start one with `ray start --head`, or name it: --address HOST:PORT"

@@ -1,5 +1,6 @@
 """Sweeps through Ray: one that ends, and one that gets a signal to stop."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,8 +20,18 @@ methods: [simclr]
 seeds: [0]
 """
 SCRIPT = """
-import sys
+import json, sys
+from fedbench.bench.tuning.ray import search
 from fedbench.bench.tuning.sweep import sweep
+run_tuner = search.run_tuner
+def shown(*given):
+    results = run_tuner(*given)
+    if not given[0].stopping:
+        result = results.get_best_result()
+        last = result.metrics_dataframe.iloc[-1].to_dict()  # of Tune's own logger
+        print(json.dumps([result.config["data.alpha"], result.metrics, last], default=str))
+    return results
+search.run_tuner = shown
 try:
     for epochs in (1, 10000):
         fields = {"federation.num_rounds": 1, "client.local_epochs": epochs}
@@ -36,13 +47,15 @@ except Exception as err:
 def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(GRID)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "mine.yaml"), str(tmp_path / "s")]
+    env = {**os.environ, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Began\n"
         while process.stdout.readline() == "CellProgress\n":
             pass  # until the cell is done
+        alpha, result, logged = json.loads(process.stdout.readline())
         assert process.stdout.readline() == "Began\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
@@ -53,5 +66,8 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
     assert err == ""
     (row,) = open_store(tmp_path / "s").rows()
     assert (row.status, row.config.client.local_epochs) == ("ok", 1)
+    assert (alpha, result["round"], result["status"]) == (1.0, 1, "ok")
+    assert result["objective"] == logged["objective"] == row.metrics["objective"]
+    assert logged["knn_acc"] == row.metrics["knn_acc"]
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []

@@ -26,7 +26,7 @@ def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch)
 def test_only_deaths_without_a_new_round_count() -> None:
     source = Fixed(jobs(1))
     searcher = make(source, attempts=2)
-    running = {"status": "running", "total": 9, "loss": None, "collapsed": False}
+    running = {"status": "running", "rounds": 9, "loss": None, "collapsed": False}
     for number, trial in enumerate("abcd", start=1):
         searcher.suggest(trial)
         searcher.reported(trial, {**running, "round": number})

@@ -42,9 +42,6 @@ class Fixed:
     def done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
-    def score(self, outcome: Outcome) -> float | None:
-        return outcome.metric("objective")
-
 
 class Nodes(Pool):
     """Nodes without a Ray, that hold a number of trials; each look finds one more."""
@@ -72,7 +69,7 @@ def jobs(count: int) -> list[Job]:
     ]
 
 
-ERROR = {"status": "ended", "outcome": Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0)}
+ERROR = Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0).report()
 
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:

@@ -95,13 +95,17 @@ def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sigterm_while_ray_starts_has_our_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
-        import ray
-
         # As `ray.init` does before anything else.
-        ray._private.utils.set_sigterm_handler(lambda number, frame: sys.exit(number))
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(Interrupted) as raised, ray_session():
         raise AssertionError("it goes on")
     assert raised.value.exit_code == 143
+
+
+def test_nothing_private_of_ray_is_used() -> None:
+    package = Path(sys.modules[Session.__module__].__file__ or "").parents[2]
+    for file in package.rglob("*.py"):
+        assert "ray._private" not in file.read_text(encoding="utf-8"), file
