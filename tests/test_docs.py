@@ -11,7 +11,7 @@ import pytest
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.testing import MethodContract
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 
 from .test_makefile import make
 from .test_readme import blocks, load
@@ -70,14 +70,17 @@ def test_every_view_has_a_picture_in_its_table() -> None:
         assert (DOCS / "static" / "views" / f"{name}.jpg").is_file()
 
 
-def test_the_addon_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_addons_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
     text = (DOCS / "plugins.md").read_text("utf-8")
-    (code,) = (block for block in blocks("python", text) if "AddOn" in block)
-    exec(code, {"__name__": "fedbench.page"})
+    for code in (block for block in blocks("python", text) if "(AddOn)" in block):
+        exec(code, {"__name__": "fedbench.page"})
     contract = MethodContract()
     contract.spec = "simclr+floor"
     contract.test_chance_is_stated_for_every_logged_term(tmp_path)
+    config = tiny_config("simclr+bounded", method__bounded__bound=0.25, federation__num_rounds=1)
+    bounded = train(tiny_setup(config), tmp_path / "bounded")
+    assert 0 < float((bounded.vector - bounded.initial).norm()) <= 0.25
 
 
 def test_every_number_leads_to_a_run_that_has_its_command(tmp_path: Path) -> None:

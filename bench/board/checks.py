@@ -30,6 +30,7 @@ from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.numerics import Platform
+from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.ledger import Flow, Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
@@ -97,7 +98,8 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
         net = setup.make_net()
     layout, needs = setup.layout(net), setup.method.needs()
-    flows = Ledger.of_client(layout, needs.extras)
+    single = declared_aggregator(setup.method).single_uploads
+    flows = Ledger.of_client(layout, needs.extras, single=single)
     flows.merge(Ledger.resent(layout, needs.pre_round))
     parameters = sum(p.numel() for p in net.parameters())
     return Expected(setup, needs, parameters, bool(net.remote), flows)
@@ -264,7 +266,7 @@ def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -
     for direction, clients in (("up", cohort - point["idle_clients"]), ("down", cohort)):
         flows, tensors = sent.flows[direction], expected.flows.flows[direction]
         for group, one in tensors.items():
-            for name in ("messages", "numbers", "bytes", "revealing"):
+            for name in ("messages", "numbers", "bytes", "revealing", "single"):
                 got, due = getattr(flows.get(group, Flow()), name), getattr(one, name) * clients
                 if got != due:
                     yield f"{name} {direction} of {group!r} are {got:,}, its tensors give {due:,}"

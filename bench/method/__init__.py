@@ -9,6 +9,11 @@ from fedbench.bench.config import Size as Size
 from fedbench.bench.data.batches import Batch as Batch
 from fedbench.bench.data.batches import ClientData as ClientData
 from fedbench.bench.data.views.image_ops import rotate90 as rotate90
+from fedbench.bench.method.aggregator import Aggregator as Aggregator
+from fedbench.bench.method.aggregator import Krum as Krum
+from fedbench.bench.method.aggregator import Mean as Mean
+from fedbench.bench.method.aggregator import Median as Median
+from fedbench.bench.method.aggregator import TrimmedMean as TrimmedMean
 from fedbench.bench.method.base import AddOn as AddOn
 from fedbench.bench.method.base import Client as Client
 from fedbench.bench.method.base import DataSpec as DataSpec

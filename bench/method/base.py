@@ -15,6 +15,7 @@ from torch import Tensor
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.data.views.views import MEAN, STD
+from fedbench.bench.method.aggregator import Aggregator
 from fedbench.bench.method.net import Net
 from fedbench.bench.method.sharing import Extra, Sharing
 from fedbench.bench.nn.backbones import Backbone
@@ -219,7 +220,8 @@ class Method(Strict, ABC):
         for batch in data: loss -> backward -> optimizer step -> after_step
         up   <- after_local(net, data, client)
 
-    and then, on the server: average (with the factors of `weigh`), write own rows, `server_step`.
+    and then, on the server: the step of `server.optimizer` towards what the `aggregator` makes of
+    the uploads (a mean, with the factors of `weigh`), own rows, `server_step`.
     With `Needs.pre_round` a round begins with `pre_round` on each client and `server_pre_round`.
     Only `needs`, `build` and `loss` have to be written; the other hooks default to FedAvg.
 
@@ -392,6 +394,20 @@ class Method(Strict, ABC):
         `Needs.unweighted`; `held` those that it had received.
         """
         return {}
+
+    def aggregator(self, default: Aggregator, held: Tensor, round_index: int) -> Aggregator:
+        """Return what makes one vector of the uploads of a round, before the server's optimizer.
+
+        Runs on the server before the uploads of each round arrive, and, to read what the aggregator
+        declares, before a run with `held` empty. `default` is that of the configuration, which the
+        hook may return, replace or wrap. `held`, (n,), are the server's averaged numbers in the
+        order of an upload, as the clients receive them; not to be edited.
+
+        >>> class Trimmed(AddOn):
+        ...     def aggregator(self, default, held, round_index):
+        ...         return TrimmedMean(0.2)
+        """
+        return default
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
         """Edit the server's net in place: train server-only parts, set broadcast tensors.

@@ -15,6 +15,7 @@ from fedbench.bench.method.sharing import ROWS
 from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.training.aggregate import declared_aggregator
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
@@ -27,13 +28,15 @@ def needed_one_by_one(method: Method) -> str:
     """Names of uploads that the server needs of each client; empty if sums over clients will do.
 
     A method without such uploads works under secure aggregation. They follow from the method's
-    sharing table and its `needs()`.
+    sharing table, its `needs()` and its aggregator.
     """
     needs, table = method.needs(), method.sharing()
     if needs.single_uploads:
         return "single uploads"
     if needs.weighs:
         return "weights of its own for each client's tensors"
+    if declared_aggregator(method).single_uploads:
+        return "single uploads"
     rows = [pattern for pattern, rule in table.items() if rule in ROWS]
     extras = [name for name, extra in needs.extras.items() if not extra.summed]
     return ", ".join([*rows, *extras])
@@ -47,6 +50,7 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     try:
         method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
         single, extras = needed_one_by_one(method), method.needs().extras
+        aggregator = declared_aggregator(method)
     except Exception as err:  # of a plugin, which costs no other its line
         warnings.warn(f"{entry.name}: {error_of_plugin(err) or err}", PluginWarning, 2)
         return {}
@@ -54,6 +58,8 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
         "extras": {name: asdict(extra) for name, extra in extras.items()},
         "secure_sum": not single,
         "not_summed": single.split(", ") if single else [],
+        "aggregator": type(aggregator).__name__,
+        "memory": aggregator.memory,
     }
 
 

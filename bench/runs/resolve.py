@@ -22,6 +22,7 @@ from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.system.errors import ConfigError, expect
+from fedbench.bench.training.aggregate import check_aggregator
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
@@ -207,8 +208,10 @@ def variable(key: str) -> str:
 
 def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
     """Refuse values that contradict the needs of the method or other fields."""
-    needs = expect(registry.create(config.spec, config.method).needs(), Needs, "needs()")
+    method = registry.create(config.spec, config.method)
+    needs = expect(method.needs(), Needs, "needs()")
     rounds, evaluation = config.federation.num_rounds, config.evaluation
+    check_aggregator(config, method)
 
     def refuse(key: str, rule: str, got: object, named: str = "") -> None:
         raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")

@@ -104,7 +104,11 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
         ]
         show_records(fields, ("key", "default", "kind", "description"))
         extras = {"extras": [*part.get("extras", ())]}
-        show_record("", {**part, **extras}, ("aliases", "goes_with", "extras", "not_summed"))
+        show_record(
+            "",
+            {**part, **extras},
+            ("aliases", "goes_with", "extras", "not_summed", "aggregator", "memory"),
+        )
 
 
 def show_explanations(found: Mapping[str, Any]) -> None:

@@ -176,7 +176,7 @@ def show_description(description: Description) -> None:
     ]
     if flows:
         emit("\n")
-        names = ("what", "messages", "bytes", "revealing")
+        names = ("what", "messages", "bytes", "revealing", "single")
         show_records(flows, names, title="sent between clients and server")
     emit("\n")
     show_record("provenance", dict(row), _PROVENANCE)

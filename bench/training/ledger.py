@@ -29,6 +29,7 @@ class Flow:
     # Images behind the smallest part of any of them; None = every part comes from all images of a
     # client.
     smallest: int | None = None
+    single: int = 0  # count of those that an aggregator reads one by one
 
     def add(self, other: Self, times: int = 1) -> None:
         """Add another flow `times` times."""
@@ -36,6 +37,7 @@ class Flow:
         self.numbers += other.numbers * times
         self.bytes += other.bytes * times
         self.revealing += other.revealing * times
+        self.single += other.single * times
         smallest = (size for size in (self.smallest, other.smallest) if size is not None)
         self.smallest = min(smallest, default=None)
 
@@ -47,10 +49,13 @@ class Ledger:
     flows: dict[str, dict[str, Flow]] = field(default_factory=lambda: {"up": {}, "down": {}})
 
     @classmethod
-    def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Self:
+    def of_client(
+        cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING, *, single: bool = False
+    ) -> Self:
         """Count the tensors that one client exchanges in a round in which it trains; no extras.
 
-        `declared` are the method's extras, which may also describe tensors of the net.
+        `declared` are the method's extras, which may also describe tensors of the net; `single`
+        says that the aggregator reads uploads one by one.
         """
         ledger = cls()
         for direction, rules in (("down", SENT_DOWN), ("up", UPLOADED)):
@@ -61,8 +66,10 @@ class Ledger:
             up = direction == "up"
             for group, slots in groups.items():
                 numbers = sum(s.row_size if up and s.rule in ROWS else s.size for s in slots)
-                single = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
-                ledger.add(direction, group, numbers, smallest=1 if single and up else None)
+                revealing = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
+                ledger.add(direction, group, numbers, smallest=1 if revealing and up else None)
+                if single and up and any(slot.rule is Sharing.AVERAGED for slot in slots):
+                    ledger.flows[direction][group].single = 1
         return ledger
 
     @classmethod
@@ -171,6 +178,11 @@ class Ledger:
     def as_dict(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Return JSON values: `{"up": {group: {messages, numbers, …}}, "down": {…}}`."""
         return {
-            direction: {group: asdict(flow) for group, flow in sorted(groups.items())}
+            direction: {group: _plain(flow) for group, flow in sorted(groups.items())}
             for direction, groups in self.flows.items()
         }
+
+
+def _plain(flow: Flow) -> dict[str, Any]:
+    """Return a flow as JSON values, without `single` where it is 0: of a mean, as in most runs."""
+    return {name: value for name, value in asdict(flow).items() if value or name != "single"}

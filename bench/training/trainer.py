@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.method import RoundPlan, Server, Upload
+from fedbench.bench.method import Mean, RoundPlan, Server, Upload
 from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import all_finite
@@ -21,7 +21,7 @@ from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import generator, single_thread
-from fedbench.bench.training.aggregate import Aggregate, Protection, Weigh, optimized_size
+from fedbench.bench.training.aggregate import ServerUpdate, declared_aggregator, optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.drift import Drift
@@ -29,6 +29,7 @@ from fedbench.bench.training.history import ClientDone, History, RoundRecord
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 
@@ -87,7 +88,11 @@ class Trainer:
         self._method_optimizers: dict[str, Optimizer] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
-        self._per_client = Ledger.of_client(self.layout, setup.method.needs().extras)
+        self._per_client = Ledger.of_client(
+            self.layout,
+            setup.method.needs().extras,
+            single=declared_aggregator(setup.method).single_uploads,
+        )
         self._resent = Ledger.resent(self.layout, setup.method.needs().pre_round)
         self.personal_rounds: dict[int, int] = {}
         self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
@@ -156,13 +161,11 @@ class Trainer:
         config, method = self.setup.config, self.setup.method
         plan = self._plan(index)
         cohort = self._cohort(index, plan)
-        aggregate = Aggregate(
-            self.layout,
-            self.device,
-            self._protection(index),
-            self._weigh(index),
-            method.needs().unweighted,
+        default = (
+            self._clipped_mean(index) if config.privacy.clip is not None else self._mean(index)
         )
+        held = self.vector[: self.layout.num_averaged]
+        update = ServerUpdate(self.layout, self.device, method.aggregator(default, held, index))
         # Its figures would tell of single clients what client-level privacy hides.
         drift = None if config.privacy.clip is not None else Drift(self.layout, self.vector)
         exchanged = Ledger()
@@ -188,7 +191,7 @@ class Trainer:
                         raise Diverged(f"round {index + 1}: {lost}")
                     by_examples = config.server.weighting == "examples"
                     weight = trained.num_examples if by_examples else 1
-                    aggregate.fold(trained.client_id, weight * bool(trained.num_steps), upload)
+                    update.fold(trained.client_id, weight * bool(trained.num_steps), upload)
                     if drift is not None and trained.num_steps:
                         drift.add(upload)
                     uploads.append(self._upload(trained, upload))
@@ -201,7 +204,7 @@ class Trainer:
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():
             moved = {} if drift is None else drift.values()
-            aggregate.apply(self.vector, self._optimizer)
+            update.apply(self.vector, self._optimizer)
             server = Server(
                 index,
                 generator(config.seed, "server", index),
@@ -209,8 +212,8 @@ class Trainer:
                 self._restored,
                 before=before,
             )
-            if config.privacy.clip is not None:
-                server.log["clipped"] = aggregate.num_clipped / max(1, len(cohort))
+            if isinstance(default, ClippedMean):
+                server.log["clipped"] = default.num_clipped / max(1, len(cohort))
             self.binding.net.train()  # the last evaluation may have changed that
             self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
@@ -245,14 +248,24 @@ class Trainer:
             method.server_pre_round(net, {n: v.to(self.device) for n, v in sums.items()}, server)
         exchanged.merge(self._resent, times=len(tasks))
 
-    def _weigh(self, index: int) -> Weigh | None:
-        method = self.setup.method
-        if not method.needs().weighs:
-            return None
+    def _mean(self, index: int) -> Mean:
+        """Return the mean of a round, with the method's factors."""
+        method, needs = self.setup.method, self.setup.method.needs()
+        slots = {slot.name: slot for slot in self.layout.averaged}
+        spans = {name: slice(slot.start, slot.stop) for name, slot in slots.items()}
+        unweighted = [spans[name] for name in needs.unweighted]
+        if not needs.weighs:
+            return Mean(unweighted)
         # What each client adds the same to is no tensor of its model: a control variate.
-        names = [s.name for s in self.layout.averaged if s.name not in method.needs().unweighted]
-        held = {name: self.binding.net.tensor(name).detach() for name in names}
-        return lambda sent: method.weigh({name: sent[name] for name in names}, held, index)
+        names = [name for name in slots if name not in needs.unweighted]
+        received = {name: self.binding.net.tensor(name).detach() for name in names}
+
+        def weigh(upload: Tensor) -> Iterator[tuple[slice, float]]:
+            sent = {name: slots[name].of(upload) for name in names}
+            for name, factor in method.weigh(sent, received, index).items():
+                yield spans[name], factor
+
+        return Mean(unweighted, weigh)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
         """Note that a client's file of a round counts; what both checkpoints name stays."""
@@ -286,12 +299,11 @@ class Trainer:
             return 1.0
         return self.setup.config.federation.participation
 
-    def _protection(self, index: int) -> Protection | None:
+    def _clipped_mean(self, index: int) -> ClippedMean:
         config, privacy = self.setup.config, self.setup.config.privacy
-        if privacy.clip is None:
-            return None
-        return Protection(
-            before=self.vector,
+        assert privacy.clip is not None
+        return ClippedMean(
+            before=self.vector[: self.layout.num_averaged],
             clip=privacy.clip,
             noise=privacy.noise_multiplier * privacy.clip,
             expected_clients=self.participation(index) * config.data.num_clients,

@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.method import RoundPlan, Sharing, registry
+from fedbench.bench.method import Mean, RoundPlan, Sharing, registry
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
-from fedbench.bench.training.aggregate import Aggregate
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Layout, Slot
+from fedbench.bench.training.layout import Slot
 from fedbench.methods.feddecorr import squared_correlation
 from fedbench.methods.fedu2 import min_norm_weights, sphere_log
 from tests.specs import batch_of, client, setup_of
@@ -105,12 +104,15 @@ def averaged(held: Tensor, *uploads: Tensor, **fields: Any) -> Tensor:
     slot = Slot("a.weight", Sharing.AVERAGED, True, held.shape, 0, held.numel())
     method = l_dawa(**fields)
     held_by_name = {"a.weight": held}
-    aggregate = Aggregate(
-        Layout((slot,), ()), "cpu", weigh=lambda sent: method.weigh(sent, held_by_name, 0)
+    mean = Mean(
+        weigh=lambda upload: [
+            (slice(slot.start, slot.stop), factor)
+            for factor in method.weigh({"a.weight": upload}, held_by_name, 0).values()
+        ]
     )
     for k, upload in enumerate(uploads):
-        aggregate.fold(k, 1.0, upload)
-    return (aggregate._sum / aggregate.total).float()
+        mean.fold(k, 1.0, upload)
+    return mean.result().float()
 
 
 def test_two_clients_by_hand() -> None:

@@ -20,8 +20,9 @@ from fedbench.bench.runs.guarantees import check_privacy, columns, needed_one_by
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.aggregate import Aggregate, Protection
+from fedbench.bench.training.aggregate import ServerUpdate
 from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.methods.supervised import Supervised
 from tests.specs import setup_of
@@ -37,10 +38,10 @@ def averaged(before: Tensor, uploads: list[Tensor], **protection: Any) -> Tensor
     layout = layout_of(len(before) // 2)
     theta = before.clone()
     given = {"clip": 1.0, "noise": 0.0, "expected_clients": 4.0, "rng": generator(0, "noise")}
-    aggregate = Aggregate(layout, "cpu", Protection(theta, **{**given, **protection}))
+    update = ServerUpdate(layout, "cpu", ClippedMean(theta, **{**given, **protection}))
     for client_id, upload in enumerate(uploads):
-        aggregate.fold(client_id, 1.0, upload)
-    aggregate.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
+        update.fold(client_id, 1.0, upload)
+    update.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
     return theta
 
 

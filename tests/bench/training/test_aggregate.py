@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method import Mean, Net, Sharing
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.training.aggregate import Aggregate, optimized_size
+from fedbench.bench.training.aggregate import ServerUpdate, optimized_size
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 
@@ -30,14 +30,15 @@ def aggregated(
     layout = make_layout(rule)
     theta = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 99.0])
     assert layout.server_size == len(theta)
-    aggregate = Aggregate(layout, "cpu", unweighted=unweighted)
+    slots = {slot.name: slice(slot.start, slot.stop) for slot in layout.averaged}
+    update = ServerUpdate(layout, "cpu", Mean([slots[name] for name in unweighted]))
     scratch = torch.empty(layout.upload_size)
     for client_id, (weight, upload) in uploads.items():
         scratch.copy_(torch.tensor(upload))
-        aggregate.fold(client_id, weight, scratch)
+        update.fold(client_id, weight, scratch)
         scratch.fill_(torch.nan)  # as the trainer does, which hands the memory to the next client
     optimizer = ServerOptimizer(config or ServerConfig(), optimized_size(layout), "cpu")
-    aggregate.apply(theta, optimizer)
+    update.apply(theta, optimizer)
     return theta.tolist()
 
 
@@ -86,10 +87,10 @@ def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: 
     net = Net({"encoder": nn.Linear(40, 40)})
     layout = Layout.of(net, {"*": Sharing.AVERAGED})
     theta, client = (_draw(layout.server_size, name) for name in ("theta", "client"))
-    aggregate = Aggregate(layout, "cpu")
+    update = ServerUpdate(layout, "cpu", Mean())
     for k in range(count):
-        aggregate.fold(k, weight, client)
-    aggregate.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
+        update.fold(k, weight, client)
+    update.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
     assert torch.equal(theta, client)
 
 

@@ -1,0 +1,103 @@
+"""Means that a few vectors cannot move far: coordinate-wise median, trimmed mean, and Krum."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+_COLUMNS = 1 << 16  # at a time, so that sorting a hundred uploads takes some 100 MB at most
+
+
+def trimmed_mean(rows: Sequence[Tensor], cut: int, weights: Sequence[float]) -> Tensor:
+    """Mean of each coordinate without its `cut` smallest and its `cut` largest values.
+
+    Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498, definition 2, of rows that count
+    alike. Deviation: the values that are left have weights; `cut` counts rows, whatever they weigh.
+
+    Args:
+        rows: n vectors, (P,) each.
+        cut: at least 0, below n / 2.
+        weights: n numbers above 0.
+
+    Returns:
+        float64 (P,).
+
+    >>> rows = [torch.tensor([value]) for value in (1.0, 2.0, 6.0, 900.0)]
+    >>> trimmed_mean(rows, 1, [1, 1, 1, 1]).item()
+    4.0
+    """
+    means = []
+    for values, order in _sorted(rows):
+        kept = slice(cut, len(rows) - cut)
+        share = torch.tensor(weights, dtype=torch.float64, device=values.device)[order[kept]]
+        means.append((values[kept].double() * share).sum(dim=0) / share.sum(dim=0))
+    return torch.cat(means)
+
+
+def coordinate_median(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Median of each coordinate; of an even number of values the mean of the middle two.
+
+    Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498, definition 1, of rows that count
+    alike. Deviation: a row counts as often as it weighs, so the result is the mean of the smallest
+    and of the largest value with at most half of the weight on either side.
+
+    Args:
+        rows: n vectors, (P,) each.
+        weights: n numbers above 0.
+
+    Returns:
+        float64 (P,).
+
+    >>> rows = [torch.tensor([value]) for value in (1.0, 2.0, 900.0)]
+    >>> coordinate_median(rows, [1, 1, 1]).item(), coordinate_median(rows, [1, 2, 3]).item()
+    (2.0, 451.0)
+    """
+    medians = []
+    for values, order in _sorted(rows):
+        share = torch.tensor(weights, dtype=torch.float64, device=values.device)[order]
+        below = share.cumsum(dim=0)
+        # Of sums rather than of shares: sums of equal whole weights are exact.
+        lower = (2 * below < below[-1]).sum(dim=0, keepdim=True)
+        upper = (2 * below <= below[-1]).sum(dim=0, keepdim=True)
+        pair = [values.gather(0, place).double() for place in (lower, upper)]
+        medians.append((pair[0] + pair[1])[0] / 2)
+    return torch.cat(medians)
+
+
+def krum(rows: Sequence[Tensor], num_byzantine: int) -> int:
+    """Position of the vector that is closest to its n - f - 2 nearest others.
+
+    Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757, section 4: the score is the sum
+    of the squared distances to these; of equal scores the first counts.
+
+    Args:
+        rows: n vectors, (P,) each, n > 2 f + 2.
+        num_byzantine: the f of the source, at least 0.
+
+    >>> krum([torch.tensor([value]) for value in (0.0, 1.0, 2.0, 900.0, 2.5)], 1)
+    2
+    """
+    count = len(rows)
+    products = torch.zeros(count, count, dtype=torch.float64, device=rows[0].device)
+    for block in _blocks(rows):
+        # Models of a round lie close to each other, far from zero: differences of products of the
+        # models themselves would lose the digits that tell their distances.
+        centred = block.double() - block[0].double()
+        products += centred @ centred.T
+    squares = products.diagonal()
+    distances = (squares[:, None] + squares - 2 * products).clamp_(min=0)
+    distances.fill_diagonal_(torch.inf)  # a vector is none of its own neighbours
+    nearest = distances.sort(dim=1).values[:, : count - num_byzantine - 2]
+    return int(nearest.sum(dim=1).argmin())
+
+
+def _sorted(rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the sorted values of some columns, (n, columns), and the rows that they are of."""
+    for block in _blocks(rows):
+        values, order = block.sort(dim=0, stable=True)
+        yield values, order
+
+
+def _blocks(rows: Sequence[Tensor]) -> Iterator[Tensor]:
+    for at in range(0, max(1, len(rows[0])), _COLUMNS):
+        yield torch.stack([row[at : at + _COLUMNS] for row in rows])

@@ -1,0 +1,152 @@
+"""Aggregators that an add-on brings: before the optimizer, declared, and refused in places."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.method import (
+    AddOn,
+    Aggregator,
+    ConfigError,
+    Krum,
+    Mean,
+    PluginError,
+    TrimmedMean,
+    register,
+    registry,
+)
+from fedbench.bench.method.registry import _ENTRIES
+from fedbench.bench.runs.guarantees import columns, declared, needed_one_by_one
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.testing import all_tensors, assert_same_run, train
+from fedbench.bench.training.server_optimizer import ServerOptimizer
+from tests.specs import setup_of
+
+ADAPTIVE = {"adam": 0.01, "yogi": 0.01}
+
+
+class Trimmed(AddOn):
+    def aggregator(self, default: Aggregator, held: Tensor, round_index: int) -> Aggregator:
+        return TrimmedMean(0.25)
+
+
+class Seeing(Mean):
+    """The mean, which also keeps each upload for the test."""
+
+    uploads: ClassVar[list[list[Tensor]]] = []
+
+    def fold(self, client_id: int, weight: float, upload: Tensor) -> None:
+        self.uploads[-1].append(upload.clone())
+        super().fold(client_id, weight, upload)
+
+
+class Watched(AddOn):
+    def aggregator(self, default: Aggregator, held: Tensor, round_index: int) -> Aggregator:
+        Seeing.uploads.append([])
+        return Seeing()
+
+
+class Short(AddOn):
+    def aggregator(self, default: Aggregator, held: Tensor, round_index: int) -> Aggregator:
+        class OneNumber(Mean):
+            def result(self) -> Tensor:
+                return super().result()[:1]
+
+        return OneNumber()
+
+
+@pytest.fixture(autouse=True)
+def _plugins() -> Iterator[None]:
+    before = dict(registry.entries())
+    for name, cls in (("trimmed", Trimmed), ("watched", Watched), ("short", Short)):
+        cls.name = ""
+        register(name)(cls)
+    Seeing.uploads.clear()
+    yield
+    for name in set(_ENTRIES) - set(before):
+        del _ENTRIES[name]
+
+
+@pytest.mark.parametrize("optimizer", ["average", "adam", "yogi"])
+def test_the_servers_optimizer_steps_towards_the_aggregate(optimizer: str, tmp_path: Path) -> None:
+    """One round equals a loop over the numbers of the four uploads, then the optimizer's step."""
+    values: dict[str, Any] = {"server__lr": ADAPTIVE.get(optimizer, 1.0)}
+    values |= {"server__optimizer": optimizer, "federation__num_rounds": 1}
+    watched = train(setup_of("simclr+watched", **values), tmp_path / "watched")
+    trimmed = train(setup_of("simclr+trimmed", **values), tmp_path / "trimmed")
+    (rows,) = filter(None, Seeing.uploads)
+    target = torch.stack(rows).double().sort(dim=0).values[1:3].mean(dim=0)  # of 4, 1 at either end
+    theta, change = watched.initial.clone(), target - watched.initial[: len(target)].double()
+    ServerOptimizer(trimmed.setup.config.server, len(theta), "cpu").step(theta, change)
+    torch.testing.assert_close(trimmed.vector, theta, rtol=0, atol=1e-7)
+    assert not torch.equal(trimmed.vector, watched.vector)
+
+
+def test_each_optimizer_gives_its_own_result(tmp_path: Path) -> None:
+    ends = []
+    for optimizer in ("average", "adam", "yogi"):
+        values = {"server__optimizer": optimizer, "server__lr": ADAPTIVE.get(optimizer, 1.0)}
+        ends.append(train(setup_of("simclr+trimmed", **values), tmp_path / optimizer).vector)
+    assert not any(torch.equal(a, b) for a, b in ((ends[0], ends[1]), (ends[1], ends[2])))
+
+
+def test_lanes_change_no_bits_of_a_trimmed_mean(tmp_path: Path) -> None:
+    setup = setup_of("simclr+trimmed")
+    one, two = (train(setup, tmp_path / str(lanes), lanes=lanes) for lanes in (None, 2))
+    assert_same_run(one, two)
+
+
+def test_a_wrapped_mean_is_the_mean(tmp_path: Path) -> None:
+    plain, wrapped = (train(setup_of(s), tmp_path / s) for s in ("simclr", "simclr+watched"))
+    assert torch.equal(all_tensors(plain), all_tensors(wrapped))
+
+
+def test_reading_uploads_one_by_one_is_declared_everywhere(tmp_path: Path) -> None:
+    spec = "simclr+trimmed"
+    assert needed_one_by_one(registry.create(spec, {})) == "single uploads"
+    assert needed_one_by_one(registry.create("simclr+watched", {})) == ""
+    listed = declared(registry.entries()["trimmed"], ["simclr"])
+    expected = {"secure_sum": False, "aggregator": "TrimmedMean", "memory": "cohort"}
+    assert expected.items() <= listed.items()
+    trainer = train(setup_of(spec), tmp_path)
+    assert columns(trainer)["secure_sum"] is False
+    flows = trainer.ledger.flows["up"]
+    assert all(flow.single == flow.messages == 8 for flow in flows.values())  # 2 rounds of 4
+    assert "single" not in str(train(setup_of("simclr"), tmp_path / "mean").ledger.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "names"),
+    [
+        ("simclr+scaffold+trimmed", {}, "control variate"),
+        ("simclr+fedu2+trimmed", {}, "single uploads"),
+        ("simclr+l-dawa+trimmed", {}, "scales"),
+        ("fedsc+trimmed", {}, "statistics"),
+        ("lejepa+trimmed", {"method.statistics": "global"}, "statistics"),
+        ("central-ae+trimmed", {}, "one client"),
+        ("single-ae+trimmed", {}, "averages nothing"),
+        ("simclr+uv+trimmed", {"method.uv.rows": "mean"}, "rows"),
+        ("simclr+trimmed", {"privacy.clip": 1.0}, "privacy.clip"),
+    ],
+)
+def test_what_relies_on_a_mean_is_refused(spec: str, values: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=f"TrimmedMean .*{names}") as refused:
+        resolve(spec, preset="demo", set=values)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_result_of_another_shape_is_the_plugins_error(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"\[1\]"):
+        train(setup_of("simclr+short"), tmp_path)
+
+
+def test_krum_says_so_if_too_few_clients_made_a_step() -> None:
+    krum = Krum(1)
+    for client_id in range(4):
+        krum.fold(client_id, 1.0, torch.zeros(3))
+    with pytest.raises(ConfigError, match="5 uploads"):
+        krum.result()

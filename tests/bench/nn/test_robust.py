@@ -1,0 +1,70 @@
+"""Robust means against slow loops written from the papers, one number or one vector at a time."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.nn.robust import coordinate_median, krum, trimmed_mean
+from tests.specs import gaussian
+
+_SIZE = 70_001  # more numbers than one block has
+
+
+def uploads(count: int) -> list[Tensor]:
+    """Return uploads of which one is far away; rounded, so that values coincide."""
+    rows = gaussian(count, _SIZE, name=f"uploads of {count}")
+    rows[-1] = 1e4 * rows[-1]
+    return list((4 * rows).round() / 4)
+
+
+def some(rows: list[Tensor]) -> list[int]:
+    return [0, 1, 2, 65_535, 65_536, len(rows[0]) - 1]
+
+
+@pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (5, 1), (8, 3)])
+def test_the_trimmed_mean_is_that_of_a_loop(count: int, cut: int) -> None:
+    rows, weights = uploads(count), [float(1 + k % 3) for k in range(count)]
+    for given in ([1.0] * count, weights):
+        result = trimmed_mean(rows, cut, given)
+        for i in some(rows):
+            pairs = sorted(((float(row[i]), k) for k, row in enumerate(rows)))
+            kept = pairs[cut : count - cut]
+            expected = sum(v * given[k] for v, k in kept) / sum(given[k] for _, k in kept)
+            assert float(result[i]) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_median_is_that_of_a_loop(count: int) -> None:
+    """A weight is a number of copies of a row, of all of which it is the plain median."""
+    rows, copies = uploads(count), [1 + k % 3 for k in range(count)]
+    for given in ([1] * count, copies):
+        result = coordinate_median(rows, [float(w) for w in given])
+        for i in some(rows):
+            values = sorted(
+                float(row[i]) for row, w in zip(rows, given, strict=True) for _ in range(w)
+            )
+            middle = len(values) // 2
+            expected = (values[(len(values) - 1) // 2] + values[middle]) / 2
+            assert float(result[i]) == expected
+
+
+@pytest.mark.parametrize(("count", "f"), [(3, 0), (7, 1), (7, 2), (12, 3)])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_krum_chooses_as_a_loop_does(count: int, f: int, offset: float) -> None:
+    """Far from zero too, where squares of the models have no digits left for their distances."""
+    rows = [row[:200] / 100 + offset for row in uploads(count)]
+    scores = []
+    for i, one in enumerate(rows):
+        distances = sorted(
+            sum((float(a) - float(b)) ** 2 for a, b in zip(one, other, strict=True))
+            for j, other in enumerate(rows)
+            if j != i
+        )
+        scores.append(sum(distances[: count - f - 2]))
+    assert krum(rows, f) == scores.index(min(scores))
+
+
+def test_of_equal_scores_krum_takes_the_first() -> None:
+    """Of 0, 1 and 0, 1 the nearest other of each is itself, at distance 0."""
+    rows = [torch.tensor([value]) for value in (9.0, 1.0, 0.0, 1.0, 0.0)]
+    assert krum(rows, 2) == 1
