@@ -127,3 +127,26 @@ def test_verdicts_follow_the_interval(study: ModuleType) -> None:
     assert primary["verdict"] == "shown"
     assert table.loc["objective loses less than random", "verdict"] == "shown"
     assert table.loc["objective loses less than preset", "verdict"] == "not settled"
+
+
+def test_failures_are_counted_by_hand(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracies 40, 50, 46, 35 with scores 3, 2, 1, 0.
+
+    Pairs 5 points apart: (40, 50), (40, 46), (50, 35), (46, 35) and (40, 35); the objective prefers
+    the worse of the first two. The only search of four picks 40 and loses 10.
+    """
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("failures")
+    rows = pd.DataFrame({"accuracy": [40.0, 50, 46, 35], "score": [3.0, 2, 1, 0]})
+    rows = rows.assign(search="a", study="b", method="c", alpha=0.1, seed=0, status="ok")
+    rows = rows.assign(row_id=[*"wxyz"], relative_movement=[0.01, 1, 1, 1])
+    rows = rows.assign(**dict.fromkeys(module.FIGURES[:-1], 0.5))
+    pairs = module.pairs(rows)
+    assert {*map(tuple, pairs[pairs["failed"]][["worse", "better"]].to_numpy())} == {
+        ("w", "x"),
+        ("w", "y"),
+    }
+    assert len(pairs) == 5
+    checked = module.check(module.searches(rows, 4))
+    assert (checked["searches"], checked["loss with alarm"], checked["caught"]) == (1, 10.0, 1.0)
+    assert module.auc(pd.Series([1.0, 2, 2, 3]), pd.Series([False, False, True, True])) == 0.875
