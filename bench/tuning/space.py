@@ -1,13 +1,14 @@
 """Search spaces: a YAML file per method and add-on, checked at load, joined for a method spec."""
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator, model_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.yaml_files import installed, load_yaml
@@ -74,6 +75,11 @@ class Choice(Strict):
     type: Literal["choice"]
     values: tuple[Scalar, ...] = Field(min_length=1)
 
+    @field_validator("values")
+    @classmethod
+    def _once(cls, values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        return tuple(dict.fromkeys(values))
+
     def holds(self, value: Any) -> bool:
         """Return True for a value in the list."""
         return value in self.values
@@ -82,10 +88,10 @@ class Choice(Strict):
 Dimension = Annotated[FloatRange | IntRange | Choice, Field(discriminator="type")]
 
 
-def _steps(part: FloatRange | IntRange | Choice) -> tuple[Scalar, ...]:
+def _steps(part: FloatRange | IntRange | Choice) -> Sequence[Scalar]:
     """Return the values of a grid search; empty for a range of floats without a `grid`."""
     if isinstance(part, IntRange):
-        return tuple(range(part.low, part.high + 1, part.step))
+        return range(part.low, part.high + 1, part.step)
     return part.values if isinstance(part, Choice) else part.grid
 
 
@@ -131,6 +137,20 @@ class SearchSpace:
 
         return {key: convert(dimension) for key, dimension in self.dimensions.items()}
 
+    @property
+    def size(self) -> int | None:
+        """Number of different settings; None if there is a range of floats."""
+        parts = self.dimensions.values()
+        if any(isinstance(part, FloatRange) for part in parts):
+            return None
+        return math.prod(len(_steps(part)) for part in parts)
+
+    def settings(self) -> Iterator[dict[str, Scalar]]:
+        """Yield all settings of a space with a `size`; the last dimension changes fastest."""
+        axes = [_steps(part) for part in self.dimensions.values()]
+        for values in itertools.product(*axes):
+            yield dict(zip(self.dimensions, values, strict=True))
+
     def first_points(self, config: RunConfig) -> list[dict[str, Scalar]]:
         """Return complete settings to evaluate first: the configuration, then the points.
 
@@ -150,7 +170,7 @@ class SearchSpace:
     def grid(self) -> list[dict[str, Scalar]]:
         """Return all combinations for a grid search; the last dimension changes fastest."""
         axes = {key: _steps(dimension) for key, dimension in self.dimensions.items()}
-        if without := next((key for key, values in axes.items() if not values), None):
+        if without := next((key for key, values in axes.items() if not len(values)), None):
             raise ConfigError(
                 f"space {self.spec}: {without} has no grid; add 'grid: [...]' to its dimension"
             )

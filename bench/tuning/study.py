@@ -31,6 +31,7 @@ from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
+from fedbench.bench.tuning.effect import without_effect as dead_dimensions
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials
 from fedbench.bench.tuning.ray.executor import run_jobs
@@ -238,11 +239,19 @@ def _plan(
             f"the search space varies {key}, which all trials of a study have alike for {why};"
             f" set it, such as --set {key}={show(get(base.config, key))}"
         )
+    dead = dead_dimensions(space, lambda params: configure(params, None).config)
+    for key, why in dead.items():
+        _log.warning("%s is not searched: with %s no run reads it", key, why)
+    if dead:
+        space = _without(space, dead)
     check_space(search.sampler, space.distributions())
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
-    total = min(search.trials, len(points)) if search.sampler == "grid" else search.trials
+    finite = len(points) if search.sampler == "grid" else space.size
+    total = search.trials if finite is None else min(search.trials, finite)
     if search.sampler == "grid" and total < len(points):
         _log.warning("%d of the search space's %d points run; see --trials", total, len(points))
+    elif total < search.trials:
+        _log.warning("the search space holds %d settings: each is a trial, once", total)
     size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
     halving = make_halving(
         search.fidelity,

@@ -236,6 +236,8 @@ class Trials:
         self._optuna = optuna.create_study(direction="maximize", sampler=sampler)
         self._batch: dict[int, Trial] = {}
         self._suggested: deque[int] = deque()
+        self._seen: set[Setting] = set()  # settings that have a trial
+        self._unseen = plan.space.settings() if plan.space.size is not None else iter(())
         self._next = 0
         self._untrained = plan.untrained
         self._before = {plan.start_name(seed): seed for seed in plan.unmeasured()}
@@ -288,16 +290,37 @@ class Trials:
             if not self._sampler.stateful:
                 seed = derive(self._seed, "sampler", number) % _BITS
                 self._optuna.sampler = self._sampler.make(seed, self._space)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
-                trial = self._optuna.ask(fixed_distributions=self._space)
+            trial = self._ask()
+            stored = self._records.get(number)
+            if _setting(trial.params) in self._seen and (
+                stored is None or stored["params"] != trial.params  # one of an earlier version
+            ):
+                trial = self._ask_another(trial)
+            self._seen.add(_setting(trial.params))
             self._batch[number] = trial
-            if number not in self._records:
+            if stored is None:
                 self._suggested.append(number)
             else:
                 where = f"trial {number} of study {plan.study_id!r}"
-                check_params(where, self._records[number]["params"], trial.params)
+                check_params(where, stored["params"], trial.params)
         self._next = end
+
+    def _ask(self) -> Trial:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
+            return self._optuna.ask(fixed_distributions=self._space)
+
+    def _ask_another(self, repeated: Trial) -> Trial:
+        """Return a trial of the first setting that has none; in a space with ranges, the given one.
+
+        The same setting would have the same bits again; a finite space holds one for each trial.
+        """
+        for params in self._unseen:
+            if _setting(params) not in self._seen:
+                self._optuna.tell(repeated, state=TrialState.FAIL)  # it says nothing
+                self._optuna.enqueue_trial(params)
+                return self._ask()
+        return repeated
 
     def _tell_batch(self) -> None:
         """Give Optuna a complete batch in the order of numbers, whatever the order of completion.
@@ -422,6 +445,14 @@ class Trials:
         self._records[number] = {**record, "number": number}
         plan.forget_runs([number])
         self._tell_batch()
+
+
+Setting = tuple[tuple[str, Any], ...]
+
+
+def _setting(params: Mapping[str, Any]) -> Setting:
+    """Return what equal parameters have in common."""
+    return tuple(sorted(params.items()))
 
 
 def check_params(where: str, stored: Params, suggested: Params) -> None:

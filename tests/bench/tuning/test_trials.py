@@ -12,17 +12,18 @@ from typing import Any, cast
 import pytest
 from scipy.stats import qmc
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.effect import seen_without_effect, without_effect
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
-from fedbench.bench.tuning.space import Choice, FloatRange, SearchSpace
+from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, SearchSpace
 from fedbench.bench.tuning.trials import StudyPlan, Trials
 
 LR = FloatRange(type="float", low=1e-3, high=0.3, log=True)
@@ -223,3 +224,58 @@ def test_cmaes_needs_ranges() -> None:
         check_space("tpe", distributions)
         with pytest.raises(ConfigError, match=named):
             check_space("cmaes", distributions)
+
+
+TWO = {"method.temperature": Choice(type="choice", values=(0.1, 0.5, 0.1))}
+SIX: dict[str, Any] = {**TWO, "client.batch_size": IntRange(type="int", low=8, high=24, step=8)}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "sobol"])
+def test_no_setting_of_a_finite_space_is_tried_twice(
+    sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "score", lambda params: params["method.temperature"])
+    assert [SearchSpace("simclr", space, (), "").size for space in (TWO, SIX, SPACE)] == [
+        2,
+        6,
+        None,
+    ]
+    settings: dict[str, Any] = {"space": SIX, "sampler": sampler, "points": (), "batch_size": 2}
+    table = search(total=6, **settings)
+    assert len({tuple(params.values()) for params, _ in table.values()}) == 6
+    assert search(total=4, **settings) == {n: table[n] for n in range(4)}
+    part = {n: table[n] for n in (0, 1, 3)}
+    assert search(total=6, finished=part, order=max, **settings) == table
+
+
+def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
+    fixed = {"server.beta2": Choice(type="choice", values=(0.9, 0.99))}
+
+    def dead(space: dict[str, Any], optimizer: str = "average") -> dict[str, str]:
+        def configure(params: Params) -> RunConfig:
+            chosen = params.get("server.optimizer", optimizer)
+            return RunConfig(server=ServerConfig(optimizer=chosen))
+
+        return without_effect(SearchSpace("simclr", space, (), ""), configure)
+
+    assert dead({**RANGES, **fixed}) == {"server.beta2": "server.optimizer=average"}
+    assert dead({**RANGES, **fixed}, "yogi") == {}
+    both = Choice(type="choice", values=("average", "adagrad"))
+    assert [*dead({"server.optimizer": both, **fixed})] == ["server.beta2"]
+    either = Choice(type="choice", values=("average", "adam"))
+    assert dead({"server.optimizer": either, **fixed}) == {}
+    with pytest.raises(ConfigError, match=r"server\.beta2.*server\.optimizer=average"):
+        dead(fixed)
+
+
+def test_a_dimension_is_seen_to_change_nothing() -> None:
+    points = [(a, b) for a in (1, 2) for b in (3, 4)]
+
+    def seen(score: Callable[[int, int], float]) -> list[str]:
+        trials = [record(n, {"a": a, "b": b}, score(a, b)) for n, (a, b) in enumerate(points)]
+        return seen_without_effect(trials)
+
+    assert seen(lambda a, b: a) == ["b"]
+    assert seen(lambda a, b: 0.0) == ["a", "b"]
+    assert seen(lambda a, b: a * b) == []
+    assert seen_without_effect([record(0, {"a": 1}, 0.0), record(1, {"a": 2}, None)]) == []
