@@ -522,12 +522,15 @@ def prepare(
     name: opt.DatasetName,
     output: opt.Output,
     set: opt.ReadingSet = None,
+    preview: opt.Preview = None,
     data_dir: opt.DataDir = None,
 ) -> None:
-    """Download or convert a data set into the cache, and verify it."""
+    """Download or convert a data set into the cache, verify it, and show what it holds."""
     with DecodingProgress(name, quiet=output.quiet) as progress:
-        prepared = fedbench.prepare_data(name, set=set, data_dir=data_dir, on_progress=progress)
-    output.show(prepared)
+        prepared = fedbench.prepare_data(
+            name, set=set, data_dir=data_dir, preview=preview, on_progress=progress
+        )
+    output.show(prepared, show_lists.show_prepared)
 
 
 @command("fedbench data split file:images.csv > split.csv", of=data_app)

@@ -56,21 +56,29 @@ def prepare_data(
     *,
     set: Mapping[str, Any] | None = None,
     data_dir: Path | str | None = None,
+    preview: Path | str | None = None,
     on_progress: Progress | None = None,
 ) -> PreparedDataset:
-    """Download or convert a data set into the cache, and verify every byte of it.
+    """Download or convert a data set into the cache, verify every byte of it, and look through it.
 
     Args:
         name: its name, as `data.name`.
         set: how it is read, by dotted name: label column, image size, clients.
         data_dir: cache of data sets; None = the default one.
+        preview: PNG file to write, with a training and a test image of each class.
         on_progress: called while images are decoded.
 
+    Returns:
+        Counts per class and split, copies, images of both splits, and what was left out.
+
     Raises:
-        ConfigError: for an unknown name, or values that it cannot be read with.
+        ConfigError: for an unknown name, values that it cannot be read with, or a preview that
+            cannot be written.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
-    return prepare(name, as_path(data_dir), reading=_reading_of(name, set), progress=on_progress)
+    reading = _reading_of(name, set)
+    places = as_path(data_dir), as_path(preview)
+    return prepare(name, places[0], reading=reading, preview=places[1], progress=on_progress)
 
 
 def split_data(

@@ -7,6 +7,7 @@ lies; any other is called by its folder, `hub:FOLDER`, and that name says nothin
 """
 
 import functools
+import logging
 import os
 import shlex
 import shutil
@@ -32,6 +33,7 @@ from fedbench.bench.data.cache import (
 )
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.preview import preview_png
 from fedbench.bench.data.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.base import (
     SOURCES,
@@ -43,8 +45,12 @@ from fedbench.bench.data.sources.base import (
     prepare_command,
 )
 from fedbench.bench.data.sources.decode import Progress, Splits, write_splits
+from fedbench.bench.data.survey import Survey, survey
 from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.files import atomic_write_bytes
 from fedbench.bench.system.text import utf8_text
+
+_log = logging.getLogger(__name__)
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
@@ -79,13 +85,22 @@ class Dataset:
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """A data set that is ready for use: its cache folder, revision, name and sizes."""
+    """A data set that is ready for use, and what was found in it."""
 
-    path: Path
+    path: Path  # the cache folder
     sha256: str  # the revision
     name: str
     num_train: int
     num_test: int
+    survey: Survey  # of the decoded images
+    sizes: Mapping[str, int] | None  # images by "width x height" as stored; None = not known
+    changed: Mapping[str, int] | None  # images that were turned or put on white; None = not known
+    preview: Path | None = None  # picture with two images of each class
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, those of the survey among the others."""
+        values = {name: value for name, value in vars(self).items() if name != "survey"}
+        return {**values, **vars(self.survey)}
 
 
 def load_dataset(
@@ -145,18 +160,35 @@ def prepare(
     data_dir: Path | None = None,
     *,
     reading: Reading = PLAIN,
+    preview: Path | None = None,
     progress: Progress | None = None,
 ) -> PreparedDataset:
-    """Build the cache of a data set if need be, and verify every byte of it.
+    """Build the cache of a data set if need be, verify every byte of it, and look through it.
 
-    torchvision sets are downloaded into `data_dir`/raw, unless their files are there already.
-    Raises `UnknownNameError` for another name, `DataError` without a network, for a torn or missing
-    source, and for a folder that cannot be written.
+    torchvision sets are downloaded into `data_dir`/raw, unless their files are there already. A
+    picture with two images of each class is written to `preview`. What speaks against the data is
+    logged as a warning. Raises `UnknownNameError` for another name, `DataError` without a network,
+    for a torn or missing source, and for a folder that cannot be written, `ConfigError` for a
+    picture that cannot be.
     """
+    if preview is not None and preview.suffix.lower() != ".png":
+        raise ConfigError(f"the preview is a PNG; its name must end in .png (got {str(preview)!r})")
     cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
-    name = _name_of(cache.meta)
-    sizes = (len(cache.arrays[labels]) for labels in ("train_labels", "test_labels"))
-    return PreparedDataset(cache.path, cache.revision, name, *sizes)
+    found = _looked_through(name, cache)
+    if preview is not None:
+        atomic_write_bytes(preview, preview_png(cache), error=ConfigError)
+    notes = cache.meta.get("notes", {})  # not of a cache that an older fedbench made
+    return PreparedDataset(
+        cache.path,
+        cache.revision,
+        _name_of(cache.meta),
+        len(cache.arrays["train_labels"]),
+        len(cache.arrays["test_labels"]),
+        found,
+        notes.get("sizes"),
+        notes.get("changed"),
+        preview,
+    )
 
 
 def split_of_images(
@@ -265,8 +297,11 @@ def _load(
 ) -> Cache:
     root = cache_root(data_dir)
     source, full_name = _source(name, root, data_dir, reading, download=download)
+    built = False
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
+        nonlocal built
+        built = True
         scratch = writer.folder / "scratch"
         scratch.mkdir()
         splits = source.splits(scratch)
@@ -291,7 +326,17 @@ def _load(
             f"the files that {name} was read from are altered: its images or labels have another"
             f" SHA-256; replace the files in {root / 'raw'}, or wherever they lie"
         )
+    if built and not download:  # `prepare` looks itself, always
+        _looked_through(name, cache)
     return cache
+
+
+def _looked_through(name: str, cache: Cache) -> Survey:
+    """Count what is in a cache, and log what speaks against it."""
+    found = survey(cache.arrays, cache.meta["class_names"])
+    for caution in found.cautions():
+        _log.warning("%s: %s", name, caution)
+    return found
 
 
 def _identity(name: str, source: Source, reading: Reading) -> str | None:

@@ -97,6 +97,7 @@ ReadingSet = Annotated[
     Mapping[str, Any] | None,
     replace(SET, help="How it is read, by dotted name; repeatable.", panel=""),
 ]
+Preview = Annotated[Path | None, Option("PNG to write: a training and a test image of each class.")]
 StoreDir = Annotated[Any, STORE]
 DataDir = Annotated[Any, DATA_DIR]
 DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]

@@ -12,6 +12,7 @@ from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
 
 if TYPE_CHECKING:
+    from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition import PartitionSummary
     from fedbench.bench.runs.resolve import Resolved
 
@@ -33,6 +34,10 @@ _COLUMNS = {
     "datasets": ("name", "num_train", "num_test", "num_classes", "image_shape", "cached", "get"),
 }
 """For each list, the values of a record that its table shows; `--json` has all."""
+
+
+_MOST_CLASSES = 60
+"""Classes of a data set that its table shows."""
 
 
 def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -153,6 +158,18 @@ def show_config(resolved: Resolved) -> None:
     ]
     title = f"{resolved.config.spec} · preset {resolved.preset}"
     show_records(values, ("key", "value", "source"), title=title)
+
+
+def show_prepared(prepared: PreparedDataset) -> None:
+    """Print what a data set holds: images of each class and split, then all other counts."""
+    record = prepared.as_dict()
+    classes = [{"class": each["name"], **each} for each in record.pop("classes")]
+    if any(record["unlabelled"].values()):
+        classes.append({"class": "(no label)", **record["unlabelled"]})
+    show_records(classes[:_MOST_CLASSES], ("class", "train", "test"))
+    if len(classes) > _MOST_CLASSES:
+        emit(f"and {len(classes) - _MOST_CLASSES:,} more classes; --json has all")
+    show_record("", record)
 
 
 def show_partition(partition: PartitionSummary) -> None:

@@ -71,3 +71,18 @@ def test_the_same_images_under_two_names_are_one_data_set(
     for asked in ("cifar100", f"folder:{two}"):
         lines = call(*board, "--dataset", asked, "--json").json["rows"]
         assert [line["dataset"] for line in lines] == ["cifar100", "cifar100"]
+
+
+def test_prepare_shows_what_a_set_holds(call: Call, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "set")
+    words = ("data", "prepare", f"folder:{folder}", "--data-dir", tmp_path / "data")
+    answer = call(*words, "--json", "--preview", tmp_path / "see.png")
+    assert answer.code == 0
+    assert [*answer.json][:5] == ["path", "sha256", "name", "num_train", "num_test"]
+    assert answer.json["classes"] == [{"name": name, "train": 6, "test": 2} for name in "ab"]
+    assert answer.json["preview"] == str(tmp_path / "see.png")
+    lines = call(*words).out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        *(["class", "train", "test"], ["a", "6", "2"], ["b", "6", "2"])
+    ]
+    assert ["test_in_train", "0"] in [line.split() for line in lines]

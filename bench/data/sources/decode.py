@@ -203,9 +203,9 @@ def write_splits(
         _log.warning(
             "%s: of %d images with several frames only the first is read", name, notes[FRAMES]
         )
-    listed = {f"{w}x{h}": count for (w, h), count in sizes.most_common(_SIZES)}
-    rest = total - sum(listed.values())
-    writer.notes |= {"sizes": listed | ({"others": rest} if rest else {}), "changed": dict(notes)}
+    found = {f"{w}x{h}": count for (w, h), count in sizes.most_common(_SIZES)}
+    rest = total - sum(found.values())
+    writer.notes |= {"sizes": found | ({"others": rest} if rest else {}), "changed": dict(notes)}
     return class_names
 
 
@@ -271,7 +271,7 @@ def _pixels(
     picture: Picture, mode: str, size: int | None
 ) -> tuple[npt.NDArray[np.uint8], Sequence[str]]:
     """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized; and what was done."""
-    pixels, done = picture.content, []
+    pixels, done = picture.content, list[str]()
     if not isinstance(pixels, np.ndarray):
         pixels, done = pixels_of(pixels, picture.place, mode)
     elif pixels.ndim == 2 and mode == "RGB":

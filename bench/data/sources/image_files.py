@@ -74,7 +74,7 @@ def pixels_of(
             has_alpha = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info
             whole = image.convert("LA" if mode == "L" else "RGBA") if has_alpha else image
             flat = whole.convert(mode)
-            if has_alpha and (alpha := whole.getchannel("A")).getextrema()[0] < 255:
+            if has_alpha and (alpha := whole.getchannel("A")).getextrema() != (255, 255):
                 flat = Image.composite(flat, Image.new(mode, flat.size, "white"), alpha)
                 done.append(ON_WHITE)
             if (turn := _TURNS.get(_orientation(image))) is not None:

@@ -1,0 +1,68 @@
+"""A picture to look at: a training image and a test image of each class, with its name."""
+
+import io
+import math
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from fedbench.bench.data.cache import SPLITS, Cache
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.system.text import single_line
+
+_LEAST, _MOST = 72, 144  # pixels of an image's longer side in the picture
+_GAP, _LINE, _ACROSS = 6, 14, 12  # pixels between cells and for a name; cells of a row
+
+MOST_CLASSES = 1000
+
+
+def preview_png(cache: Cache, most_classes: int = MOST_CLASSES) -> bytes:
+    """Return a PNG with a cell for each of the first classes: name, training image, test image.
+
+    The images are the first of their class in the cache, whose order is that of hashes: any ones.
+    Images without a label have the last cell. A frame is empty where a split lacks the class.
+    """
+    cells = [*enumerate(cache.meta["class_names"][:most_classes])]
+    if any((cache.arrays[f"{split}_labels"] == HIDDEN).any() for split in SPLITS):
+        cells.append((HIDDEN, "no label"))
+    width, height = _scaled(*cache.arrays["train_images"].shape[:1:-1])
+    step = max(width, _LEAST) + _GAP, _LINE + 2 * (height + _GAP)
+    across = min(len(cells), max(_ACROSS, math.isqrt(len(cells))))
+    size = across * step[0] + _GAP, -(-len(cells) // across) * step[1] + _GAP
+    sheet = Image.new("RGB", size, "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    for number, (label, name) in enumerate(cells):
+        x, y = _GAP + number % across * step[0], _GAP + number // across * step[1]
+        # The font that comes with Pillow has Latin letters alone, so the number goes before.
+        text = single_line(name if name == str(label) or label == HIDDEN else f"{label} {name}")
+        text = text.encode("latin-1", "replace").decode("latin-1")
+        while font.getlength(text) > step[0] - _GAP:
+            text = text[:-1]
+        draw.text((x, y), text, "black", font)
+        for split in SPLITS:
+            top = y + _LINE + (height + 2) * SPLITS.index(split)
+            if (image := _image(cache, split, label)) is None:
+                draw.rectangle((x, top, x + width - 1, top + height - 1), outline="grey")
+            else:
+                nearest = image.width < width
+                way = Image.Resampling.NEAREST if nearest else Image.Resampling.BOX
+                sheet.paste(image.resize((width, height), way), (x, top))
+    out = io.BytesIO()
+    sheet.save(out, "PNG")
+    return out.getvalue()
+
+
+def _scaled(width: int, height: int) -> tuple[int, int]:
+    """Return the size at which an image is shown: a small one by a whole factor."""
+    longer = max(width, height)
+    factor = -(-_LEAST // longer) if longer < _LEAST else min(1.0, _MOST / longer)
+    return max(1, round(width * factor)), max(1, round(height * factor))
+
+
+def _image(cache: Cache, split: str, label: int) -> Image.Image | None:
+    """Return the first image of a class in a split; None where there is none."""
+    found = np.flatnonzero(cache.arrays[f"{split}_labels"] == label)[:1]
+    if not found.size:
+        return None
+    pixels = cache.arrays[f"{split}_images"][found[0]]  # (C, H, W)
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())
