@@ -1,0 +1,76 @@
+"""The study of views decides as its plan says, on made-up rows and by hand."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+FOLDER = Path(__file__).resolve().parents[2] / "leaderboards" / "studies" / "views"
+
+
+@pytest.fixture(scope="module")
+def study() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("views", FOLDER / "views.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_rates_are_chosen_as_the_board_chose_them(study: ModuleType) -> None:
+    """The committed rows of the board, by this reader and rule: README's means at alpha 0.1."""
+    rows = study.read(study.BOARD, study.WIDE)
+    found = study.judged(rows, study.rates(rows))
+    means = {name: round(float(values.mean()), 1) for name, values in found.items()}
+    assert (means["simclr"], means["orchestra"], means["byol"]) == (42.9, 37.8, 38.1)
+    assert {*found} == {*study.METHODS, "supervised"}
+
+
+def test_rates_by_hand(study: ModuleType, tmp_path: Path) -> None:
+    """Orchestra: ranks by loss 4, 3, 2, 1 and by SEP 1, 3, 2, 4; sums 5, 6, 4, 5: 0.01.
+
+    simclr takes the lowest loss, but at 0.003 a run diverged: 0.01 as well.
+    """
+    losses, seps = [1.0, 2, 3, 4], [0.1, 0.3, 0.2, 5.0]
+    lines = []
+    for method, views in (("orchestra", "orchestra-o"), ("simclr", "simclr-o")):
+        for rate, loss, sep in zip([0.003, 0.01, 0.03, 0.1], losses, seps, strict=True):
+            for seed in (100, 101):
+                config = {"data": {"test_subset": None}, "client": {"lr": rate}}
+                config["method"] = {"augmentation": views}
+                diverged = (method, rate, seed) == ("simclr", 0.003, 101)
+                line = {"method": method, "dataset": "cifar10", "alpha": 0.1, "num_rounds": 12}
+                line |= {"preset": "laptop", "seed": seed, "linear_acc": 0.4, "final_loss": loss}
+                line |= {"untrained_linear_acc": 0.3, "status": "diverged" if diverged else "ok"}
+                line |= {
+                    "config_json": json.dumps(config),
+                    "metrics_json": json.dumps({"sep": sep}),
+                }
+                lines.append(line)
+    (tmp_path / "rows").mkdir()
+    pd.DataFrame(lines).to_parquet(tmp_path / "rows" / "rows.parquet")
+    chosen = study.rates(study.read(tmp_path, study.NARROW))
+    assert chosen == {"orchestra": 0.01, "simclr": 0.01}
+
+
+def test_a_change_of_a_lead_is_welchs_with_four_groups(study: ModuleType) -> None:
+    """With two groups it is SciPy's Welch test; the lead falls from 5 to -1, a change of -6."""
+    spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    a, b = 3 + spread, 2 + 2 * spread
+    two = study.welch([(a, 1), (b, -1)], 0.05)
+    assert two["p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    wide = {"simclr": 45 + spread, "orchestra": 40 + spread, "byol": 38 + spread}
+    narrow = {"simclr": 39 + spread, "orchestra": 40 + spread, "byol": 38 + spread}
+    table = study.changes(wide, narrow)
+    assert dict(table["effect"]) == pytest.approx({"simclr": -6.0, "byol": 0.0})
+    assert [*table["verdict"]] == ["differs", "not settled"]
+    assert study.turned(wide, narrow) == []  # 39 and 40 are not told apart
+    narrow["simclr"] = 35 + spread
+    assert study.turned(wide, narrow) == ["simclr - orchestra", "simclr - byol"]
+    assert study.order(wide, narrow)[0] == pytest.approx(-1 / 3)  # one of three pairs stays
