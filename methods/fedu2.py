@@ -69,9 +69,9 @@ class FedU2(AddOn):
         return super().without_effect(config)
 
     def needs(self) -> Needs:
-        """Ask for each client's tensors and the server's before them."""
+        """Ask for each client's tensors."""
         needs = replace(self.base.needs(), capturable=False)  # draws in the loss
-        return replace(needs, single_uploads=True, before=True) if self.combine else needs
+        return replace(needs, single_uploads=True) if self.combine else needs
 
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
         """Add none: points that are drawn evenly from the sphere have the least distance."""

@@ -1,7 +1,6 @@
 """L-DAWA as an add-on: a client's layer counts as far as it points where the server's did."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,7 +11,6 @@ from fedbench.bench.method import (
     AddOn,
     ConfigError,
     DataSpec,
-    Needs,
     Net,
     RunConfig,
     averaged_parameters,
@@ -69,10 +67,6 @@ class LDAWA(AddOn):
         if not any(True for _ in averaged_parameters(net, self.base.sharing(), before="")):
             raise ConfigError(nothing_averaged(self.base.name, self.name))
         return net
-
-    def needs(self) -> Needs:
-        """Ask for the factors of `weigh`."""
-        return replace(self.base.needs(), weighs=True)
 
     def weigh(
         self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int

@@ -43,9 +43,8 @@ class Scaffold(AddOn):
     """
 
     def needs(self) -> Needs:
-        """Ask for the control variate that was sent down, towards which the server's moves."""
-        control = ("scaffold.control",)
-        return replace(self.base.needs(), before=True, unweighted=control, gradients=control)
+        """Ask for a plain mean of the control variates."""
+        return replace(self.base.needs(), mean_gradients=("scaffold.control",))
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Add both control variates, zero at first, and a sum of gradients for one round."""

@@ -37,7 +37,7 @@ class Supervised(Method):
     def needs(self) -> Needs:
         """Ask for views and all labels."""
         views = (self.augmentation,) * self.num_views
-        return Needs(views=views, labels=Labels.ALL, labelled_only=True, capturable=True)
+        return Needs(views=views, labels=Labels.ONLY, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and a linear classifier."""

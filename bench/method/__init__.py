@@ -24,6 +24,7 @@ from fedbench.bench.method.base import Needs as Needs
 from fedbench.bench.method.base import RoundPlan as RoundPlan
 from fedbench.bench.method.base import Server as Server
 from fedbench.bench.method.base import Upload as Upload
+from fedbench.bench.method.base import writes as writes
 from fedbench.bench.method.net import Net as Net
 from fedbench.bench.method.registry import register as register
 from fedbench.bench.method.sharing import ACTIVATIONS as ACTIVATIONS

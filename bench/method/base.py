@@ -25,14 +25,16 @@ from fedbench.bench.nn.optimizers import Optimizer
 class Labels(StrEnum):
     """The labels that the data layer shows to a method; every other label arrives as -1.
 
-    `OPTIONAL`, `SOME` and `ALL` see the share `data.label_fraction`. Where it is 0, `OPTIONAL` sees
-    none, `ALL` sees every label, and `SOME` is refused.
+    All but `NONE` see the share `data.label_fraction`. Where it is 0, `OPTIONAL` sees none, `ALL`
+    and `ONLY` see every label, and `SOME` is refused. Under `ONLY` clients train on the images
+    whose label is visible, and on no other.
     """
 
     NONE = "none"
     OPTIONAL = "optional"
     SOME = "some"
     ALL = "all"
+    ONLY = "only"
 
 
 @checked.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -42,7 +44,6 @@ class Needs:
     Attributes:
         views: names of the augmented versions made of every image, in order (`bench.data.views`).
         labels: the labels that the method sees.
-        labelled_only: clients train on the images whose label is visible, and on no other.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: the encoder that is evaluated: the server's, or every client's.
         encoders: parts that k-NN and linear probe judge besides `encoder`, by the prefix of their
@@ -54,9 +55,6 @@ class Needs:
         preparatory_rounds: rounds before the configured ones; they count in traffic only.
         least_rounds: smallest number of configured rounds that reaches every phase of the method.
         single_uploads: hand `server_step` each client's tensors; costs the memory of a cohort.
-        weighs: `weigh` scales each client's tensors in the average. Refused with client-level
-            privacy, which needs changes of bounded length.
-        before: hand `server_step` the tensors that the clients received this round; costs a copy.
         second_batch: views of a second random batch of the client's images, which `loss` finds in
             `Batch.second_batch`.
         pre_round: names of the broadcast tensors that `server_pre_round` sets before a round, from
@@ -65,10 +63,9 @@ class Needs:
         extras: declaration, by name, of everything that `after_local` and `pre_round` may send, and
             of `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
-        unweighted: names of averaged buffers in whose mean every client counts the same, whatever
-            `server.weighting` is.
-        gradients: names of averaged tensors that hold means of gradients. They reveal what trained
-            weights do, which no rehearsal measures.
+        mean_gradients: names of averaged buffers that hold means of gradients. In their mean every
+            client counts the same, whatever `server.weighting` and `weigh` say. They reveal what
+            trained weights do, which no rehearsal measures.
         capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
             for every full batch of every client: no branch on values, no counter in Python, no
             draws but `Method.draws`. Lanes then record the step once and replay it.
@@ -76,7 +73,6 @@ class Needs:
 
     views: tuple[str, ...]
     labels: Labels = Labels.NONE
-    labelled_only: bool = False
     min_batch: int = 1
     evaluate_on: Literal["server", "clients"] = "server"
     encoders: Mapping[str, str] = field(default_factory=dict)
@@ -86,13 +82,10 @@ class Needs:
     preparatory_rounds: int = 0
     least_rounds: int = 0
     single_uploads: bool = False
-    weighs: bool = False
-    before: bool = False
     second_batch: tuple[str, ...] = ()
     pre_round: tuple[str, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
-    unweighted: tuple[str, ...] = ()
-    gradients: tuple[str, ...] = ()
+    mean_gradients: tuple[str, ...] = ()
     capturable: bool = False
 
 
@@ -173,8 +166,7 @@ class Server:
         optimizers: those that `optimizer` has made; they live as long as the run.
         restored: states of optimizers from a checkpoint that `optimizer` has not yet asked for.
         log: numbers written here stand among the loss terms of the round's record.
-        before: the server's tensors by name as the clients received them, not to be edited; empty
-            unless `Needs.before`.
+        before: the server's tensors by name as the clients received them, not to be edited.
     """
 
     round: int
@@ -386,12 +378,13 @@ class Method(Strict, ABC):
     ) -> Mapping[str, float]:
         """Return factors for a client's tensors in the average; 1 for those that are left out.
 
-        Runs on the server for each client whose upload counts, by ascending id; only with
-        `Needs.weighs`. A factor scales what the tensor adds to the sum, not the weight by which the
-        sum is divided. No upload is kept.
+        Runs on the server for each client whose upload counts, by ascending id. A factor scales
+        what the tensor adds to the sum, not the weight by which the sum is divided. No upload is
+        kept. A method that writes this hook is refused with client-level privacy, which needs
+        changes of bounded length.
 
         `sent` are the averaged tensors that the client sends, by name, not to be edited, without
-        `Needs.unweighted`; `held` those that it had received.
+        `Needs.mean_gradients`; `held` those that it had received.
         """
         return {}
 
@@ -457,3 +450,20 @@ HOOKS = tuple(name for name, value in vars(Method).items() if isfunction(value) 
 for _hook in HOOKS:
     setattr(AddOn, _hook, _of_base(_hook))
 update_abstractmethods(AddOn)  # type: ignore[type-abstract]
+
+
+def writes(method: Method, hook: str) -> bool:
+    """Tell whether a method, or one that it wraps, has a hook of its own.
+
+    What only some methods need is found so, without a flag: `weigh` makes the server read single
+    uploads, `server_step` makes it keep the tensors of before the round.
+
+    >>> class Weighing(AddOn):
+    ...     def weigh(self, sent, held, round_index):
+    ...         return dict.fromkeys(sent, 0.5)
+    >>> writes(Weighing.model_construct(), "weigh")
+    True
+    """
+    if getattr(type(method), hook) not in (getattr(Method, hook), getattr(AddOn, hook)):
+        return True
+    return isinstance(method, AddOn) and writes(method.base, hook)

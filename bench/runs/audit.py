@@ -49,7 +49,7 @@ def audit(setup: Setup) -> None:
     needs = setup.method.needs()
     growing = following_size(setup)
     for name, count in single_samples(setup).items():
-        if name in needs.gradients:
+        if name in needs.mean_gradients:
             continue
         extra = needs.extras.get(name, Extra())
         if extra.per_sample or extra.group_size is not None or extra.budget is not None:

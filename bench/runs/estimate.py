@@ -26,7 +26,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
+from fedbench.bench.method import ACTIVATIONS, Client
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.regime import check_precision, reproducible
@@ -34,6 +34,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.cohort import cohort_of, plan_of
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of, steps_per_epoch
@@ -107,9 +108,7 @@ class Estimator:
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
         visits = trained = num_steps = num_images = num_latents = 0
         for index in range(rounds):
-            default = RoundPlan(config.client.local_epochs)
-            epochs = setup.method.plan_round(index, default).local_epochs
-            cohort = trainer.cohort(index)
+            epochs, cohort = plan_of(setup, index).local_epochs, cohort_of(setup, index)
             visits += len(cohort)
             num_steps += epochs * int(steps[cohort].sum())
             num_images += epochs * int(images[cohort].sum())

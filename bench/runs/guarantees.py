@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.method import writes
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.method.registry import create
 from fedbench.bench.method.sharing import ROWS
@@ -16,6 +17,7 @@ from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.training.aggregate import declared_aggregator
+from fedbench.bench.training.cohort import cohort_of, participation_of
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
@@ -33,7 +35,7 @@ def needed_one_by_one(method: Method) -> str:
     needs, table = method.needs(), method.sharing()
     if needs.single_uploads:
         return "single uploads"
-    if needs.weighs:
+    if writes(method, "weigh"):
         return "weights of its own for each client's tensors"
     if declared_aggregator(method).single_uploads:
         return "single uploads"
@@ -88,7 +90,7 @@ def check_privacy(setup: Setup) -> None:
         )
     single = needed_one_by_one(setup.method)
     summed = ", ".join(setup.method.needs().extras)
-    counted = "whether they made a step" if setup.method.needs().unweighted else ""
+    counted = "whether they made a step" if setup.method.needs().mean_gradients else ""
     if also := single or summed or counted:
         raise ConfigError(
             f"privacy.clip: clients of {config.spec!r} also send {also}, which is"
@@ -125,7 +127,9 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
     privacy = trainer.setup.config.privacy
     if privacy.clip is None:
         return {}
-    rounds = Counter(trainer.participation(index) for index in range(trainer.rounds_begun))
+    rounds = Counter(
+        participation_of(trainer.setup, index) for index in range(trainer.rounds_begun)
+    )
     return {
         "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
         "delta": privacy.delta,
@@ -149,7 +153,9 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
     budgets = {n: extra.budget for n, extra in needs.extras.items() if extra.budget is not None}
     if not budgets:
         return {}
-    counts = Counter(k for index in range(trainer.rounds_begun) for k in trainer.cohort(index))
+    counts = Counter(
+        k for index in range(trainer.rounds_begun) for k in cohort_of(trainer.setup, index)
+    )
     times = max(counts.values(), default=0)
     return {
         "epsilon": sum(budget.composed(times) if times else 0.0 for budget in budgets.values()),

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Sharing
+from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Sharing, writes
 from fedbench.bench.system.errors import PluginError, expect
-from fedbench.bench.training.layout import Layout, Slot
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.training.cohort import participation_of
+from fedbench.bench.training.layout import Binding, Layout, Slot
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.setup import Setup
 
 
 class ServerUpdate:
@@ -82,6 +85,46 @@ class ServerUpdate:
         return change / self._total
 
 
+def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
+    """Return the empty update of a round, with the method's aggregator."""
+    held = binding.server.data[: binding.layout.num_averaged]
+    private = setup.config.privacy.clip is not None
+    default = _clipped_mean(setup, held, index) if private else _mean(setup, binding, index)
+    aggregator = setup.method.aggregator(default, held, index)
+    return ServerUpdate(binding.layout, held.device, aggregator)
+
+
+def _mean(setup: Setup, binding: Binding, index: int) -> Mean:
+    method, alike = setup.method, setup.method.needs().mean_gradients
+    slots = {slot.name: slot for slot in binding.layout.averaged}
+    spans = {name: slice(slot.start, slot.stop) for name, slot in slots.items()}
+    unweighted = [spans[name] for name in alike]
+    if not writes(method, "weigh"):
+        return Mean(unweighted)
+    # What each client adds the same to is no tensor of its model: a control variate.
+    names = [name for name in slots if name not in alike]
+    received = {name: binding.net.tensor(name).detach() for name in names}
+
+    def weigh(upload: Tensor) -> Iterator[tuple[slice, float]]:
+        sent = {name: slots[name].of(upload) for name in names}
+        for name, factor in method.weigh(sent, received, index).items():
+            yield spans[name], factor
+
+    return Mean(unweighted, weigh)
+
+
+def _clipped_mean(setup: Setup, held: Tensor, index: int) -> ClippedMean:
+    config, privacy = setup.config, setup.config.privacy
+    assert privacy.clip is not None
+    return ClippedMean(
+        before=held,
+        clip=privacy.clip,
+        noise=privacy.noise_multiplier * privacy.clip,
+        expected_clients=participation_of(setup, index) * config.data.num_clients,
+        rng=generator(config.seed, "privacy", index),
+    )
+
+
 def declared_aggregator(method: Method) -> Aggregator:
     """Return the aggregator of a method's rounds, to read what it declares."""
     made = method.aggregator(Mean(), torch.empty(0), 0)
@@ -102,8 +145,8 @@ def check_aggregator(config: RunConfig, method: Method) -> None:
         "whose one client holds all the data": needs.pooled,
         "which averages nothing": Sharing.AVERAGED not in rules,
         "whose server combines single uploads itself": needs.single_uploads,
-        "which scales each client's part of the mean": needs.weighs,
-        "whose control variate is a mean over all clients": needs.unweighted,
+        "which scales each client's part of the mean": writes(method, "weigh"),
+        "whose control variate is a mean over all clients": needs.mean_gradients,
         "which sums statistics of all clients before a round": needs.pre_round,
         "which averages rows over the cohort": Sharing.MEAN_ROW in rules,
         "under privacy.clip, which bounds a client's part of a mean": config.privacy.clip,

@@ -60,7 +60,9 @@ class Setup:
         if fraction:
             clients = [client_partition.client(k) for k in range(client_partition.num_clients)]
             known = visible_labels(known, clients, fraction, config.seed)
-        seen = needs.labels is Labels.ALL or (fraction and needs.labels is not Labels.NONE)
+        seen = needs.labels in (Labels.ALL, Labels.ONLY) or (
+            fraction and needs.labels is not Labels.NONE
+        )
         labels = known if seen else hide_all(known)
         setup = cls(
             config=config,
@@ -87,7 +89,10 @@ class Setup:
         if (self.dataset.train_labels >= 0).all():
             return
         method, protocols = self.method, self.config.evaluation.protocols
-        if method.needs().labels in (Labels.SOME, Labels.ALL) and not self.spec.labelled:
+        if (
+            method.needs().labels in (Labels.SOME, Labels.ALL, Labels.ONLY)
+            and not self.spec.labelled
+        ):
             raise ConfigError(
                 f"{self.config.spec!r} learns from labels, but no training image of"
                 f" {self.dataset.name} has one; choose a method without labels"
@@ -158,7 +163,7 @@ class Setup:
         `images` are all training images on that device, if they lie there.
         """
         chosen = self.partition.client(client_id)
-        if self.method.needs().labelled_only:
+        if self.method.needs().labels is Labels.ONLY:
             chosen = chosen[self.labels[chosen] >= 0]
         labels = torch.from_numpy(self.labels[chosen]).to(device)
         if images is not None:

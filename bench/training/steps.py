@@ -11,7 +11,7 @@ from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import HIDDEN, num_visible
 from fedbench.bench.data.partition import Partition, make_partition
-from fedbench.bench.method import Method, RoundPlan, registry
+from fedbench.bench.method import Labels, Method, RoundPlan, registry
 from fedbench.bench.system.errors import ConfigError, expect
 
 _partitions: dict[str, Partition] = {}
@@ -152,7 +152,7 @@ def _images(config: RunConfig, method: Method, dataset: Dataset) -> npt.NDArray[
     needs, fraction = method.needs(), config.data.label_fraction
     partition, labels = partition_of(dataset, config), dataset.train_labels
     sizes = partition.sizes.astype(np.int64)
-    if needs.labelled_only:
+    if needs.labels is Labels.ONLY:
         held = [labels[partition.client(k)] != HIDDEN for k in range(partition.num_clients)]
         sizes = np.array([num_visible(int(each.sum()), fraction or 1.0) for each in held])
     return sizes.sum(keepdims=True) if needs.pooled else sizes
@@ -161,7 +161,7 @@ def _images(config: RunConfig, method: Method, dataset: Dataset) -> npt.NDArray[
 def _reason(config: RunConfig, method: Method, largest: int) -> str:
     """Say why a client with so many images, the largest of those that do not train, does not."""
     batch, least = config.client.batch_size, least_batch(config, method)
-    kind = "labelled image" if method.needs().labelled_only else "image"
+    kind = "labelled image" if method.needs().labels is Labels.ONLY else "image"
     held = f"they hold at most {largest} {kind}{'' if largest == 1 else 's'}"
     if batch < least:
         return f"client.batch_size={batch} is below the {least} that method and norm need; raise it"

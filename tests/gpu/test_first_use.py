@@ -175,7 +175,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
 
     trainer = begin()
     first_use.switch_off({FUSED_SGD: "weights differ"})
-    trainer._checkpoint()
+    trainer.save()
     first_use.begin_run()
     begin()
     assert first_use.switched_off() == {FUSED_SGD: "weights differ"}

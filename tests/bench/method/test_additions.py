@@ -28,14 +28,12 @@ from fedbench.bench.nn import Backbone
 from fedbench.bench.runs.guarantees import check_privacy, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.training.cohort import cohort_of
 from tests.specs import setup_of
 
 
 class Halved(AddOn):
     """Encoders count half."""
-
-    def needs(self) -> Needs:
-        return replace(self.base.needs(), weighs=True)
 
     def weigh(
         self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int
@@ -135,7 +133,7 @@ def test_pre_round_sum_up_and_are_counted(tmp_path: Path) -> None:
     assert_same_run(trainer, lanes)
     cohort, sizes = config.cohort_size, setup.partition.sizes
     for record in trainer.history:
-        clients = trainer.cohort(record.round_index)
+        clients = cohort_of(setup, record.round_index)
         assert record.parts["cohort"] == sum(int(sizes[k]) for k in clients)
     assert trainer.ledger.up["images"] == 2 * cohort * 4
     assert trainer.ledger.down["images"] == 2 * 2 * cohort * 4  # with the model, and again

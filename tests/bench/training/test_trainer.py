@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.data.batches import ClientData
-from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import (
     Client,
     DataSpec,
@@ -28,8 +27,9 @@ from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.cohort import cohort_of
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Diverged, Trainer
+from fedbench.bench.training.trainer import Diverged
 from fedbench.methods.supervised import Supervised
 from tests.specs import setup_of
 
@@ -100,17 +100,16 @@ def test_cohorts_are_drawn_without_replacement_from_those_with_data(tmp_path: Pa
     shares: list[Sequence[int]] = [[], *([k] for k in range(10)), []]
     config = tiny_config("simclr", federation__participation=0.5, data__num_clients=12)
     setup = tiny_setup(config, shares=shares)
-    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
     seen: set[int] = set()
     for index in range(30):
-        cohort = trainer._cohort(index, RoundPlan(1))
+        cohort = cohort_of(setup, index, RoundPlan(1))
         assert len(cohort) == len(set(cohort)) == 6
         assert cohort == sorted(cohort)
         seen |= set(cohort)
     assert seen == set(range(1, 11))
-    assert trainer._cohort(0, RoundPlan(1, "all")) == list(range(1, 11))
-    assert trainer._cohort(0, RoundPlan(1, "labelled")) == []  # SimCLR sees no label
-    assert trainer._cohort(3, RoundPlan(1)) == trainer._cohort(3, RoundPlan(5))
+    assert cohort_of(setup, 0, RoundPlan(1, "all")) == list(range(1, 11))
+    assert cohort_of(setup, 0, RoundPlan(1, "labelled")) == []  # SimCLR sees no label
+    assert cohort_of(setup, 3, RoundPlan(1)) == cohort_of(setup, 3, RoundPlan(5))
 
 
 @pytest.mark.parametrize("spec", ["simclr", "supervised"])
