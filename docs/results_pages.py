@@ -68,7 +68,7 @@ def board_page(board: Leaderboard) -> str:
         lines = [
             [
                 "–" if entry.rank is None else str(entry.rank),
-                _link(entry, html.escape(entry.label), own=False),
+                _method(entry),
                 _link(entry, _interval(entry)),
                 MARKS[entry.standing],
                 entry.ties or "",
@@ -216,11 +216,16 @@ def _anchor(entry: Any) -> str:
     return f"{entry.class_id[:8]}-{entry.config_id[:8]}"
 
 
-def _link(entry: Any, text: str, *, own: bool = True) -> str:
+def _method(entry: Any) -> str:
+    """Return a link to the page of the method; what tells its lines apart follows and may wrap."""
+    apart = html.escape(entry.label.removeprefix(entry.method))
+    return f'<a href="{_file(entry.method)}.html">{entry.method}</a>{apart}'
+
+
+def _link(entry: Any, text: str) -> str:
     if not text:
         return ""
-    place = f"#line-{_anchor(entry)}" if own else ""
-    return f'<a href="{_file(entry.method)}.html{place}">{text}</a>'
+    return f'<a href="{_file(entry.method)}.html#line-{_anchor(entry)}">{text}</a>'
 
 
 def _interval(entry: Any) -> str:

@@ -3,15 +3,20 @@
 import ast
 import importlib.util
 import re
+import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import fedbench
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from tests.browser import in_browser
 
 from .test_makefile import make
 from .test_readme import blocks, load
@@ -83,28 +88,86 @@ def test_the_addons_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert 0 < float((bounded.vector - bounded.initial).norm()) <= 0.25
 
 
-def test_every_number_leads_to_a_run_that_has_its_command(tmp_path: Path) -> None:
-    """Two lines with three seeds each, of the rows of the repository."""
-    shipped, store = Store(ROOT / "leaderboards" / "results"), Store(tmp_path / "store")
-    kept = [row for row in shipped.rows() if row.grid == "participation" and row.seed < 3]
-    kept = [row for row in kept if row.participation == 0.5 and row.method != "byol"]
-    for row in kept:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], Path]:
+    """Rows of the repository, two lines with three seeds each, and the pages about them."""
+    root = tmp_path_factory.mktemp("results")
+    shipped, store = Store(ROOT / "leaderboards" / "results"), Store(root / "store")
+    rows = [row for row in shipped.rows() if row.grid == "participation" and row.seed < 3]
+    rows = [row for row in rows if row.participation == 0.5 and row.method != "byol"]
+    for row in rows:
         store.write_row(row)
         store.write_curve(row.row_id, shipped.curve(row.row_id))
-    results = load("results_pages")
-    results.write(tmp_path / "pages", store)
-    texts = {path.stem: path.read_text("utf-8") for path in (tmp_path / "pages").iterdir()}
+    load("results_pages").write(root / "pages" / "generated" / "results", store)
+    return rows, root / "pages"
+
+
+def test_every_number_leads_to_a_run_that_has_its_command(kept: tuple[list[Row], Path]) -> None:
+    pages = kept[1] / "generated" / "results"
+    texts = {path.stem: path.read_text("utf-8") for path in pages.iterdir()}
     assert texts.keys() == {"board", "methods", "simclr", "orchestra"}
     links = re.findall(r'href="(\w+)\.html#([\w-]+)">', texts["board"])
     assert len(links) == 2 * 6
     for page, anchor in links:
         assert f'<a id="{anchor}">' in texts[page]
-    for row in kept:
+    for row in kept[0]:
         line = re.search(rf'^.*id="row-{row.row_id[:8]}".*$', texts[row.method], re.MULTILINE)
         assert line is not None
         assert f"fedbench run {row.method} --preset laptop --seed {row.seed}" in line[0]
         assert f"| {100 * (row.linear_acc or 0):.1f} |" in line[0]
     assert "[How simclr works](../methods.md#simclr)" in texts["simclr"]
+
+
+BOARD = """
+const lines = () => all("section > section tbody tr").filter((line) => line.checkVisibility());
+const typed = (name, value) => {
+  document.querySelector("form.filter").elements[name].value = value;
+  document.querySelector("form.filter").dispatchEvent(new Event("input"));
+  return [lines().length, document.querySelector("output").textContent];
+};
+const first = document.querySelector("section > section table");
+const cells = (line) => [...line.cells].map((cell) => cell.textContent.trim());
+const out = { heads: cells(first.tHead.rows[0]), given: lines().length };
+out.all = typed("method", "");
+out.lines = lines().map(cells);
+out.hidden = all("section > section table").filter((each) => each.scrollWidth > each.clientWidth);
+out.hidden = out.hidden.length;
+out.simclr = typed("method", "SimCLR"); out.link = location.search; typed("method", "");
+out.three = typed("seeds", "3"); out.four = typed("seeds", "4"); typed("seeds", "1");
+out.setting = typed("setting", "participation, cifar10"); out.other = typed("setting", "mars");
+return out;
+"""
+FOUND = "await pause(); return { links: all('#search-results li a').length };"
+WITH_SPHINX = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in PACKAGES), reason="the extra docs has it"
+)
+
+
+@WITH_SPHINX
+@pytest.mark.browser
+def test_the_board_in_a_browser(kept: tuple[list[Row], Path], tmp_path: Path) -> None:
+    """Every line and number is seen at 1,280 px, and filters leave those that fit."""
+    settings = {"extensions": "myst_nb", "html_theme": "furo", "nb_execution_mode": "off"}
+    settings |= {"html_static_path": f"{DOCS / 'static'}", "html_css_files": "site.css"}
+    words = [word for name, value in settings.items() for word in ("-D", f"{name}={value}")]
+    words += ["-D", "root_doc=generated/results/board", str(kept[1]), str(tmp_path)]
+    build = [sys.executable, "-m", "sphinx", "-q", "-C", "-b", "html", *words]
+    subprocess.run(build, check=True, capture_output=True)
+    page = tmp_path / "generated" / "results" / "board.html"
+    out = in_browser(page, BOARD, query="?method=orchestra")
+    assert (out["errors"], out["wide"], out["hidden"]) == ([], 0, 0)
+    assert out["given"] == 1
+    assert out["all"] == [2, "2 of 2 lines"]
+    for cells in out["lines"]:
+        line = dict(zip(out["heads"], cells, strict=True))
+        rows = [row for row in kept[0] if row.method == line["method"]]
+        assert line["seeds"] == f"{len(rows)}" == "3"
+        for head, name in (("linear %", "linear_acc"), ("k-NN %", "knn_acc")):
+            mean = statistics.fmean(getattr(row, name) for row in rows)
+            assert line[head].split(" ")[0] == f"{100 * mean:.1f}"
+    assert (out["simclr"], out["link"]) == ([1, "1 of 2 lines"], "?method=SimCLR")
+    assert (out["three"][0], out["four"][0]) == (2, 0)
+    assert (out["setting"][0], out["other"][0]) == (2, 0)
 
 
 def test_ids_of_runs_become_links() -> None:
@@ -119,11 +182,10 @@ def test_ids_of_runs_become_links() -> None:
 
 @pytest.mark.extended  # minutes; the workflow `site` builds it too
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in PACKAGES), reason="the extra docs has it"
-)
+@WITH_SPHINX
+@pytest.mark.browser
 def test_make_site(tmp_path: Path) -> None:
-    """A warning is an error, and so is one of a tutorial; pages need no network."""
+    """Warnings and errors of tutorials are errors; pages need no network and run in a browser."""
     make("site", f"SITE={tmp_path / 'html'}")
     built = sorted((tmp_path / "html").rglob("*.html"))
     assert len(built) > 25
@@ -137,3 +199,11 @@ def test_make_site(tmp_path: Path) -> None:
     assert line in (results / "simclr-with-uv.html").read_text("utf-8").replace(
         '</span> <span class="pre">', " "
     )
+    board = in_browser(results / "board.html", BOARD)
+    entries = len(fedbench.leaderboard(ROOT / "leaderboards" / "results").board.entries)
+    assert (board["all"], board["hidden"]) == ([entries, f"{entries} of {entries} lines"], 0)
+    for page in built:
+        out = in_browser(page, "return {};")
+        assert (page.name, out["errors"], out["wide"]) == (page.name, [], 0)
+    found = in_browser(tmp_path / "html" / "search.html", FOUND, query="?q=dirichlet")
+    assert found["links"] > 3

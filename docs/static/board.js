@@ -2,15 +2,25 @@
 // Filters of the board: hides lines and whole tables; the choice is in the link.
 
 const form = document.querySelector("form.filter");
-const tables = [...document.querySelectorAll("section > section")].map((section) => ({
-  section,
-  title: section.querySelector("h2").textContent.toLowerCase(),
-  lines: [...section.querySelectorAll("tbody tr")].map((line) => ({
-    line,
-    method: line.cells[1].textContent.toLowerCase(),
-    seeds: Number(line.cells[4].textContent),
-  })),
-}));
+// Columns are found by their heads, so that a new one beside them changes nothing here.
+const column = (table, name) => {
+  const index = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === name);
+  if (index < 0) throw new Error(`a table of the board has no column ${name}`);
+  return index;
+};
+const tables = [...document.querySelectorAll("section > section")].map((section) => {
+  const table = section.querySelector("table");
+  const [method, seeds] = [column(table, "method"), column(table, "seeds")];
+  return {
+    section,
+    title: section.querySelector("h2").textContent.toLowerCase(),
+    lines: [...table.tBodies[0].rows].map((line) => ({
+      line,
+      method: line.cells[method].textContent.toLowerCase(),
+      seeds: Number(line.cells[seeds].textContent),
+    })),
+  };
+});
 
 function filter() {
   const { method, setting, seeds } = Object.fromEntries(new FormData(form));

@@ -18,7 +18,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from tests.bench.results.conftest import build_row
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = "</script><script>document.title='taken'</script><b>&amp;"
 
 
