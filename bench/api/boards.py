@@ -18,6 +18,7 @@ from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
+from fedbench.bench.system.files import user_path
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def report(
     """
     from fedbench.bench.results.report.content import content
 
-    file, store = Path(file).expanduser(), open_store(store).require()
+    file, store = user_path(file), open_store(store).require()
     if file.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
     frame = store.frame()

@@ -26,7 +26,12 @@ from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, read_regular
+from fedbench.bench.system.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    read_regular,
+    user_path,
+)
 from fedbench.bench.system.scratch import temporary_folder
 
 
@@ -179,7 +184,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 @contextmanager
 def open_bundle(path: Path | str) -> Iterator[Bundle]:
     """Read a bundle (a .zip is unpacked to a temporary folder); `StoreError` if it is none."""
-    path = Path(path).expanduser()
+    path = user_path(path)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as cause:  # a name that is too long

@@ -19,7 +19,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, write_error
+from fedbench.bench.system.files import atomic_write_bytes, user_path, write_error
 from fedbench.bench.system.text import markdown, visible_json
 
 _TITLE = "fedbench results: federated representation learning without labels"
@@ -352,7 +352,7 @@ def release(
     Raises `ConfigError` for a bad version, a folder that is not empty or a store without rows, and
     `StoreError` for files that cannot be read, or a folder that cannot be written.
     """
-    folder = Path(folder).expanduser()
+    folder = user_path(folder)
     if not version.replace(".", "").replace("-", "").isalnum():
         raise ConfigError(
             f"--version must be letters, digits, dots and hyphens, as 2026.11 (got {version!r})"

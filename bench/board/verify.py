@@ -29,7 +29,7 @@ from fedbench.bench.runs.compare import REPRODUCED, Reproduction
 from fedbench.bench.runs.execute import OnRound, plugin_packages
 from fedbench.bench.runs.run import reproduce
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
+from fedbench.bench.system.files import atomic_write_bytes, copy_folder, user_path, write_error
 from fedbench.bench.system.scratch import temporary_folder
 
 BOARD = "leaderboards/results"
@@ -92,7 +92,7 @@ def submit(
         identity = pack(entries, who, folder, store)
         found = (path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-        target = Path(file or f"fedbench-{identity[:10]}.zip").expanduser()
+        target = user_path(file or f"fedbench-{identity[:10]}.zip")
         data = zipped(files)
         try:
             taken = target.exists() and not (target.is_file() and target.read_bytes() == data)

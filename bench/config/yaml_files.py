@@ -15,7 +15,7 @@ from ruamel.yaml.tag import Tag
 from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.checksums import check_yaml
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
-from fedbench.bench.system.files import read_limited
+from fedbench.bench.system.files import read_limited, user_path
 
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
 _DEEP = f"is nested more than {_MAX_DEPTH} deep"
@@ -90,7 +90,7 @@ def _check(value: Any) -> None:
 
 def no_such_file(name: str) -> ConfigError:
     """Return the error for a file that is not there, with the nearest name in its folder."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     close = nearest(path.name, (other.name for other in path.parent.glob("*.y*ml")))
     hint = "give the path of one that exists" if close is None else f"did you mean {close!r}?"
     return ConfigError(f"{name}: no such file; {hint}")
@@ -138,7 +138,7 @@ def load_named(folder: str, name: str) -> dict[str, Any]:
     Raises `UnknownNameError` for a name that no installed file has, else as `load_yaml`.
     """
     if name.endswith((".yaml", ".yml")):
-        return load_yaml(Path(name).expanduser())
+        return load_yaml(user_path(name))
     files = installed(folder)
     if name not in files:
         kind = folder.removesuffix("s")

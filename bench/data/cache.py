@@ -136,7 +136,7 @@ def ensure(
         if reason:
             LOGGER.warning("data cache: %s; it must be built again", reason)
         require()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         lock = path.parent / f".{path.name}.lock"
         held = lock_file(lock)
         if held is None:
@@ -154,10 +154,21 @@ def ensure(
         file, root = Path(err.filename or path), path.parent
         if not file.is_relative_to(root) or file.is_relative_to(root / "raw"):  # of the source
             raise DataError(f"{name}: cannot read {err.filename}: {err.strerror}") from err
-        raise DataError(
-            f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
-            " --data-dir or FEDBENCH_DATA_DIR"
-        ) from err
+        raise _unusable(path, err) from err
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise exhausted(err) or _unusable(folder, err) from err
+
+
+def _unusable(path: Path, err: OSError) -> DataError:
+    return DataError(
+        f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
+        " --data-dir or FEDBENCH_DATA_DIR, or another HOME"
+    )
 
 
 def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:

@@ -47,7 +47,7 @@ from fedbench.bench.data.sources.base import (
 from fedbench.bench.data.sources.decode import Progress, Splits, write_splits
 from fedbench.bench.data.survey import Survey, survey
 from fedbench.bench.system.errors import ConfigError, DataError
-from fedbench.bench.system.files import atomic_write_bytes
+from fedbench.bench.system.files import atomic_write_bytes, home_folder, user_path
 from fedbench.bench.system.text import utf8_text
 
 _log = logging.getLogger(__name__)
@@ -377,7 +377,12 @@ def cache_root(data_dir: Path | None) -> Path:
     if data_dir is None:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         data_dir = Path(os.environ.get(DATA_DIR_VARIABLE) or Path(cache) / "fedbench")
-    root = data_dir.expanduser().absolute()
+        if data_dir.is_relative_to("~") and home_folder() is None:
+            raise DataError(
+                f"no folder for data: user {os.getuid()} has no home folder; set HOME, or choose"
+                f" one with --data-dir or {DATA_DIR_VARIABLE}"
+            )
+    root = user_path(data_dir).absolute()
     try:
         root.is_dir()
     except OSError as err:  # it is false for a folder that is not there

@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 
 from fedbench.bench.config import DataConfig
 from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.files import user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ class Reading:
             data.label_column,
             data.image_size,
             data.natural_column if data.partition == "natural" else None,
-            None if file is None else Path(file).expanduser(),
+            None if file is None else user_path(file),
         )
 
     def without_clients(self) -> Reading:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from fedbench.bench.method.base import HOOKS, AddOn, Method
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
+from fedbench.bench.system.packages import broken_package
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 from fedbench.bench.system.source import keep_source
 
@@ -122,7 +123,7 @@ def _load_plugins() -> str:
             point.load()
         except Exception as err:
             if point.value == GROUP:
-                raise load_error(point, err) from err
+                raise broken_package(err) or load_error(point, err) from err
             for entry in [*_ENTRIES.values()]:  # what it had registered before it failed
                 if f"{entry.cls.__module__}.".startswith(f"{point.module}."):
                     del _ENTRIES[entry.name]

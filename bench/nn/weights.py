@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.system.checksums import has_checksum
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError, nearest
+from fedbench.bench.system.files import user_path
 
 SUFFIX = ".safetensors"
 _SHIPPED = re.compile(r"[\w+-]+@[\w-]+")
@@ -66,7 +67,7 @@ def encoder_file(name: Path | str) -> Path:
     Raises:
         UnknownNameError: if no encoder of this name comes with fedbench.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.exists() or not _SHIPPED.fullmatch(str(name)):
         return path
     if str(name) not in (shipped := shipped_encoders()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.files import user_path
 
 if TYPE_CHECKING:
     from fedbench.bench.results.store.store import Store
@@ -91,4 +92,4 @@ class Places:
 
 def as_path(path: Path | str | None) -> Path | None:
     """Return a path with `~` replaced by the home folder; None for None."""
-    return None if path is None else Path(path).expanduser()
+    return None if path is None else user_path(path)

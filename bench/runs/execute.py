@@ -80,7 +80,7 @@ class Place:
 
     folder: Path  # of checkpoints, partition and history
     data_dir: Path | str | None = None
-    workers: int | None = 1  # processes that train clients; None = physical cores, or one per GPU
+    workers: int | None = 1  # processes that train clients; None = usable cores, or one per GPU
     device: str = "auto"
     dataset: Dataset | None = None  # opened before; None = open it by name
     lanes: int | None = None  # clients at a time whose steps are recorded; None = no recording

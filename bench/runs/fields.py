@@ -2,7 +2,6 @@
 
 import types
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +14,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.runs.code import foreign_code
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
+from fedbench.bench.system.files import user_path
 
 GIVEN = {"data.natural_column": "any", "data.partition_file": "any"}  # to try one value alone
 _MOST_NAMES = 40  # that a message lists
@@ -131,7 +131,7 @@ def with_weights(config: RunConfig) -> RunConfig:
     """
     if config.model.weights is None:
         return config
-    place = Path(config.model.weights).expanduser()
+    place = user_path(config.model.weights)
     found = {"weights_sha256": read_weights(config.model).sha256}
     if place.exists():  # else it is the name of an encoder that ships
         found["weights"] = str(place.resolve())

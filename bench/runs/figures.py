@@ -22,7 +22,7 @@ from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.runs.export import TrainedRun, load_run
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path
 from fedbench.bench.system.seeding import single_thread
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def figures(
     """
     if not run_ids:
         raise ConfigError("no run given; `fedbench runs` lists run ids")
-    store, folder = open_store(store), Path(folder).expanduser()
+    store, folder = open_store(store), user_path(folder)
     rows = {replica_key(row): row for row in map(store.find, run_ids)}
     runs = [measure(load_run(store, name, data_dir)) for name in rows]
     files = []

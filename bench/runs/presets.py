@@ -11,6 +11,7 @@ from fedbench.bench.config.yaml_files import installed, load_yaml, no_such_file
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import GIVEN, build_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.files import user_path
 
 
 def preset_names() -> list[str]:
@@ -28,7 +29,7 @@ def load_preset(name: str) -> Preset:
     """
     if not name.endswith((".yaml", ".yml")):
         return read_preset(name)
-    path = Path(name).expanduser().resolve()
+    path = user_path(name).resolve()
     with suppress(OSError):  # read once, unless it changes
         status = path.stat()
         return _from_file(name, path, (status.st_mtime_ns, status.st_size, status.st_ino))

@@ -68,7 +68,7 @@ def run(
             refused, and `preset` is only a label.
         settings: sources of the configuration.
         places: store, data and device.
-        workers: processes that train clients; None = physical cores, or one per GPU.
+        workers: processes that train clients; None = usable cores, or one per GPU.
         lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
             graphs on a GPU; None = no lanes.
         checkpoint_seconds: least time between two checkpoints; None = one after every round of up
@@ -171,7 +171,7 @@ def plan_run(
         spec: method spec, or a complete configuration.
         settings: sources of the configuration.
         places: store, data and device.
-        workers: processes that train clients; None = physical cores, or one per GPU.
+        workers: processes that train clients; None = usable cores, or one per GPU.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
@@ -295,7 +295,7 @@ def reproduce(
         data_name: `data.name` to use if the data has moved since the row was made.
         keep: store for the new run; None = a temporary one.
         data_dir: cache of data sets; None = the default one.
-        workers: processes that train clients; None = physical cores, or one per GPU.
+        workers: processes that train clients; None = usable cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round with its record and the number of rounds.
 

@@ -21,12 +21,13 @@ from fedbench.bench.runs.code import missing_code
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.checksums import parse_json
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.training.checkpoint import read_checkpoint
 from fedbench.bench.training.history import History
 
 _Read = Callable[[Path], object]
-_THREADS = min(8, os.cpu_count() or 1)
+_THREADS = min(8, usable_cores())
 
 
 @dataclass(frozen=True)

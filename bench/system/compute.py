@@ -1,15 +1,14 @@
-"""Cores, devices, memory and packages of the machine, and a check for finite numbers."""
+"""Devices and memory of the machine, and a check for finite numbers."""
 
 import ctypes
-import os
 import sys
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
 MAX_WORKERS = 1024
@@ -18,16 +17,10 @@ MAX_LANES = 256
 """Lanes of one run, likewise."""
 
 
-def physical_cores() -> int:
-    """Return the number of physical cores that this process may use; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
-
-
 def choose_devices(device: str, workers: int | None, lanes: int | None = None) -> list[str]:
     """Return one device name per worker; the first is also the server's.
 
-    Without a count there are as many workers as physical cores, or one per GPU. `lanes` are clients
+    Without a count there are as many workers as usable cores, or one per GPU. `lanes` are clients
     at a time in one process, which is then the only worker. Raises `ConfigError` for values out of
     range or several workers and lanes at once, `ResourceError` for `cuda` where torch sees no GPU.
     """
@@ -47,7 +40,7 @@ def choose_devices(device: str, workers: int | None, lanes: int | None = None) -
     if device == "cuda" and gpus == 0:
         raise ResourceError("--device cuda: torch sees no GPU here; use --device cpu or auto")
     if device == "cpu" or gpus == 0:
-        return ["cpu"] * (workers or physical_cores())
+        return ["cpu"] * (workers or usable_cores())
     return [f"cuda:{index % gpus}" for index in range(workers or gpus)]
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from fedbench.bench.system.errors import FedbenchError, StoreError, exhausted
+from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError, exhausted
 
 _ATTEMPTS = 3
 """Writes of one file: `sweep_temporary` of another process may delete it before it is locked."""
@@ -32,6 +32,27 @@ _WHY = {
 }
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+
+
+def home_folder() -> Path | None:
+    """Return the user's home folder; None for a user id that has none, as in many containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def user_path(path: Path | str) -> Path:
+    """Return a path that a user gave, with `~` replaced; `ConfigError` if it names no home.
+
+    >>> user_path("a/b").as_posix()
+    'a/b'
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as err:
+        why = "no such home folder is known here; give the whole path, or set HOME"
+        raise ConfigError(f"{str(path)!r}: {why}") from err
 
 
 def write_error(

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from fedbench.bench.system.errors import FedbenchError, exhausted
+from fedbench.bench.system.packages import broken_package
 from fedbench.bench.system.signals import stop_signals
 from fedbench.bench.terminal.console import note, setup_streams
 
@@ -57,7 +58,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     """Return the message about an error, and its exit code."""
     if hasattr(error, "format_message"):  # wrong use, as Typer reports it
         return _usage(error), int(getattr(error, "exit_code", 2))
-    known: FedbenchError | None = exhausted(error)
+    known: FedbenchError | None = exhausted(error) or broken_package(error)
     if known is None and "fedbench.bench.system.plugins" in sys.modules:  # else no plugin has run
         from fedbench.bench.method.blame import error_of_plugin
 

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from fedbench.bench.system.cores import usable_cores
+
 CAN_FORK = sys.platform == "linux"
 """Elsewhere system libraries may not survive a fork; every worker then is a server that runs it."""
 
@@ -140,7 +142,7 @@ _early: list[ForkServer] = []
 
 def start_early(workers: int | None, device: str) -> None:
     """Start a server for a pool of workers that will be made soon; it imports in the meantime."""
-    several = (os.cpu_count() or 1) > 1 if workers is None else workers > 1
+    several = usable_cores() > 1 if workers is None else workers > 1
     if several and CAN_FORK and not _early and device in ("auto", "cpu"):
         _early.append(ForkServer())
         atexit.register(_early[0].close)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedbench.bench.runs.arguments import Places, as_path
 from fedbench.bench.system.arguments import Option
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
@@ -144,9 +145,7 @@ def estimate_device(share: Share) -> str:
 
 def _here(share: Share) -> dict[str, float]:
     """Return the resources of this machine; GPUs only if the share has any."""
-    from fedbench.bench.system.compute import physical_cores
-
-    return {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}
+    return {"CPU": float(usable_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,6 @@ def estimate_cost(
     Of `trained` the store has the weights: they are evaluated only.
     """
     from fedbench.bench.runs.estimate import Estimator, start_seconds
-    from fedbench.bench.system.compute import physical_cores
 
     device = estimate_device(share)
     estimator = Estimator(places.cache, device, share.cpus)
@@ -186,7 +184,7 @@ def estimate_cost(
     distinct = dict(zip(keys, both, strict=True))
     estimates = {key: estimator(config, trains=t) for key, (t, config) in distinct.items()}
     costs = [estimates[key] for key in keys]
-    at_a_time = max(1, min(cluster.at_a_time(share) or physical_cores(), len(costs)))
+    at_a_time = max(1, min(cluster.at_a_time(share) or usable_cores(), len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
     # This command, the trial processes, and Ray between them start one after the other.
     starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0

@@ -20,6 +20,7 @@ from fedbench.bench.data.cache import ARRAYS, CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Part, Splits, decoded
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
+from fedbench.bench.system.files import user_path
 from fedbench.bench.system.plugins import load, load_all
 
 SPLIT_NAMES = {
@@ -139,7 +140,7 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
-    path = Path(name).expanduser()
+    path = user_path(name)
     with suppress(OSError):  # of a name that is longer than any file's
         if path.exists():
             kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
@@ -169,7 +170,7 @@ class PathSource(Source):
         text = request.name.partition(":")[2]
         if not text:
             raise ConfigError(f"data set {request.name!r} lacks its path; write {cls.kind}:PATH")
-        path = Path(text).expanduser().resolve()
+        path = user_path(text).resolve()
         check_utf8(str(path))
         return cls(path, request.reading)
 

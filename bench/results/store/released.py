@@ -28,7 +28,7 @@ from fedbench.bench.results.store.schema import (
     table_bytes,
 )
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.system.files import read_limited
+from fedbench.bench.system.files import read_limited, user_path
 from fedbench.bench.system.identity import canonical_json
 
 SUMS = "SHA256SUMS"
@@ -109,7 +109,7 @@ def read_checked(place: str) -> bytes:
         place = _ADDRESS.sub(r"\1://", place)  # a `Path` makes one slash of two
         data, sums = _download(place), _download(urljoin(place, SUMS))
     else:
-        file = Path(place).expanduser()
+        file = user_path(place)
         data, sums = _read(file), _read(file.with_name(SUMS))
     if data is None:
         raise StoreError(f"there is no release at {place!r}; name another with --store")

@@ -53,6 +53,7 @@ from fedbench.bench.system.files import (
     file_lock,
     read_limited,
     sweep_temporary,
+    user_path,
     write_error,
 )
 
@@ -72,7 +73,7 @@ class Store:
     """Results below one folder, which need not exist."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root).expanduser()
+        self.root = user_path(root)
         self._all = Frame(self.root)
         self._swept = False
 
@@ -368,7 +369,7 @@ def open_store(store: Store | Path | str | None = None) -> Store:
     if isinstance(store, Store):
         return store
     place = str(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
-    folder = Path(place).expanduser()
+    folder = user_path(place)
     # A name that no system takes is explained when the store is read.
     with suppress(OSError):
         if (folder / RELEASE).is_file() and not (folder / "rows").exists():

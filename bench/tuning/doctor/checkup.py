@@ -14,7 +14,7 @@ import torch
 from fedbench.bench.data.datasets import dataset_records
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.compute import physical_cores
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import FedbenchError, ResourceError
 from fedbench.bench.system.first_use import MEANS
 from fedbench.bench.system.numerics import measure
@@ -97,7 +97,7 @@ def _packages() -> Iterator[Check]:
 
 def _processor() -> Iterator[Check]:
     free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
-    detail = f"{physical_cores()} cores, {free / 1e9:.1f} of {total / 1e9:.1f} GB of memory free"
+    detail = f"{usable_cores()} cores, {free / 1e9:.1f} of {total / 1e9:.1f} GB of memory free"
     yield _enough("processor", free, detail, "lower --workers or --concurrency")
     measured = measure("cuda" if torch.cuda.is_available() else "cpu")
     detail = f"{measured} ({measured.numpy_blas}; {measured.torch_blas}; {measured.precision})"

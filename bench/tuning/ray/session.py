@@ -15,7 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
 
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
+from fedbench.bench.system.files import home_folder
 from fedbench.bench.system.scratch import (
     delete_folder,
     end_processes,
@@ -159,7 +161,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     A Ray that the calling program had started itself is used, and left running. The first signal to
     stop (SIGINT, SIGTERM, SIGHUP) sets `Session.ending`; a second SIGINT raises KeyboardInterrupt.
     So does the death of Ray's processes, seen within seconds: Ray itself waits for a minute or two.
-    `num_cpus` processes run at a time on this machine, by default as many as physical cores.
+    `num_cpus` processes run at a time on this machine, by default as many as usable cores.
     """
     with temporary_folder(short_folder()) as folder:
         session = Session(folder)
@@ -173,8 +175,6 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
             import ray
 
-            from fedbench.bench.system.compute import physical_cores
-
             for name in _LOGGERS:  # fedbench reports the events that matter itself
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             foreign = ray.is_initialized()
@@ -182,7 +182,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                 if not foreign:
                     try:
                         with _hangup_blocked():
-                            _init(folder, num_cpus or physical_cores(), address)
+                            _init(folder, num_cpus or usable_cores(), address)
                     except SystemExit:  # Ray's own handler of SIGTERM, which it has installed
                         session.received.append(signal.SIGTERM)
                     install_handlers()
@@ -202,7 +202,9 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
 
 def has_token() -> bool:
     """Return True if a token lies in one of the places where Ray looks for it."""
-    return bool({_TOKEN_PATH, _TOKEN} & set(os.environ)) or (Path.home() / _USUAL_TOKEN).exists()
+    home = home_folder()
+    at_home = home is not None and (home / _USUAL_TOKEN).exists()
+    return at_home or bool({_TOKEN_PATH, _TOKEN} & set(os.environ))
 
 
 def auth_state() -> str:
@@ -215,15 +217,16 @@ def auth_state() -> str:
 
 
 def short_folder() -> Path:
-    """Return a folder for temporary files whose name is short enough for the sockets below it."""
+    """Return a folder for temporary files whose name Ray takes: short, of ASCII letters."""
     usual = temporary_place()
     places = [os.environ.get("RAY_TMPDIR"), str(usual), str(Path(os.sep, "tmp"))]
     for place in places:
-        if place and len(os.fsencode(place)) <= _LONGEST_BASE and os.access(place, os.W_OK):
+        fits = place and place.isascii() and len(place) <= _LONGEST_BASE
+        if place and fits and os.access(place, os.W_OK):
             return Path(place)
     raise ResourceError(
-        f"the temporary folder {str(usual)!r} is too long for Ray's sockets"
-        f" (at most {_LONGEST_BASE} bytes); set TMPDIR to a shorter one"
+        f"the temporary folder {str(usual)!r} has letters beyond ASCII or is too long for Ray's"
+        f" sockets (at most {_LONGEST_BASE} bytes); set TMPDIR to another one"
     )
 
 
@@ -237,6 +240,8 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     before = dict(os.environ)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if home_folder() is None:  # Ray's import would fail
+        os.environ["HOME"] = str(folder)
     if private and not {_TOKEN_PATH, _AUTH_MODE, _TOKEN} & set(os.environ):
         file = folder / "token"
         file.touch(mode=0o600)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fedbench.bench.system.compute import choose_devices, physical_cores
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.system.seeding import derive, scope, single_thread
 
@@ -47,7 +48,7 @@ def test_threads_are_restored() -> None:
 def test_devices_on_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_devices("auto", 3) == ["cpu"] * 3
-    assert choose_devices("cpu", None) == ["cpu"] * physical_cores()
+    assert choose_devices("cpu", None) == ["cpu"] * usable_cores()
     with pytest.raises(ResourceError, match="torch sees no GPU here; use --device cpu"):
         choose_devices("cuda", None)
 

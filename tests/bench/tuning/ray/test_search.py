@@ -190,7 +190,7 @@ def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatc
 def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("fedbench.bench.system.compute.physical_cores", lambda: 6)
+    monkeypatch.setattr("fedbench.bench.tuning.cluster.usable_cores", lambda: 6)
     there = Cluster(address="host:1")
     assert Cluster().share("auto") == Share(1, 1)
     assert Cluster(gpus_per_trial=0).share("auto") == Share(1, 0)
