@@ -93,8 +93,9 @@ def evaluate(
 
     Where encoders differ between clients, each metric is the mean over at most
     `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
-    over them; means and medians of angles are over the pairs of all these encoders together. An
-    encoder whose features are not finite has no metrics. `mlp` includes `linear`, and `local` adds
+    over them, but `sep`, which is of the mean `rho` and `delta_views`, as it is for one encoder;
+    means and medians of angles are over the pairs of all these encoders together. An encoder whose
+    features are not finite has no metrics. `mlp` includes `linear`, and `local` adds
     the accuracies of both on each client's share of the test images; without any protocol, no label
     is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`. On
     each set of `Setup.transfer` the encoder goes through `knn`, `linear` and `few-shot`:
@@ -226,7 +227,7 @@ def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values = [row[name] for row in rows if name in row]
         metrics[name] = float(np.mean(values))
         metrics[f"{name}_std"] = float(np.std(values))
-    if "rho" in metrics:  # a ratio of means, as for one encoder
+    if "rho" in metrics:  # the ratio of means that `bench.evaluation.objective` defines
         metrics.pop("sep", None)
         sep = separation(metrics["rho"], metrics["delta_views"])
         metrics |= {} if sep is None else {"sep": sep}

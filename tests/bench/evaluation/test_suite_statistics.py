@@ -90,3 +90,5 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     }
     assert {name: figures[name] for name in reported} == reported
     assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
+    rho, delta, sep = (float(result.metrics[n] or 0) for n in ("rho", "delta_views", "sep"))
+    assert sep == 1 - delta / rho  # pfedae: of means over clients' encoders
