@@ -23,14 +23,6 @@ from fedbench.bench.system.errors import ConfigError, DataError, PluginError, Un
 from fedbench.bench.system.files import user_path
 from fedbench.bench.system.plugins import load, load_all
 
-SPLIT_NAMES = {
-    "train": "train",
-    "test": "test",
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(("unlabelled", "unlabeled", "unsupervised"), "unlabelled"),
-}
-"""Names of folders, files and splits -> what they hold."""
-
 
 READS = 2
 """Raised when the files of one source are read otherwise than before: caches are built again."""

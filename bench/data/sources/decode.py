@@ -55,12 +55,21 @@ Part = Iterable[Picture]
 """Images in the order of their source; iterated anew each time."""
 
 
+class LeftOut(NamedTuple):
+    """Images or files of a source that are not read."""
+
+    why: str
+    files: Sequence[Path | str]
+
+
 class Splits(NamedTuple):
     """Images of a source."""
 
     train: Sequence[Part]  # training images, part after part
     test: Sequence[Part]  # test images; empty where the source has no test split
-    class_names: tuple[str, ...] | None  # None: labels that are text in their order, else numbers
+    # Names by number, also of labels that are text; None: text in its order, else numbers.
+    class_names: tuple[str, ...] | None
+    left_out: Sequence[LeftOut] = ()
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
         """Yield `train` or `test` and each image, in the order of the source.

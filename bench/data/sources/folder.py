@@ -6,29 +6,84 @@ images, and needs 4 s of processor time to list 21,000 files where this module n
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource, check_utf8
-from fedbench.bench.data.sources.decode import Picture, Splits
+from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource, check_utf8
+from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
+from fedbench.bench.data.sources.splits import KNOWN, Split, is_split_name, nearest, some, split_of
 from fedbench.bench.system.errors import DataError
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 )
-TEST = ("test", "val", "validation", "valid")
-UNLABELLED = [name for name, split in SPLIT_NAMES.items() if split == "unlabelled"]
+WRAPPERS = frozenset(
+    {"images", "image", "imgs", "img", "photos", "pictures", "data", "dataset", "jpegimages"}
+)
+"""Names of folders that are no class when they are the only one."""
+
+
+@dataclass
+class Folder:
+    """A folder, the folders in it by name, and its files; hidden ones are `others`."""
+
+    path: Path
+    folders: dict[str, "Folder"] = field(default_factory=dict)
+    images: list[Path] = field(default_factory=list)
+    others: list[Path] = field(default_factory=list)
+
+    @cached_property
+    def all_images(self) -> list[Path]:
+        """Images at any depth, sorted."""
+        return sorted([*self.images, *(i for f in self.folders.values() for i in f.all_images)])
+
+    @property
+    def with_images(self) -> dict[str, "Folder"]:
+        """Folders in it that have images at any depth."""
+        return {name: each for name, each in self.folders.items() if each.all_images}
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no file is in it at any depth."""
+        here = self.images or self.others
+        return not here and all(each.is_empty for each in self.folders.values())
+
+    @classmethod
+    def read(cls, path: Path, above: tuple[tuple[int, int], ...] = ()) -> "Folder":
+        """List a folder to any depth, links followed; `above` are the identities of its parents."""
+        status = path.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            raise DataError(f"{path} is a link to a folder that it lies in; remove it")
+        folder = cls(path)
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                file = path / entry.name
+                if entry.name[0] == ".":
+                    folder.others.append(file)
+                elif entry.is_dir():
+                    check_utf8(entry.name)
+                    folder.folders[entry.name] = cls.read(file, (*above, identity))
+                elif file.suffix.lower() in IMAGE_SUFFIXES:
+                    folder.images.append(file)
+                else:
+                    folder.others.append(file)
+        return folder
 
 
 class ImageFolders(PathSource):
-    """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/, valid/).
+    """`folder:PATH`: a folder for each split with a folder for each class, or the latter alone.
 
-    Without a test folder one image of six is held out by its content; without a train folder too,
-    PATH itself has the class folders. Images in PATH/unlabelled (or unlabeled, unsupervised) are
+    The names of the splits are those of `split_of`, in any case and at any place, below folders
+    that hold nothing else; images of `validation` are test images where no folder says `test`.
+    Without a test folder one image of six is held out by its content. Images in `unlabelled/` are
     training images without a label, and so are all images of a folder without class folders.
-    Classes are numbered by the sorted folder names, as torchvision's ImageFolder does; two
-    deviations: names with a leading dot are skipped, and grey images stay grey.
+    Classes are numbered by the sorted folder names, as torchvision's ImageFolder does; three
+    deviations: hidden folders are skipped, grey images stay grey, and folders that could be classes
+    as well as splits are refused.
     """
 
     kind = "folder"
@@ -38,29 +93,45 @@ class ImageFolders(PathSource):
         return [Path(p.file) for part in (*splits.train, *splits.test) for p in part]
 
     def splits(self, scratch: Path) -> Splits:
-        test = next((self.path / n for n in TEST if (self.path / n).is_dir()), None)
-        train = self.path / "train"
-        if not train.is_dir():
-            if test is not None:
-                raise DataError(f"folder:{self.path} has {test.name}/ but no train/")
-            train = self.path
-        classes = _class_folders(train)
-        extra = [file for name in UNLABELLED for file in images_in(self.path / name)]
-        if not classes:  # all images are unlabelled
-            pictures = [*images_in(train), *(extra if train != self.path else ())]
-            if not pictures:
-                raise DataError(
-                    f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class"
-                    " in each, or a folder per class, or images"
-                )
-            unlabelled = [] if test is None else [_unlabelled(images_in(test))]
-            return Splits([_unlabelled(pictures)], unlabelled, ())
-        parts = [_pictures(train, classes), _unlabelled(extra)]
+        root = _inner(Folder.read(self.path))
+        if not root.all_images and not root.folders:
+            raise DataError(
+                f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class in"
+                f" each, or a folder per class, or images ({' '.join(sorted(IMAGE_SUFFIXES))})"
+            )
+        found = _splits_of(root)
+        if "train" not in found:
+            return Splits([_unlabelled(found["unlabelled"])], [], ())
+        train = _inner(found["train"], "train")
+        test = found.get("test") or found.get("validation")
+        extra = _unlabelled(found.get("unlabelled"))
+        left_out = [_beside(train)]
+        if found["train"] is not root:
+            left_out.append(_beside(root))
+        if "test" in found and "validation" in found:
+            left_out.append(LeftOut("test goes before it", found["validation"].all_images))
+        if train.images and not train.with_images:
+            unlabelled = [] if test is None else [_unlabelled(test)]
+            return Splits([[*_unlabelled(train), *extra]], unlabelled, (), _present(left_out))
+        classes = tuple(train.folders)
+        parts = [_training_pictures(train, classes), extra]
         if test is None:
-            return Splits(parts, [], tuple(classes))
-        if unknown := sorted(set(_class_folders(test)) - set(classes)):
-            raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
-        return Splits(parts, [_pictures(test, classes)], tuple(classes))
+            if found["train"] is root:
+                _check_classes(root)
+            _check_unlabelled(train, classes, ())
+            return Splits(parts, [], classes, _present(left_out))
+        test = _inner(test, split_of(test.path.name))
+        left_out.append(_beside(test))
+        _check_unlabelled(train, classes, test.folders)
+        if unknown := sorted(set(test.folders) - set(classes)):
+            listed = ", ".join(f"{name}{nearest(name, classes)}" for name in unknown)
+            raise DataError(f"{test.path} has classes that {train.path} has not: {listed}")
+        if not test.with_images:
+            raise DataError(
+                f"{test.path} has {len(test.images)} images in no class folder and none in one;"
+                f" make the folders of {train.path} there, or remove {test.path.name}/"
+            )
+        return Splits(parts, [_pictures(test, classes)], classes, _present(left_out))
 
 
 SOURCES["folder:PATH"] = Entry(
@@ -68,51 +139,121 @@ SOURCES["folder:PATH"] = Entry(
 )
 
 
-def _unlabelled(files: list[Path]) -> list[Picture]:
-    return [Picture(file, HIDDEN, str(file)) for file in files]
+def _inner(folder: Folder, split: str | None = None) -> Folder:
+    """Descend below folders that hold one folder with images and nothing else.
+
+    A folder named after another split than the given one is kept, and so is one with images of its
+    own that may be a class.
+    """
+    while not folder.images and len(folder.with_images) == 1:
+        ((name, inner),) = folder.with_images.items()
+        says = split_of(name)
+        is_class = any(f.is_empty for f in folder.folders.values()) or not inner.with_images
+        if (says and says != split) or (is_class and not says and name.lower() not in WRAPPERS):
+            break
+        folder = inner
+    return folder
 
 
-def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
+def _splits_of(root: Folder) -> dict[Split, Folder]:
+    """Return the folder of each split; `root` as that of training images where no folder says one.
+
+    Raises `DataError` where a folder may be a class as well as a split, or none says its split.
+    """
+    said = {name: split for name in root.folders if (split := split_of(name))}
+    rest = [name for name in root.with_images if name not in said]
+    nested = any(root.folders[name].with_images for name in said)
+    if not nested and not any(map(is_split_name, said)) and len({*said.values()}) < 2 <= len(rest):
+        said = {}  # such as `bullet_train` among other classes
+    if not said:
+        return {"train": root}
+    if rest:
+        listed, others = ", ".join(said), some(rest)
+        remedy = (
+            f"rename them ({KNOWN}), or move them elsewhere"
+            if nested
+            else "if all are classes, move them into train/; if not, give each split its class"
+            " folders and move the others elsewhere"
+        )
+        raise DataError(
+            f"{root.path}: {listed} may say a split, and these beside it do not: {others}; {remedy}"
+        )
+    found: dict[Split, Folder] = {}
+    for name, split in said.items():
+        if split in found and (split != "validation" or "test" not in said.values()):
+            raise DataError(
+                f"{root.path}: {found[split].path.name} and {name} both hold images of {split};"
+                " merge them, or name one of them"
+            )
+        found[split] = root.folders[name]
+    if "train" not in found and set(found) != {"unlabelled"}:
+        raise DataError(f"{root.path} has {', '.join(said)}, but no train/")
+    for split, folder in found.items():
+        if split != "unlabelled" and not folder.all_images:
+            raise DataError(f"{folder.path} has no images of {split}; remove it, or add images")
+    return found
+
+
+def _check_classes(root: Folder) -> None:
+    """Raise `DataError` if folders in the class folders may be classes, and these be splits."""
+    below = {name: set(folder.with_images) for name, folder in root.with_images.items()}
+    if len(below) < 2 or any(folder.images for folder in root.folders.values()):
+        return
+    shared = sorted(name for name in set().union(*below.values()) if _times(name, below) > 1)
+    if shared:
+        raise DataError(
+            f"{root.path}: {some(list(below))} hold folders of the same names ({some(shared)});"
+            f" if they are splits, rename them ({KNOWN}); if they are classes, move them into"
+            " train/"
+        )
+
+
+def _times(name: str, below: Mapping[str, set[str]]) -> int:
+    return sum(name in names for names in below.values())
+
+
+def _check_unlabelled(train: Folder, classes: Sequence[str], of_test: Iterable[str]) -> None:
+    """Raise `DataError` if a folder among the classes may hold images of none."""
+    for name in classes:
+        says = split_of(name) if is_split_name(name) and name not in of_test else None
+        if says == "unlabelled" and len(classes) > 1:
+            raise DataError(
+                f"{train.path / name} may be a class, or images without a label; rename it, or"
+                " move it beside train/"
+            )
+
+
+def _beside(folder: Folder) -> LeftOut:
+    """Images that lie in no folder while others do."""
+    return LeftOut("in no class folder", folder.images if folder.with_images else [])
+
+
+def _present(left_out: Sequence[LeftOut]) -> tuple[LeftOut, ...]:
+    return tuple(each for each in left_out if each.files)
+
+
+def _unlabelled(folder: Folder | None) -> list[Picture]:
+    return [Picture(file, HIDDEN, str(file)) for file in (folder.all_images if folder else ())]
+
+
+def _pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
     """Images of a split, class by class."""
-    files = [images_in(folder / name) for name in classes]
-    empty = [name for name, images in zip(classes, files, strict=True) if not images]
-    if empty and folder.name not in TEST:
-        names = ", ".join(empty)
-        raise DataError(f"{folder} has no images of {names}; remove these classes, or add images")
-    pictures = [
-        Picture(file, label, str(file)) for label, images in enumerate(files) for file in images
+    return [
+        Picture(file, label, str(file))
+        for label, name in enumerate(classes)
+        if name in folder.folders
+        for file in folder.folders[name].all_images
     ]
-    if not pictures:
-        raise DataError(f"{folder} has no images ({' '.join(sorted(IMAGE_SUFFIXES))})")
-    return pictures
 
 
-def _class_folders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, without hidden and unlabelled ones, sorted."""
-    folders = (f.name for f in folder.iterdir() if f.is_dir())
-    names = sorted(name for name in folders if name[0] != "." and name not in UNLABELLED)
-    for name in names:
-        check_utf8(name)
-    return names
-
-
-def images_in(folder: Path) -> list[Path]:
-    """List the image files at any depth below a folder, links followed, sorted; none without it."""
-    return sorted(_images_below(folder, ())) if folder.is_dir() else []
-
-
-def _images_below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Yield the images below a folder whose parents have the given devices and inodes."""
-    status = folder.stat()
-    identity = (status.st_dev, status.st_ino)
-    if identity in above:
-        raise DataError(f"{folder} is a link to a folder that it lies in; remove it")
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _images_below(folder / entry.name, (*above, identity))
-            elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and entry.name[0] != ".":
-                yield folder / entry.name
+def _training_pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
+    """The same, where no class may be empty."""
+    if empty := [name for name in classes if name not in folder.with_images]:
+        names = ", ".join(empty)
+        raise DataError(
+            f"{folder.path} has no images of {names}; remove these classes, or add images"
+        )
+    return _pictures(folder, classes)
 
 
 FOLDER = "tiny-imagenet-200"
@@ -131,7 +272,7 @@ class TinyImageNet(PathSource):
     def files(self) -> list[Path]:
         """Return the two lists and the images of both splits."""
         lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
-        pictures = (*_pictures(self.path / "train", self._classes()), *self._test())
+        pictures = (*self._train(self._classes()), *self._test())
         return [*lists, *(Path(picture.file) for picture in pictures)]
 
     def require(self) -> None:
@@ -143,8 +284,10 @@ class TinyImageNet(PathSource):
 
     def splits(self, scratch: Path) -> Splits:
         classes = self._classes()
-        train = _pictures(self.path / "train", classes)
-        return Splits([train], [list(self._test())], tuple(classes))
+        return Splits([self._train(classes)], [list(self._test())], tuple(classes))
+
+    def _train(self, classes: Sequence[str]) -> list[Picture]:
+        return _training_pictures(Folder.read(self.path / "train"), classes)
 
     def _classes(self) -> list[str]:
         classes = sorted((self.path / "wnids.txt").read_text(encoding="utf-8").split())

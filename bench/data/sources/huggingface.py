@@ -17,13 +17,13 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import (
     READS,
     SOURCES,
-    SPLIT_NAMES,
     Entry,
     PathSource,
     Request,
     Source,
 )
 from fedbench.bench.data.sources.decode import Picture, Splits
+from fedbench.bench.data.sources.splits import KNOWN, Split, some, split_of
 from fedbench.bench.system.errors import ConfigError, DataError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -204,7 +204,6 @@ def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
     return Columns((named or images)[0], labels[0] if labels else None, client)
 
 
-FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLIT_NAMES)})(?:[-_.].*)?\.[a-z]+")
 NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
 
 
@@ -235,7 +234,7 @@ class HubFolder(PathSource):
 
     def files(self) -> list[Path]:
         splits = self._splits()
-        order = dict.fromkeys(SPLIT_NAMES.values())
+        order = ("train", "test", "validation", "unlabelled")
         return [file for split in order for file in splits.get(split, [])]
 
     def splits(self, scratch: Path) -> Splits:
@@ -256,25 +255,29 @@ class HubFolder(PathSource):
     def _splits(self) -> dict[str, list[Path]]:
         """Return the files of each split, in order of name."""
         named: dict[Path, dict[str, list[Path]]] = {}
-        unnamed: dict[Path, dict[str, list[Path]]] = {}
+        unnamed: dict[Path, list[Path]] = {}
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
             for file in sorted(Path(place, name) for name in names if name[0] != "."):
                 # `map` and `shuffle` of `datasets` leave caches beside what they read.
-                if file.suffix not in self.suffixes or file.name.startswith("cache-"):
-                    continue
-                match = FILE_NAME.fullmatch(file.name)
-                of_folder = SPLIT_NAMES.get(file.parent.name) if file.parent != self.path else None
-                if match:
-                    sets, folder, split = named, file.parent, SPLIT_NAMES[match["split"]]
-                elif of_folder:
-                    sets, folder, split = named, file.parent.parent, of_folder
-                else:
-                    sets, folder, split = unnamed, file.parent, "train"
-                sets.setdefault(folder, {}).setdefault(split, []).append(file)
-        sets = named or unnamed
-        if not sets:
+                if file.suffix.lower() in self.suffixes and not file.name.startswith("cache-"):
+                    split, home = self._split(file)
+                    if split is None:
+                        unnamed.setdefault(home, []).append(file)
+                    else:
+                        named.setdefault(home, {}).setdefault(split, []).append(file)
+        if not named and not unnamed:
             raise DataError(f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it")
+        if named and unnamed:
+            rest = [
+                str(file.relative_to(self.path)) for files in unnamed.values() for file in files
+            ]
+            raise DataError(
+                f"{self.kind}:{self.path}: the names of some files say a split"
+                f" ({', '.join(sorted({s for splits in named.values() for s in splits}))}), and of"
+                f" these not: {some(rest)}; rename them ({KNOWN}), or move them elsewhere"
+            )
+        sets = named or {home: {"train": files} for home, files in unnamed.items()}
         if len(sets) > 1:
             listed = ", ".join(map(str, sorted(sets)))
             raise DataError(
@@ -284,6 +287,16 @@ class HubFolder(PathSource):
         for files in splits.values():
             _check_numbers(files)
         return splits
+
+    def _split(self, file: Path) -> tuple[Split | None, Path]:
+        """Return the split that a file or a folder around it names, and its data set's folder."""
+        own = split_of(file.stem)
+        above = file.relative_to(self.path).parts[:-1]
+        for depth in reversed(range(len(above))):
+            split = split_of(above[depth])
+            if split and own in (None, split):
+                return split, self.path.joinpath(*above[:depth], *above[depth + 1 :])
+        return own, file.parent
 
 
 class WebDataset(HubFolder):
@@ -341,7 +354,7 @@ class HubName(Source):
         name, reading = self.request.name, self.request.reading
         shards: dict[str, list[Shard]] = {}
         for split, rows in self._load().items():
-            if kind := SPLIT_NAMES.get(split):
+            if kind := split_of(split):
                 opened = partial(lambda rows: rows, rows)
                 shard = Shard(f"{name} ({split})", opened, reading, labelled=kind != "unlabelled")
                 shards.setdefault(kind, []).append(shard)

@@ -1,0 +1,146 @@
+"""Splits by name, for all sources: which images `Training/`, `mnist-TEST.parquet` or a column say.
+
+A name says a split by one of its words, in any case and at any place: `seg_train`, `PublicTest`,
+`train1`, `testset`. A name that says two splits is refused, since no order of words decides it.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, cast
+
+from fedbench.bench.system.errors import DataError
+
+Split = Literal["train", "test", "validation", "unlabelled"]
+
+_WORD = re.compile(
+    r"(?:(?P<train>train|training|trn|trainval)|(?P<test>test|testing|tst|t10k)"
+    r"|(?P<validation>validation|valid|val|dev|eval|evaluation)"
+    r"|(?P<unlabelled>unlabell?ed|unsupervised))(?:sets?|data|images?|imgs?|files?|splits?)?"
+)
+_PART = re.compile(r"t10k|[^\W\d_]+", re.IGNORECASE)
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_COLUMN = re.compile(r".*(split|subset|usage|partition|fold|phase).*")
+_FLAG = re.compile(r"(?:is|in|for)[-_ ]?([a-z]+)")  # such as is_test, whose values are yes and no
+_TRUTH = {
+    **dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no", "f", "n"), False),
+}
+KNOWN = "train, test, validation (val, dev, eval) and unlabelled"
+
+
+def split_of(name: str) -> Split | None:
+    """Return the split that a name says, None for none; `DataError` if it says two.
+
+    >>> [split_of(name) for name in ("Training", "seg_test", "PublicTest", "trains", "eval2")]
+    ['train', 'test', 'test', None, 'validation']
+    """
+    said = {split for word in _words(name) if (split := _split_of_word(word))}
+    if said == {"train", "unlabelled"}:
+        return "unlabelled"
+    if len(said) > 1:
+        raise DataError(f"{name!r} says two splits, {' and '.join(sorted(said))}; rename it")
+    return said.pop() if said else None
+
+
+def is_split_name(name: str) -> bool:
+    """True if a name is nothing but a split: `Train`, `test_2`, but not `bullet_train`."""
+    words = _words(name)
+    return len(words) == 1 and _split_of_word(words[0]) is not None
+
+
+def template(name: str) -> str:
+    """Return a name with one mark for the split that it says: equal for those of two splits."""
+    return _PART.sub(lambda m: "<split>" if split_of(m[0]) else m[0].lower(), name)
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name: parts of letters, or these at their capitals."""
+    words = []
+    for part in _PART.findall(name):
+        whole = _split_of_word(part.lower())
+        words += [part.lower()] if whole else [w.lower() for w in _CAMEL.findall(part) or [part]]
+    return words
+
+
+def _split_of_word(word: str) -> Split | None:
+    match = _WORD.fullmatch(word)
+    return cast("Split", match.lastgroup) if match else None
+
+
+def may_be_split(column: str) -> bool:
+    """True if the name of a column promises splits: `Usage`, `data_split`, `is_test`."""
+    return bool(_COLUMN.fullmatch(column.lower())) or _flag(column) is not None
+
+
+def _flag(column: str) -> Split | None:
+    match = _FLAG.fullmatch(column.strip().lower())
+    return _split_of_word(match[1]) if match else None
+
+
+def _said(column: str, value: Any) -> str | None:
+    """Return the split that a value says, "" for a flag that is not set, None for none."""
+    text = str(value).strip()
+    flag = _flag(column)
+    if flag is not None and (truth := _TRUTH.get(text.lower())) is not None:
+        return flag if truth else ""
+    return split_of(text)
+
+
+def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> list[str]:
+    """Return the columns whose values say splits, of those that may; `values` are distinct.
+
+    Raises `DataError` if only some values of a column do, or none of one called `split`.
+    """
+    columns = []
+    for column, found in values.items():
+        unknown = [value for value in found if value is not None and _said(column, value) is None]
+        if not unknown and found:
+            columns.append(column)
+        elif may_be_split(column) and (
+            len(unknown) < len(set(found) - {None}) or "split" in column.lower()
+        ):
+            listed = ", ".join(sorted({repr(value) for value in unknown})[:5])
+            raise DataError(
+                f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN}."
+                " Rename the column, or its values"
+            )
+    return columns
+
+
+def split_of_row(values: Mapping[str, Any], place: str) -> str:
+    """Return the split that the columns of a row say, or raise a `DataError`."""
+    said: dict[str, str] = {}
+    for column, value in values.items():
+        if value is None or (split := _said(column, value)) is None:
+            raise DataError(f"{place}: {column!r} is {value!r}; known: {KNOWN}")
+        if split:
+            said[column] = split
+    if len(set(said.values())) > 1:
+        listed = " and ".join(f"{column!r} says {split}" for column, split in said.items())
+        raise DataError(f"{place}: {listed}; remove one of these columns")
+    if said:
+        return next(iter(said.values()))
+    # Flags alone, and none is set.
+    flags = {_flag(column) for column in values}
+    if "train" not in flags:
+        return "train"
+    if flags != {"train"}:
+        raise DataError(f"{place}: none of {', '.join(values)} is set; needed: one")
+    return "test"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the nearest match of a class in a message, or an empty text.
+
+    >>> nearest("Cat", ["cat", "dog"])
+    " (nearest: 'cat')"
+    """
+    folded = {each.strip().casefold(): each for each in names}
+    match = get_close_matches(name.strip().casefold(), folded, 1)
+    return f" (nearest: {folded[match[0]]!r})" if match else ""
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names of a list for a message, and how many follow."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
