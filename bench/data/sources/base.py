@@ -23,7 +23,6 @@ from fedbench.bench.system.errors import ConfigError, DataError, PluginError, Un
 from fedbench.bench.system.files import user_path
 from fedbench.bench.system.plugins import load, load_all
 
-
 READS = 2
 """Raised when the files of one source are read otherwise than before: caches are built again."""
 

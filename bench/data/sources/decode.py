@@ -61,6 +61,11 @@ class LeftOut(NamedTuple):
     why: str
     files: Sequence[Path | str]
 
+    def record(self) -> dict[str, Any]:
+        """Return the reason, the number of files and the first of them."""
+        first = [str(file) for file in self.files[:5]]
+        return {"why": self.why, "count": len(self.files), "first": first}
+
 
 class Splits(NamedTuple):
     """Images of a source."""
@@ -214,7 +219,11 @@ def write_splits(
         )
     found = {f"{w}x{h}": count for (w, h), count in sizes.most_common(_SIZES)}
     rest = total - sum(found.values())
-    writer.notes |= {"sizes": found | ({"others": rest} if rest else {}), "changed": dict(notes)}
+    writer.notes |= {
+        "sizes": found | ({"others": rest} if rest else {}),
+        "changed": dict(notes),
+        "left_out": [each.record() for each in splits.left_out],
+    }
     return class_names
 
 
