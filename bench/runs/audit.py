@@ -1,9 +1,13 @@
-"""Audit before a run: no upload holds single samples, unless its method declares it.
+"""Rehearsal that finds uploads of single samples which a method does not declare.
 
-A rehearsal on random images replaces one image after the other and records which numbers of the
-upload change. A tensor holds single samples if, for most images, some of its numbers change with
-that image alone, whatever the tensor's name and sharing rule. (That every extra is declared at all
-is checked at each message, by `sharing.check_sent`.)
+It trains one client on random images, replaces one image after the other, and records which numbers
+of the upload change. A tensor holds single samples if, for most images, some of its numbers change
+with that image alone, whatever the tensor's name and sharing rule. (That every extra is declared at
+all is checked at each message, by `sharing.check_sent`.)
+
+The contract tests rehearse every method that ships. A method of another package is rehearsed before
+each run as well: nobody can know whether its author runs the contract tests, and the count of
+messages that reveal a single image goes into published rows.
 """
 
 from collections.abc import Iterator
@@ -18,10 +22,8 @@ from torch import Tensor
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.method import Extra, Labels, RoundPlan, Server
-from fedbench.bench.method.registry import dump
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, PluginError
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import generator, numpy_generator, scope, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
@@ -33,37 +35,41 @@ _FEWER = 6
 _WIDTH = 16  # with 8 channels or fewer, oneDNN overruns its buffers at 64 x 64 pixels (torch 2.14)
 _STANDSTILL = 1e-30  # a learning rate at which no weight of ordinary size moves in float32
 _MOVED = 1e-12
-_audited: set[str] = set()
+
+
+def audit_foreign(setup: Setup) -> None:
+    """Audit a method to which another package, or the session, has brought a part."""
+    if {*setup.config.spec.split("+")} & setup.config.code.keys():
+        audit(setup)
 
 
 def audit(setup: Setup) -> None:
-    """Refuse a method that uploads undeclared single samples; once per process and method.
+    """Refuse a method that uploads undeclared single samples.
 
     Weights do not move in the rehearsal, so an image reaches a number of the upload only directly,
     not through training: what trained weights reveal is not measured.
+
+    Raises:
+        PluginError: naming the tensor, and how to declare it.
     """
-    kind = f"{type(setup.method).__module__}.{type(setup.method).__qualname__}"
-    key = canonical_json([setup.config.spec, kind, dump(setup.method), setup.spec.image_shape])
-    if key in _audited:
-        return
     needs = setup.method.needs()
     growing = following_size(setup)
     for name, count in single_samples(setup).items():
-        if name in needs.mean_gradients:
-            continue
         extra = needs.extras.get(name, Extra())
-        if extra.per_sample or extra.group_size is not None or extra.budget is not None:
+        said = extra.per_sample or extra.group_size is not None or extra.budget is not None
+        if said or name in needs.mean_gradients:
             continue
-        if count > _IMAGES // 2 or name in growing:
+        if count > _IMAGES // 2:
             why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
-            if count <= _IMAGES // 2:
-                why = "whose length follows the number of images"
-            raise PluginError(
-                f"method {setup.config.spec!r} uploads {name!r}, {why}, so it reveals single"
-                " samples; keep it at the client, or declare it in needs():"
-                f' extras={{"{name}": Extra(per_sample=True)}}'
-            )
-    _audited.add(key)
+        elif name in growing:
+            why = "whose length follows the number of images"
+        else:
+            continue
+        raise PluginError(
+            f"method {setup.config.spec!r} uploads {name!r}, {why}, so it reveals single"
+            " samples; keep it at the client, or declare it in needs():"
+            f' extras={{"{name}": Extra(per_sample=True)}}'
+        )
 
 
 def single_samples(setup: Setup) -> dict[str, int]:

@@ -30,7 +30,7 @@ from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
-from fedbench.bench.runs.audit import audit
+from fedbench.bench.runs.audit import audit_foreign
 from fedbench.bench.runs.code import foreign_modules, packages
 from fedbench.bench.runs.guarantees import check_privacy, columns
 from fedbench.bench.system import first_use
@@ -256,7 +256,7 @@ class _Run:
         try:
             if trainer.rounds_done < last:
                 with closing(self._executor()) as executor:
-                    audit(self.setup)  # while the workers get ready
+                    audit_foreign(self.setup)  # while the workers get ready
                     for record in trainer.rounds(executor, watch, on_client, last):
                         if on_round is not None:
                             on_round(record, last)

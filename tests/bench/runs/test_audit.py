@@ -157,6 +157,22 @@ def test_a_round_with_statistics_before_it_is_rehearsed_as_a_whole() -> None:
     audit(setup)
 
 
+@pytest.mark.parametrize(
+    ("spec", "field", "value"),
+    [
+        *(("orchestra", "representations", v) for v in ("memory", "private", "random")),
+        ("orchestra", "strict_k_anonymity", True),
+        *(("pfedae", "gradient", value) for value in ("split", "ste", "ship")),
+        ("lejepa", "statistics", "global"),
+        ("byol", "target", "personal"),
+    ],
+)
+def test_what_ships_declares_its_uploads_under_every_setting(
+    spec: str, field: str, value: object
+) -> None:
+    audit(tiny_setup(tiny_config(spec, **{f"method__{field}": value})))
+
+
 def test_activations_are_single_samples(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="activations"):
         train(setup_of(Split), tmp_path / "a")
