@@ -180,8 +180,8 @@ def execute(
             device=devices[0],
         )
         trainer = run.trainer
-        earlier_seconds = trainer.train_seconds
         taken_over = origin.measured_from is not None and trainer.rounds_done == run.last
+        earlier_seconds = 0.0 if taken_over else trainer.train_seconds  # another run's time
         if watcher is not None and trainer.rounds_done and not taken_over:
             watcher.resume(trainer.rounds_done, trainer.total_rounds)
         columns |= run.finish(on_round, None if watcher is None else watcher.client)

@@ -236,7 +236,8 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     # Minutes on a GPU would make a method look faster than another that ran on a CPU.
     device = done.device.fillna("").str.partition(":")[0]
     usual = device.groupby(done.class_id).agg(lambda each: each.mode()[0])
-    costs["minutes"] = (done.wall_seconds / 60)[device == done.class_id.map(usual)]
+    seconds = done.wall_seconds + done.train_seconds.where(done.measured_from.notna(), 0.0)
+    costs["minutes"] = (seconds / 60)[device == done.class_id.map(usual)]
     moved = (done.bytes_up.fillna(0) + done.bytes_down.fillna(0)) / 1e9
     costs["per_gb"] = (done["at"].map(found["mean"]) / moved)[moved > 0]
     for name, cost in costs.items():

@@ -89,7 +89,9 @@ def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: st
     assert content(further.row) == content(fresh.row)
     assert curve(store, further.row) == curve(other, fresh.row)
     assert further.row.training_id == first.row.training_id
-    assert further.row.train_seconds == first.row.train_seconds
+    assert (spent := further.row.train_seconds) == first.row.train_seconds
+    own = (further.row.finished_at - further.row.started_at).total_seconds()
+    assert (further.row.wall_seconds or 0) < own + (spent or 0) / 2  # without the training
     names = json.loads(further.row.metrics_json or "{}")
     assert {"mlp_acc", "mlp_local_acc", "angle_mean"} <= set(names)
     assert all(map(needed, names))

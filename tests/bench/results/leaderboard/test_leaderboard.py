@@ -72,6 +72,8 @@ def test_a_line_sums_up_its_seeds(rows: list[Row]) -> None:
     assert (entry.published, entry.difference) == (None, None)
     cuda = [row.model_copy(update={"device": "cuda:0"} if row.seed == 2 else {}) for row in rows]
     assert only(rank(cuda).groups[0].entries, "simclr").minutes == pytest.approx(0.75)
+    taken = [r.model_copy(update={"measured_from": "a" * 20, "train_seconds": 60.0}) for r in rows]
+    assert only(rank(taken).groups[0].entries, "simclr").minutes == pytest.approx(2.0)
     assert only(rank(rows).groups[0].entries, "byol").ci95_low is None
 
 
