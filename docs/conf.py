@@ -31,7 +31,13 @@ html_title = f"fedbench {release}"
 copyright = "the authors of fedbench, Apache-2.0"
 
 extensions = ["myst_nb"]
-exclude_patterns = ["_build", "package.md", "generated/extra", "generated/board.md"]
+exclude_patterns = [
+    "_build",
+    "package.md",
+    "generated/extra",
+    "generated/board.md",
+    "generated/columns.md",
+]
 html_theme = "furo"
 html_extra_path = ["generated/extra"]
 html_copy_source = False

@@ -30,6 +30,7 @@ def write(folder: Path) -> None:
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
     store = fedbench.open_store(RESULTS)
     results_pages.write(folder / "results", store)
+    (folder / "columns.md").write_text(results_pages.columns_page(), encoding="utf-8")
     text, picture = first_board(store)
     (folder / "board.md").write_text(text, encoding="utf-8")
     picture.savefig(folder / "board.svg")

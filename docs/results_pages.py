@@ -12,8 +12,9 @@ from typing import Any
 
 import fedbench
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.columns import BOARD
 from fedbench.bench.results.leaderboard.entries import Group
-from fedbench.bench.results.leaderboard.formats import MARKS, group_table
+from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -30,6 +31,10 @@ _FILTER = """\
 <script defer src="../../_static/board.js"></script>
 ```
 """
+
+
+_WORDS = {"rank", "best", "ties", "seeds", "notes"}
+"""Headings of the board whose cells are not numbers of runs."""
 
 
 def write(folder: Path, store: Store) -> None:
@@ -60,37 +65,30 @@ def board_page(board: Leaderboard) -> str:
         " comparable and the tests; [the report](../../results/gallery.md) draws the same rows.",
         _FILTER,
     ]
-    header = ["rank", "method", "linear %", "best", "ties", "seeds", "gain", "k-NN %", "objective"]
-    header += ["MB", "minutes"]
-    known = any(entry.reproduced for entry in board.entries)
-    header += ["reproduced"] * known
     for group in board.groups:
+        table = group_table(group, usual=board.usual)
+        left_out = table.narrow[:2]  # by a page that is no wider than a book
         lines = [
             [
-                "–" if entry.rank is None else str(entry.rank),
-                _method(entry),
-                _link(entry, _interval(entry)),
-                MARKS[entry.standing],
-                entry.ties or "",
-                str(entry.n_seeds),
-                *(
-                    _link(entry, text)
-                    for text in (
-                        "" if entry.gain is None else f"{100 * entry.gain:+.1f}",
-                        _percent(entry.knn_acc_mean),
-                        _number(entry.objective_mean),
-                        _number(entry.mb_up_down, 1),
-                        _number(entry.minutes, 1),
-                        *([str(entry.reproduced or "")] * known),
-                    )
-                ),
+                _cell(entry, name, cell)
+                for name, cell in zip(table.header, cells, strict=True)
+                if name not in left_out
             ]
-            for entry in group.entries
+            for entry, cells in zip(group.entries, table.rows, strict=True)
         ]
+        header = [name for name in table.header if name not in left_out]
         parts += [f"## {group.title}", _table(header, lines)]
-        if note := group_table(group, usual=board.usual).footer:
-            parts.append(f"{html.escape(note)}.")
+        parts += [f"{html.escape(line)}." for line in table.below()]
     return "\n\n".join(parts) + "\n"
+
+
+def columns_page() -> str:
+    """Return the list of the board's columns."""
+    lines = [
+        [f"`{column.name}`", column.heading("linear_acc") or "–", html.escape(column.meaning)]
+        for column in BOARD
+    ]
+    return _table(["`--json`, CSV", "table", "meaning"], lines) + "\n"
 
 
 def index_page(methods: Sequence[str], groups: Sequence[Group]) -> str:
@@ -220,6 +218,12 @@ def _method(entry: Any) -> str:
     """Return a link to the page of the method; what tells its lines apart follows and may wrap."""
     apart = html.escape(entry.label.removeprefix(entry.method))
     return f'<a href="{_file(entry.method)}.html">{entry.method}</a>{apart}'
+
+
+def _cell(entry: Any, heading: str, text: str) -> str:
+    if heading == "method":
+        return _method(entry)
+    return text if heading in _WORDS else _link(entry, html.escape(text))
 
 
 def _link(entry: Any, text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.results.chance import marks
+from fedbench.bench.results.chance import ended, marks
 from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -81,7 +81,7 @@ def leaderboard(
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
-        marks=marks(store, frame[["row_id", "status", "finished_at"]].itertuples()),
+        marks=marks(store, ended(frame)),
         reproduced=people,
     )
     problems = (*store.problems(), *unreadable)

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-_SHARES = {"projection_std_ratio": 0.5, "effective_rank": 0.25}
+SHARES = {"projection_std_ratio": 0.5, "effective_rank": 0.25}
 """Shares of the values before training below which an encoder has shrunk; conventions. A rank does
 not see that all distances shrink, and the spread does not see that only one direction is left."""
-FIGURES = (*_SHARES,)
-"""Metrics that `shrinkage` reads."""
 _TEXTS = {"projection_std_ratio": "spread of projections", "effective_rank": "rank of features"}
 
 
@@ -14,7 +12,7 @@ def shrinkage(after: Mapping[str, float | None], before: Mapping[str, float | No
     """Describe how an encoder has shrunk, by its metrics and those before training; "" if not."""
     fallen = [
         f"{_TEXTS[name]} {value:.3g}, {start:.3g} before training"
-        for name, share in _SHARES.items()
+        for name, share in SHARES.items()
         if (value := after.get(name)) is not None
         and (start := before.get(name)) is not None
         and value < share * start

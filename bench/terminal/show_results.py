@@ -38,8 +38,8 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             tested = any(table.best) or "best" in table.header
             bold = table.best if tested else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold)
-            if table.footer and not quiet:
-                emit(table.footer)
+            if not quiet:
+                emit("\n".join(table.below()))
         if board.groups and not quiet:
             if explained := formats.legend(shown[: len(board.groups)], board.reach):
                 emit("\n" + "\n".join(explained))

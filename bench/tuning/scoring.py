@@ -17,7 +17,7 @@ from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
+from fedbench.bench.evaluation.shrinkage import SHARES, shrinkage
 from fedbench.bench.results.leaderboard.statistics import mean, sample_std
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
@@ -30,7 +30,7 @@ participation ratio, the least spread of projections, and the least participatio
 
 NUM_SEEDS = 5  # encoders before training that are measured, of consecutive seeds
 
-SPREAD = (*FIGURES, "rho", "delta_views", "sep")
+SPREAD = (*SHARES, "rho", "delta_views", "sep")
 """Figures that trials record besides the objective."""
 
 _LEAST = 3  # fewest encoders before training whose spread means anything

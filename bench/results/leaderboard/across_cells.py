@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.results.leaderboard.columns import half_interval
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
@@ -194,7 +195,7 @@ def _compare(
         first = next(iter(entries.values()))
         diverged = tuple(i in entries and entries[i].num_diverged > 0 for i in range(len(cells)))
         known = {i: entry.mean for i, entry in entries.items() if not diverged[i]}
-        halves = {i: _half(entries[i]) for i in known}
+        halves = {i: half_interval(entries[i]) for i in known}
         ties = {i: entries[i].ties for i in known}
         tenfold = {i: 0.0 if axis is None else math.log10(float(values[i])) for i in known}
         found.append(
@@ -242,10 +243,6 @@ def _compare(
         critical_difference=difference,
         frame=pd.DataFrame({name: objects([e[name] for e in found]) for name in COLUMNS}),
     )
-
-
-def _half(entry: Any) -> float | None:
-    return None if entry.ci95_low is None else (entry.ci95_high - entry.ci95_low) / 2
 
 
 def _order(entry: Mapping[str, Any]) -> tuple[bool, float, float, str, str]:

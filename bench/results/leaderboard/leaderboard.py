@@ -21,14 +21,8 @@ from fedbench.bench.results.leaderboard.comparability import (
     unscaled_keys,
 )
 from fedbench.bench.results.leaderboard.data_names import dataset_name, named_by_content, on_dataset
-from fedbench.bench.results.leaderboard.entries import (
-    Beside,
-    Group,
-    Usual,
-    entries,
-    labelled,
-    ranked,
-)
+from fedbench.bench.results.leaderboard.entries import Group, Usual, entries, labelled, ranked
+from fedbench.bench.results.leaderboard.seeds import Beside
 from fedbench.bench.results.leaderboard.separation import tested
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.system.errors import UnknownNameError
@@ -82,7 +76,8 @@ def leaderboard(
         return Leaderboard(metric, (), reach)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
-    of_class = dict(iter(rows.groupby("class_id")))
+    asked = ["class_id", "preset", "method", "config_json", "scaled_json"]
+    of_class = dict(iter(rows[asked].groupby("class_id")))
     presets = {i: of_class[i].preset.unique().tolist() for i in keys}
     title_of = titles(keys, presets, {i: unlike_preset(of_class[i], keys[i]) for i in keys})
     found, usual = labelled(entries(rows, metric, **beside))

@@ -132,7 +132,8 @@ def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     Columns `ties`, `best`, `p_best`, `detectable` and `standing` are added.
     """
     counted = frame["rank"].notna() & (frame.num_diverged == 0)
-    tests = Separation({i: frame["values"].iloc[i] for i in range(len(frame)) if counted.iloc[i]})
+    samples = enumerate(zip(frame["values"], counted, strict=True))
+    tests = Separation({i: values for i, (values, counts) in samples if counts})
     letters, others = tests.groups(), tests.places[1:]
     p = tests.adjusted(0, others) if 0 in letters and others else {}
     detectable = {i: tests.detectable(0, i, len(others)) for i in p}

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
-from fedbench.bench.results.leaderboard.entries import Spent
+from fedbench.bench.results.leaderboard.seeds import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     correlation_interval,
     pearson,

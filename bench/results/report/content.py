@@ -16,7 +16,7 @@ from fedbench.bench.data.partition import make_partition, summary
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
-from fedbench.bench.results.chance import NO_MARKS, Marks, marks
+from fedbench.bench.results.chance import NO_MARKS, Marks, ended, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import (
     classes,
@@ -25,10 +25,11 @@ from fedbench.bench.results.leaderboard.comparability import (
     metric_values,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, DRIFT, Curve, load_curves
-from fedbench.bench.results.leaderboard.entries import Beside, Group, Usual
+from fedbench.bench.results.leaderboard.entries import Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.published import paper_cells
+from fedbench.bench.results.leaderboard.seeds import Beside
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import (
     StudyView,
@@ -148,7 +149,7 @@ def content(
     Labels of clients are read from the data caches in `data_dir`; None = the usual folder.
     """
     curves, unreadable = load_curves(store, frame)
-    marked = marks(store, frame[["row_id", "status", "finished_at"]].itertuples())
+    marked = marks(store, ended(frame))
     geometry, torn = geometries(store, frame.file)
     views = studies(store)
     by_client, not_known = partitions(store, frame, data_dir)
@@ -236,7 +237,7 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
     table = group_table(group, usual=usual)
     return {
         "title": table.title,
-        "note": table.footer,
+        "note": " ".join(f"{line}." for line in table.below()),
         "power": group.note,
         "header": list(table.header),
         "standings": group.frame.standing.tolist(),

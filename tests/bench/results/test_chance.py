@@ -117,11 +117,16 @@ def test_rows_without_a_mark(store: Store) -> None:
 def test_the_board_shows_them(store: Store) -> None:
     rows = filled(store).rows()
     board = leaderboard(store.frame(), marks=marks(store, rows), published=False)
-    notes = [dict(zip(t.header, row, strict=True)) for t in tables(board) for row in t.rows]
-    assert {line["method"]: line["notes"] for line in notes} == {
-        "aligned": "minimises the objective, descriptive",
-        "simclr": "1 of 2 at chance (loss), descriptive",
+    assert {line.method: line.notes for line in board.entries} == {
+        "aligned": ("minimises the objective", "descriptive"),
+        "simclr": ("1 of 2 at chance (loss)", "descriptive"),
     }
+    (table,) = tables(board)  # a number for each sentence below
+    assert dict(zip(table.header, zip(*table.rows, strict=True), strict=True))["notes"] == (
+        "1, 2",
+        "3, 2",
+    )
+    assert len(table.footnotes) == 3
     records = {row["method"]: row for row in board.to_dict()["rows"]}
     assert records["simclr"]["at_chance"] == ["loss"]
     assert records["aligned"]["minimises_objective"]

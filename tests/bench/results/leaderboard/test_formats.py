@@ -6,15 +6,15 @@ import pytest
 
 from fedbench.bench.config import ClientConfig, RunConfig
 from fedbench.bench.config.schema import FederationConfig
-from fedbench.bench.results.leaderboard.entries import Spent
+from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.formats import (
     Ranking,
-    plain_cells,
     to_csv,
     to_latex,
     to_markdown,
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
+from fedbench.bench.results.leaderboard.seeds import Spent
 from fedbench.bench.terminal.show_results import show_leaderboard
 from tests.bench.results.conftest import build_row, rank, seeds_of
 
@@ -30,18 +30,18 @@ def board() -> Leaderboard:
 
 
 def test_cells_for_people(board: Leaderboard) -> None:
-    cells = {entry.method: plain_cells(entry) for entry in board.groups[0].entries}
+    shown = {entry.method: cells(entry) for entry in board.groups[0].entries}
     # std 0.4 points, t(0.975, 2) = 4.303: half = 4.303 * 0.4 / sqrt(3) = 0.99
-    assert cells["simclr"]["linear %"] == "39.4 ± 1.0"
-    assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
-    assert cells["byol"]["linear %"] == "20.0"
-    assert cells["simclr"]["gain"] == "+4.4"
-    assert (cells["simclr"]["MB up"], cells["simclr"]["MB down"]) == ("1.5", "0.5")
-    assert cells["simclr"]["% / GB"] == "19,700"  # 39.4 % for 2 MB
-    assert cells["simclr"]["minutes"] == "0.8"
-    assert cells["simclr"]["objective"] == "0.812"
-    assert cells["simclr"]["notes"] == ""
-    assert cells["byol"]["notes"] == "not above its start, descriptive"
+    assert shown["simclr"]["linear %"] == "39.4 ± 1.0"
+    assert shown["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
+    assert shown["byol"]["linear %"] == "20.0"
+    assert shown["simclr"]["gain"] == "+4.4"
+    assert (shown["simclr"]["MB up"], shown["simclr"]["MB down"]) == ("1.5", "0.5")
+    assert shown["simclr"]["% / GB"] == "19,700"  # 39.4 % for 2 MB
+    assert shown["simclr"]["minutes"] == "0.8"
+    assert shown["simclr"]["objective"] == "0.812"
+    assert shown["simclr"]["notes"] == ""
+    assert shown["byol"]["notes"] == "not above its start, descriptive"
 
 
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
@@ -49,7 +49,7 @@ def test_contracted_projections_are_noted(spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
     row = build_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
     (entry,) = rank([row]).entries
-    assert plain_cells(entry)["notes"] == f"{note}descriptive"
+    assert cells(entry)["notes"] == f"{note}descriptive"
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
@@ -73,16 +73,16 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     (entry,) = board.entries
     assert (entry.local_acc_mean, entry.local_acc_std) == pytest.approx((0.65, 0.03))
     assert entry.gain == pytest.approx(0.1)  # before training the metric is in the same place
-    assert plain_cells(entry)["MLP %"] == "50.0 (50.0, 50.0)"
-    assert plain_cells(entry)["local %"] == "65.0 (sd 3.0)"
+    assert cells(entry)["MLP %"] == "50.0 (50.0, 50.0)"
+    assert cells(entry)["local %"] == "65.0 (sd 3.0)"
     local_is = "local: on each client's own test images"
     show_leaderboard(Ranking(board, ()), "table")
     assert local_is in capsys.readouterr().out
     assert local_is in to_markdown(board)
     assert local_is in to_latex(board).partition("tabular")[0]  # in the caption
     (local_line,) = rank(rows, metric="mlp-local").entries
-    assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
-    assert plain_cells(rank(rows).entries[0])["local %"] == ""
+    assert cells(local_line)["local %"] == ""  # it is the column that is ranked by
+    assert cells(rank(rows).entries[0])["local %"] == ""
 
 
 def test_the_tuning_budget_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_the_tuning_budget_of_a_line(capsys: pytest.CaptureFixture[str]) -> None
         studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
         board = rank(rows, studies=studies)
         show_leaderboard(Ranking(board, ()), "table")
-        notes = {entry.method: plain_cells(entry)["notes"] for entry in board.entries}
+        notes = {entry.method: cells(entry)["notes"] for entry in board.entries}
         said = capsys.readouterr()
         return notes, said.out + said.err
 

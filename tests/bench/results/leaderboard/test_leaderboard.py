@@ -6,7 +6,8 @@ import pytest
 from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
 from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
-from fedbench.bench.results.leaderboard.formats import plain_cells, tables
+from fedbench.bench.results.leaderboard.columns import cells
+from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
 from tests.bench.results.conftest import build_row, rank, seeds_of
@@ -239,7 +240,7 @@ def test_a_line_promises_what_its_weakest_run_does() -> None:
     assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
     assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
     assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
-    notes = {name: plain_cells(entry)["notes"] for name, entry in lines.items()}
+    notes = {name: cells(entry)["notes"] for name, entry in lines.items()}
     assert notes["private"] == f"ε 6.5 for {of}, descriptive"
     assert notes["memory"] == "shows single images, descriptive"
     half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id
+from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.curves import Curve, Evaluated
 from fedbench.bench.results.leaderboard.formats import (
     UNEVEN_CURVES,
     group_table,
-    plain_cells,
     to_csv,
 )
 from fedbench.bench.results.store.row import Row
@@ -57,7 +57,7 @@ def test_other_protocols_make_no_other_method() -> None:
     now = build_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
     assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
     assert (entry.num_replicas, entry.replica_spread) == (0, None)
-    assert "replica" not in plain_cells(entry)["notes"]
+    assert "replica" not in cells(entry)["notes"]
     mlp = only_line(rows, metric="mlp")
     assert mlp.values == pytest.approx((0.4, 0.42))
     assert mlp.seeds == (0, 1)
@@ -116,7 +116,7 @@ def test_replicas_are_stated_and_the_first_counts() -> None:
         assert entry.values == (0.952, 0.900)
         assert entry.num_replicas == 2
         assert entry.replica_spread == pytest.approx(0.009)
-    assert "2 replicas, spread 0.9" in plain_cells(entry)["notes"]
+    assert "2 replicas, spread 0.9" in cells(entry)["notes"]
     record = rank([*first, *second]).to_dict()["rows"][0]
     assert (record["num_replicas"], record["n_seeds"]) == (2, 2)
     assert "num_replicas" in to_csv(rank(first)).splitlines()[0]

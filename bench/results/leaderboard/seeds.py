@@ -1,0 +1,279 @@
+"""The rows of a board by line and seed: which of several runs of one seed counts, and for what.
+
+A line is a training configuration within a comparability class. It may have several rows of one
+seed: runs that were measured again, and replicas from other machines. For each metric the row
+counts that has it and, of those, finished first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, TypedDict
+
+import pandas as pd
+
+from fedbench.bench.results.chance import NO_MARKS, Marks
+from fedbench.bench.results.leaderboard.comparability import measured_alike, metric_values
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
+from fedbench.bench.results.leaderboard.data_names import is_on
+from fedbench.bench.results.leaderboard.published import published_number
+from fedbench.bench.results.leaderboard.statistics import Summary, mean, summarize
+from fedbench.bench.results.store.frame import lines
+from fedbench.bench.results.store.settings import hyperparameters
+from fedbench.bench.system.identity import canonical_json
+
+_BY = ["class_id", "config_id"]
+
+
+class Spent(NamedTuple):
+    """Cost of a tuning study: the number of its runs, and name and revision of its data set."""
+
+    runs: int
+    dataset: str
+    revision: str = ""
+
+
+class Beside(TypedDict, total=False):
+    """What is known of runs beside their rows."""
+
+    published: bool  # look up the published numbers; the default
+    studies: Mapping[str, Spent]  # by study id
+    curves: Mapping[str, Curve] | None  # by row id
+    reach: float | None  # k-NN accuracy in [0, 1] to look for in the curves
+    marks: Mapping[str, Marks]  # by row id
+    reproduced: Mapping[str, int] | None  # people, by row id; None = the store has no reproductions
+
+
+class Seeds:
+    """Rows of a board by line and seed.
+
+    Lists of values have one for each line. The parts of `rows` that count for something are
+    frames with a few columns; `of` gives any other column of their rows.
+
+    Args:
+        frame: rows of `Store.frame`, with the `class_id` of each.
+        metric: by which the board ranks.
+        beside: what else is known of the runs.
+
+    Attributes:
+        rows: all rows, with their line in `at`, their seed's number in `slot`, and the metric in
+            `value`.
+        first: the first row of each line.
+        ends: how each seed ended: its first run that did not fail.
+        ok: the finished runs of the seeds that did not diverge.
+        measured: of each seed the first run that measured the metric.
+        done: of each seed that run, or a finished one that lacks the metric.
+    """
+
+    def __init__(self, frame: pd.DataFrame, metric: str, beside: Beside) -> None:
+        self.metric, self.beside, self._frame = metric, beside, frame
+        by = [*_BY, "seed", "finished_at", "row_id", "replica"]
+        rows = frame[[*by, "status"]].reset_index(drop=True).sort_values(by)
+        self._order = rows.index.to_numpy()  # places in the frame
+        self.rows = rows.reset_index(drop=True)
+        self.rows["at"] = self.rows.groupby(_BY).ngroup()
+        self.rows["slot"] = self.rows.groupby([*_BY, "seed"]).ngroup()
+        self.rows["value"] = metric_values(frame, metric).to_numpy()[self._order]
+        ended = self.rows[self.rows.status != "error"]
+        self.ends = ended.drop_duplicates("slot")
+        whole = self.ends.slot[self.ends.status == "ok"]
+        self.ok = ended[(ended.status == "ok") & ended.slot.isin(whole)]
+        self.measured = self.ok[self.ok.value.notna()].drop_duplicates("slot")
+        self.done = pd.concat([self.measured, self.ok]).drop_duplicates("slot").sort_index()
+        self.first = self.rows.drop_duplicates("at")
+
+    def of(self, rows: pd.DataFrame, *names: str) -> Any:
+        """Return a column of the store for some rows, or several as a frame."""
+        places = self._order[rows.index.to_numpy()]
+        found = self._frame[names[0] if len(names) == 1 else [*names]].take(places)
+        return found.set_axis(rows.index)
+
+    def figures(self, rows: pd.DataFrame, metric: str) -> pd.Series[float]:
+        """Return a metric of some rows; NaN where it was not measured."""
+        if metric in self._frame:
+            return self.of(rows, metric).astype("float64")  # type: ignore[no-any-return]
+        return pd.Series(float("nan"), rows.index)
+
+    # Values of each line
+
+    def lists(self, values: pd.Series[Any]) -> list[tuple[Any, ...]]:
+        """Return the values of some rows, without missing ones, for each line."""
+        found: dict[int, list[Any]] = defaultdict(list)
+        there = values.dropna()
+        for at, value in zip(self.rows["at"][there.index].tolist(), there.tolist(), strict=True):
+            found[at].append(value)
+        return [tuple(found[at]) for at in self.first["at"]]
+
+    def means(self, values: pd.Series[float]) -> list[float | None]:
+        """Return means of the values of some rows, exactly rounded: in any order of the rows."""
+        return [mean(each) for each in self.lists(values)]
+
+    def counts(self, rows: pd.DataFrame) -> list[int]:
+        """Return how many of some rows each line has."""
+        number = rows["at"].value_counts().reindex(self.first["at"], fill_value=0)
+        return list(number.tolist())
+
+    def any(self, holds: pd.Series[bool]) -> list[bool]:
+        """Return for each line whether something holds for any of some rows."""
+        found = {*self.rows["at"][holds[holds].index]}
+        return [at in found for at in self.first["at"]]
+
+    def most(self, values: pd.Series[float]) -> pd.Series[float]:
+        """Return the greatest value of some rows for each line."""
+        return values.groupby(self.rows["at"]).max().reindex(self.first["at"])
+
+    def means_alike(self, name: str, settings_of: str | None = None) -> list[float | None]:
+        """Return means of a metric over rows that measured it as most of their class did.
+
+        `settings_of` is the metric whose settings count, if it is another.
+        """
+        if name == self.metric:
+            return self.means(self.measured.value)
+        values = self.figures(self.ok[self._alike(settings_of or name)], name).dropna()
+        return self.means(values[~self.rows.slot[values.index].duplicated()])
+
+    def _alike(self, name: str) -> pd.Series[bool]:
+        """Return True for the finished rows that measured a metric as most of their class did."""
+        alike = measured_alike(self._frame, name).to_numpy()[self._order]
+        return pd.Series(alike)[self.ok.index]
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """Mean, deviation and interval of the metric over seeds."""
+        return [*map(summarize, self.lists(self.measured.value))]
+
+    @cached_property
+    def start(self) -> pd.Series[float]:
+        """The metric before training of each seed that measured it, by row.
+
+        Nothing is gained without training. Trained and untrained values of a seed may be from two
+        rows, whose statistics of batches differ.
+        """
+        again = self.ok[self.ok.slot.isin(self.measured.slot)]
+        rows = pd.concat([self.measured, again.drop(self.measured.index)])
+        found = self.figures(rows, f"untrained_{self.metric}")
+        values: pd.Series[float] = found[self.of(rows, "num_rounds") > 0].dropna()
+        return values[~rows.slot[values.index].duplicated()]
+
+    @property
+    def gain(self) -> pd.Series[float]:
+        """The metric minus that before training, by row."""
+        values = self.measured.set_index("slot").value
+        after: pd.Series[float] = self.rows.slot[self.start.index].map(values)
+        return after - self.start
+
+    @property
+    def minutes(self) -> pd.Series[float]:
+        """Wall time on the kind of device that most runs of a class had.
+
+        Minutes on a GPU would make a method look faster than another that ran on a CPU.
+        """
+        device = self.of(self.done, "device").fillna("").str.partition(":")[0]
+        done = self.done.assign(device=device)
+        runs = done.value_counts(["class_id", "device"]).reset_index()
+        most = runs.sort_values(["count", "device"], ascending=[False, True])
+        usual = most.drop_duplicates("class_id").set_index("class_id").device
+        took = self.of(done, "wall_seconds", "train_seconds", "measured_from")
+        trained = took.train_seconds.where(took.measured_from.notna(), 0.0)  # by another run
+        minutes: pd.Series[float] = (took.wall_seconds + trained) / 60
+        return minutes[done.device == done.class_id.map(usual)]
+
+    # What stands beside rows
+
+    @cached_property
+    def marks(self) -> list[list[Marks]]:
+        """Marks of the runs of each line."""
+        known = self.beside.get("marks", {})
+        return [[known.get(i, NO_MARKS) for i in ids] for ids in self.lists(self.done.row_id)]
+
+    @cached_property
+    def replicas(self) -> pd.DataFrame:
+        """Number of different values, least and largest, of each seed that has several values."""
+        copies = self.ok.groupby(["at", "slot"]).value.agg(["nunique", "min", "max"])
+        return copies[copies["nunique"] > 1]
+
+    @cached_property
+    def published(self) -> list[Any]:
+        """The published number of each line, or None.
+
+        Runs that have not measured the metric may differ in what decides its meaning.
+        """
+        if not self.beside.get("published", True):
+            return [None] * len(self.first)
+        without = (self.rows.status != "ok") | self.rows.value.isna()
+        order = self.rows.assign(without=without).sort_values(["at", "without"], kind="stable")
+        names = ("method", "dataset", "backbone", "num_rounds", "config_json")
+        picked = lines(self.of(order.drop_duplicates("at"), *names))
+        return [published_number(row, self.metric) for row in picked]
+
+    @cached_property
+    def studies(self) -> list[tuple[int | None, str | None]]:
+        """Runs of the study of each line, and the study's data set if it is another one."""
+        known = self.beside.get("studies", {})
+        of = self.of(self.rows, "study_id")
+        of = of[of.isin([*known])]
+        study_of = dict(zip(self.rows["at"][of.index][::-1], of[::-1], strict=True))  # the first
+        read = lines(self.of(self.first, "dataset", "dataset_revision", "config_json"))
+        found: list[tuple[int | None, str | None]] = []
+        for at, row in zip(self.first["at"], read, strict=True):
+            study = known.get(study_of.get(at, ""))
+            if study is None:
+                found.append((None, None))
+            else:
+                same = study.revision == row.dataset_revision or is_on(row, study.dataset)
+                found.append((study.runs, None if same else study.dataset))
+        return found
+
+    @cached_property
+    def settings(self) -> list[str]:
+        """The hyperparameters of each line as canonical JSON.
+
+        They are those before a grid's rules scaled any, unless two lines of a class would then be
+        one.
+        """
+        found: pd.Series[str] = self.of(self.first, "hyperparameters").astype(object)
+        again = found.groupby(self.first.class_id).transform(lambda each: each.duplicated())
+        same = found.isin(found[again])
+        rows = self.of(self.first[same], "config_json").to_frame().assign(scaled_json=None)
+        as_run = [canonical_json(hyperparameters(row)) for row in lines(rows)]
+        found[same] = pd.Series(as_run, rows.index, dtype=object)
+        return found.tolist()
+
+    @property
+    def curves(self) -> Mapping[str, Curve]:
+        """Curves by row id."""
+        return self.beside.get("curves") or {}
+
+    @cached_property
+    def curve_ids(self) -> list[tuple[str, ...]]:
+        """Runs of each line, one a seed: the longest curve that is measured as those of the class.
+
+        Empty where no curves are known.
+        """
+        alike = self.ok.row_id.isin([*self.curves])
+        for name in CURVE_METRICS if self.curves else ():
+            if name != self.metric:
+                alike &= self._alike(name) | self.figures(self.ok, name).isna()
+        chosen = [
+            max(members.index, key=lambda i: longest(self.curves[members.row_id[i]]))
+            for _, members in self.ok[alike].groupby("slot")
+        ]
+        return self.lists(self.rows.row_id[chosen])
+
+    @cached_property
+    def over_rounds(self) -> dict[str, list[Any]]:
+        """Area, rounds and gigabytes to an accuracy, and seeds that got there, by column."""
+        names = ("area", "rounds_to_reach", "gb_to_reach", "num_reached")
+        found = pd.DataFrame(None, self.first.index, [*names], dtype=object)
+        of_line = pd.Series(self.curve_ids, self.first.index, dtype=object)
+        for _, members in of_line.groupby(self.first.class_id) if self.curves else ():
+            of_class = [[self.curves[i] for i in ids] for ids in members]
+            found.loc[members.index, [*names]] = over_rounds(of_class, self.beside.get("reach"))
+        return {name: found[name].tolist() for name in names}
+
+
+def distinct(values: Iterable[Collection[str]]) -> tuple[str, ...]:
+    """Return the words of some lists, each once, in their order."""
+    return tuple(dict.fromkeys(word for each in values for word in each))
