@@ -88,7 +88,7 @@ class MethodContract:
     def test_the_loss_reaches_every_trained_tensor(self) -> None:
         """The loss is a finite scalar whose gradient reaches each tensor that clients train."""
         for norm, labels in itertools.product(("group", "batch"), self._label_fractions()):
-            work = _Local(self._setup(model__norm=norm, **labels))
+            work = Local(self._setup(model__norm=norm, **labels))
             binding = work.runner.binding
             both = (
                 (binding.layout.server, binding.server),
@@ -117,7 +117,7 @@ class MethodContract:
     def test_the_loss_is_pure(self) -> None:
         """Apart from batch-norm statistics, computing the loss changes nothing in the net."""
         for norm in ("group", "batch"):
-            work = _Local(self._setup(model__norm=norm))
+            work = Local(self._setup(model__norm=norm))
             net = work.runner.binding.net
             before = {name: value.clone() for name, value in net.state_dict().items()}
             for batch in work.batches():
@@ -148,7 +148,7 @@ class MethodContract:
             setup.layout(setup.make_net())
             cases.append(frozen)
         for index, values in enumerate(cases):
-            work = _Local(self._setup(**values), tmp_path / str(index))
+            work = Local(self._setup(**values), tmp_path / str(index))
             start = work.setup.make_net()
             layout, vector = work.runner.layout, work.runner.binding.server.data.clone()
             upload = torch.full((layout.upload_size,), torch.nan)
@@ -501,13 +501,28 @@ def assert_same_run(a: Trainer, b: Trainer) -> None:
     assert histories[0] == histories[1]
 
 
-class _Local:
-    """The largest client of a run, ready to compute losses."""
+class Local:
+    """The largest client of a run, ready to compute losses.
+
+    Attributes:
+        setup, method, net: the run, its method, and the net as the client received it.
+        data, client: the client's images, and the client, in round 0.
+        server: what `Method.server_step` is given beside the net.
+    """
 
     def __init__(self, setup: Setup, folder: Path = Path()) -> None:
-        self.setup = setup
+        self.setup, self.method = setup, setup.method
         self.runner = ClientRunner(setup, _CPU, folder)
+        self.net = self.runner.binding.net.train()
         self.client = Client(int(setup.partition.sizes.argmax()), 0, generator(0, "client"))
+        self.data = setup.client_data(self.client.id, _CPU)
+        self.server = Server(0, generator(0, "server"), {})
+
+    @property
+    def batch(self) -> Batch:
+        """The first batch, with what the method draws for it."""
+        batch = next(self.batches())
+        return replace(batch, draws=self.method.draws(len(batch.labels), self.client))
 
     def batches(self, *, every_phase: bool = False) -> Iterator[Batch]:
         """Yield batches of the first round; with `every_phase`, of those that begin phases too."""
@@ -538,7 +553,18 @@ class _Local:
                 yield replace(batch, second_batch=more)
 
     def loss(self, batch: Batch) -> Loss:
-        return loss_of(self.setup.method, self.runner.binding.net, batch, self.client)
+        """Return the loss of a batch with what the method draws for it."""
+        return loss_of(self.method, self.net, batch, self.client)
+
+
+def example(spec: str, /, **values: Any) -> Local:
+    """Return a client of a tiny run, on which the hooks of its method can be called.
+
+    >>> of = example("simclr")
+    >>> of.method.loss(of.net, of.batch, of.client).total.shape
+    torch.Size([])
+    """
+    return Local(tiny_setup(tiny_config(spec, **values)))
 
 
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:

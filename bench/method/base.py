@@ -243,6 +243,10 @@ class Method(Strict, ABC):
         """Return the method's requirements: views, labels, extras, encoders to evaluate.
 
         Called at any time, before and during a run; the answer depends on the fields alone.
+
+        >>> from fedbench.bench.testing import example
+        >>> example("byol").method.needs().encoders
+        {'target': 'target_encoder'}
         """
 
     @abstractmethod
@@ -256,6 +260,11 @@ class Method(Strict, ABC):
         Args:
             backbone: makes the encoder, `backbone.make()`, and norms that match it.
             data: facts about the data; the data themselves stay out of reach.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr")
+        >>> list(of.method.build(of.setup.backbone, of.setup.spec))
+        ['encoder', 'projector']
         """
 
     def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
@@ -264,6 +273,11 @@ class Method(Strict, ABC):
         Runs on a client before every step; `loss` gets the result as `Batch.draws`, on its device.
         With `Needs.capturable` the step reads the client in no other way, since one recording of it
         serves all clients. The tensors are on the CPU, of shapes that depend on `batch_size` alone.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("rotpred")
+        >>> {name: tuple(drawn.shape) for name, drawn in of.method.draws(4, of.client).items()}
+        {'turns': (4,)}
         """
         return {}
 
@@ -273,6 +287,12 @@ class Method(Strict, ABC):
 
         Runs on a client for every batch, in training mode. It may draw from `client.rng` and update
         batch-norm statistics by its passes; it changes nothing else.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr+uv")
+        >>> out = of.method.loss(of.net, of.batch, of.client)
+        >>> tuple(out.total.shape), len(out.features), sorted(out.parts)
+        ((), 2, ['uv'])
         """
 
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
@@ -286,6 +306,11 @@ class Method(Strict, ABC):
             For "loss" and each name in `Loss.parts` and `Server.log` a number, or a line that says
             why there is none. What a total holds besides logged terms has a name such as
             "loss - align". Empty, the default: the method does not say, and no run is marked.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("rotpred")
+        >>> of.method.chance(of.setup.config)  # ln 4, of four turns
+        {'loss': 1.3862943611198906}
         """
         return {}
 
@@ -293,6 +318,11 @@ class Method(Strict, ABC):
         """Return why the method is the same as another under a configuration; empty if it is not.
 
         `fedbench run` and `sweep` say it before they begin. Empty, the default.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr+l-dawa", federation__num_rounds=2)
+        >>> of.method.without_effect(of.setup.config).partition(" (")[0]
+        'l-dawa: its first 3 rounds average plainly'
         """
         return ""
 
@@ -302,6 +332,11 @@ class Method(Strict, ABC):
         Runs in evaluation on normalised images, with the server's tensors or a client's
         (`Needs.evaluate_on`): in eval mode and without gradients, but fine-tuning trains through it
         in training mode. It changes nothing.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr")
+        >>> tuple(of.method.encode(of.net.eval(), torch.zeros(5, *of.setup.spec.image_shape)).shape)
+        (5, 16)
         """
         return net(_pixels(self, images), "encoder")  # type: ignore[no-any-return]
 
@@ -309,6 +344,11 @@ class Method(Strict, ABC):
         """Return projections (B, d) for alignment and uniformity, the objective of tuning.
 
         Runs as `encode` does. Default: the part "projector" on top of the encoder, if there is one.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr", method__projection_dim=8)
+        >>> tuple(of.method.embed(of.net.eval(), torch.zeros(5, *of.setup.spec.image_shape)).shape)
+        (5, 8)
         """
         if "projector" in net:
             return net(_pixels(self, images), "encoder", "projector")  # type: ignore[no-any-return]
@@ -319,6 +359,10 @@ class Method(Strict, ABC):
 
         Read when a run is set up; it depends on the fields alone. Every pattern has to match at
         least one tensor of `build`. Default: everything is averaged.
+
+        >>> from fedbench.bench.testing import example
+        >>> {name: str(rule) for name, rule in example("simclr+uv").method.sharing().items()}
+        {'uv.weight': 'own-row', '*': 'averaged'}
         """
         return {"*": Sharing.AVERAGED}
 
@@ -327,6 +371,11 @@ class Method(Strict, ABC):
 
         Called before each round, and for rounds to come when a run is estimated; the answer depends
         on the fields and the arguments alone.
+
+        >>> from fedbench.bench.testing import example
+        >>> method = example("orchestra").method  # which begins without training
+        >>> [method.plan_round(index, RoundPlan(5)).local_epochs for index in (0, 1)]
+        [0, 5]
         """
         return default
 
@@ -339,6 +388,12 @@ class Method(Strict, ABC):
         Returns:
             Tensors by name, each declared in `Needs.extras` with `summed=True`: the server streams
             their sums and keeps no client's.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("fedsc")
+        >>> sent = of.method.pre_round(of.net.eval(), of.data, of.client)
+        >>> {name: tuple(value.shape) for name, value in sent.items()}
+        {'correlation': (16, 16), 'count': (1,)}
         """
         return {}
 
@@ -347,6 +402,13 @@ class Method(Strict, ABC):
 
         Runs on the server between the statistics and the training of a round, without gradients. It
         may edit those tensors only. `sums` are those over the cohort of `pre_round`, in float64.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("fedsc")
+        >>> sums = {"correlation": torch.eye(16), "count": torch.tensor([3.0])}  # of 3 clients
+        >>> of.method.server_pre_round(of.net, sums, of.server)
+        >>> of.net.tensor("correlation_count").item()
+        3.0
         """
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
@@ -355,6 +417,11 @@ class Method(Strict, ABC):
         Runs on a client before its first batch, after the received and the personal tensors are in
         place, in training mode and with gradients enabled. It may edit `net`; leave it in training
         mode. The number of images returned is the client's weight in the average.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("cbafed", data__label_fraction=0.5)  # at first of labelled images alone
+        >>> len(of.data), len(of.method.before_local(of.net, of.data, of.client))
+        (20, 10)
         """
         return data
 
@@ -362,6 +429,15 @@ class Method(Strict, ABC):
         """Update moving averages and memories in `net`, from what `loss` put into `out.keep`.
 
         Runs on a client after every optimizer step, without gradients. It may edit `net`.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("byol")
+        >>> online, target = (next(of.net[p].parameters()) for p in ("encoder", "target_encoder"))
+        >>> with torch.no_grad():
+        ...     moved = online.add_(1)  # as the optimizer does
+        ...     of.method.after_step(of.net, Loss(torch.zeros(())), of.client)
+        >>> round((online - target).mean().item(), 4)  # the target follows slowly
+        0.99
         """
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
@@ -370,6 +446,12 @@ class Method(Strict, ABC):
         Runs on a client after its last batch, without gradients, also in a round of 0 epochs. It
         may edit `net`, whose shared and personal tensors are read afterwards. `Needs.extras`
         declares every name. `data` is what `before_local` returned.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("cbafed", data__label_fraction=1.0)
+        >>> counts = of.method.after_local(of.net, of.data, of.client)["class_counts"]
+        >>> len(counts), int(counts.sum()) == len(of.data)
+        (10, True)
         """
         return {}
 
@@ -385,6 +467,12 @@ class Method(Strict, ABC):
 
         `sent` are the averaged tensors that the client sends, by name, not to be edited, without
         `Needs.mean_gradients`; `held` those that it had received.
+
+        >>> from fedbench.bench.testing import example
+        >>> held, sent = ({"a.weight": torch.tensor(row)} for row in ([1.0, 0.0], [3.0, 4.0]))
+        >>> factors = example("simclr+l-dawa").method.weigh(sent, held, round_index=3)
+        >>> round(factors["a.weight"], 6)  # the cosine
+        0.6
         """
         return {}
 
@@ -396,9 +484,13 @@ class Method(Strict, ABC):
         hook may return, replace or wrap. `held`, (n,), are the server's averaged numbers in the
         order of an upload, as the clients receive them; not to be edited.
 
+        >>> from fedbench.bench.method import TrimmedMean
         >>> class Trimmed(AddOn):
         ...     def aggregator(self, default, held, round_index):
         ...         return TrimmedMean(0.2)
+        >>> from fedbench.bench.method import Mean
+        >>> type(Trimmed.model_construct().aggregator(Mean(), torch.empty(0), 0)).__name__
+        'TrimmedMean'
         """
         return default
 
@@ -408,6 +500,13 @@ class Method(Strict, ABC):
         Runs once a round, after the average has been applied, in training mode and with gradients
         enabled. It may edit every tensor but the personal ones, which hold their initial values
         here. `uploads` has one for each client of the cohort, by ascending id.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("simclr+uv")
+        >>> rows = of.net.tensor("uv.weight").data.mul_(3)
+        >>> of.method.server_step(of.net, [], of.server)  # brings rows back to length 1
+        >>> torch.allclose(rows.norm(dim=1), torch.ones(len(rows)))
+        True
         """
 
 

@@ -1,5 +1,6 @@
 """Registry: registration, parsing of specs, validation of fields."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from fedbench.bench.method import AddOn, Method, Needs, Net, registry
+from fedbench.bench.method.base import HOOKS
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.methods.supervised import Supervised
 from fedbench.methods.uv import UV
@@ -133,3 +135,8 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
     net = Net({"encoder": nn.Flatten(), "projector": nn.Identity()})
     black = torch.full((2, 1, 4, 4), -1.0)
     assert not Theirs().embed(net, black).any()  # as its encoder sees it
+
+
+def test_every_hook_has_an_example_and_needs_has_fewer_flags_than_there_are_hooks() -> None:
+    assert all(">>>" in (getattr(Method, hook).__doc__ or "") for hook in HOOKS)
+    assert len(fields(Needs)) < len(HOOKS)
