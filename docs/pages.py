@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import fedbench
 from fedbench.bench.method import registry
-from fedbench.bench.method.registry import Entry
+from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn.weights import shipped_encoders
 from fedbench.bench.results.store.store import Store
 
@@ -81,7 +81,7 @@ def methods_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: Registered) -> str:
     parts = [f"### `{entry.name}`", _markdown(entry.description)]
     if entry.bases is not None:
         parts.append("Goes with " + ", ".join(f"`{name}`" for name in sorted(entry.bases)) + ".")

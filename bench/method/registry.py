@@ -30,7 +30,7 @@ ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registered:
     """One registered class: serves listing, help and construction."""
 
     name: str
@@ -62,7 +62,7 @@ class Entry:
         return self.description.partition("\n")[0]
 
 
-_ENTRIES: dict[str, Entry] = {}
+_ENTRIES: dict[str, Registered] = {}
 
 
 def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type[M]], type[M]]:
@@ -99,7 +99,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             raise PluginError(f"{name}: {err}") from err
         keep_source(cls.__module__)
         cls.name = name
-        _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases))
+        _ENTRIES[name] = Registered(name, cls, None if bases is None else frozenset(bases))
         return cls
 
     return add
@@ -132,13 +132,13 @@ def _load_plugins() -> str:
     return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, Registered]:
     """Return every registered class by name, sorted."""
     _load_plugins()
     return dict(sorted(_ENTRIES.items()))
 
 
-def parse_spec(spec: str) -> tuple[Entry, ...]:
+def parse_spec(spec: str) -> tuple[Registered, ...]:
     """Return the entries of a spec such as `simclr+uv`: the method, then its add-ons in order.
 
     Raises:

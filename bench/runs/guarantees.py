@@ -21,7 +21,7 @@ from fedbench.bench.training.cohort import cohort_of, participation_of
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
-    from fedbench.bench.method.registry import Entry
+    from fedbench.bench.method.registry import Registered
     from fedbench.bench.training.setup import Setup
     from fedbench.bench.training.trainer import Trainer
 
@@ -44,7 +44,7 @@ def needed_one_by_one(method: Method) -> str:
     return ", ".join([*rows, *extras])
 
 
-def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
+def declared(entry: Registered, methods: Sequence[str]) -> dict[str, Any]:
     """Extras that clients send under default fields; of an add-on, on its first base."""
     bases = entry.fits(methods)
     if entry.is_addon and not bases:

@@ -10,7 +10,7 @@ from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Sharing
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.cohort import participation_of
-from fedbench.bench.training.layout import Binding, Layout, Slot
+from fedbench.bench.training.layout import Binding, Slot, VectorLayout
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
@@ -24,7 +24,9 @@ class ServerUpdate:
     aggregator's, and that of the clients' rows.
     """
 
-    def __init__(self, layout: Layout, device: torch.device | str, aggregator: Aggregator) -> None:
+    def __init__(
+        self, layout: VectorLayout, device: torch.device | str, aggregator: Aggregator
+    ) -> None:
         self._layout, self._device = layout, device
         self.aggregator = expect(aggregator, Aggregator, "aggregator()")
         self._rows: dict[int, tuple[float, Tensor]] = {}
@@ -158,6 +160,6 @@ def check_aggregator(config: RunConfig, method: Method) -> None:
         )
 
 
-def optimized_size(layout: Layout) -> int:
+def optimized_size(layout: VectorLayout) -> int:
     """Count numbers that go through the server's optimizer: trained averaged ones and mean-rows."""
     return layout.num_trained + sum(s.size for s in layout.rows if s.rule is Sharing.MEAN_ROW)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 
 ENCODER, HEADS = "encoder", "heads"
 
@@ -26,7 +26,7 @@ class Drift:
         before: the server's vector, (server_size,), which must not change until `values`.
     """
 
-    def __init__(self, layout: Layout, before: Tensor) -> None:
+    def __init__(self, layout: VectorLayout, before: Tensor) -> None:
         self._before = before
         self._spans = dict(_spans(layout))
         size = layout.num_trained
@@ -75,7 +75,7 @@ class Drift:
 _LEAST = torch.finfo(torch.float32).tiny
 
 
-def _spans(layout: Layout) -> Iterator[tuple[str, list[slice]]]:
+def _spans(layout: VectorLayout) -> Iterator[tuple[str, list[slice]]]:
     """Yield the places of each group, adjacent tensors in one slice."""
     for group in (ENCODER, HEADS):
         spans: list[slice] = []

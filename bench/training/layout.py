@@ -50,7 +50,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Layout:
+class VectorLayout:
     """The two vectors of a run: the server's, and a client's with its personal tensors.
 
     The server's vector begins with the averaged tensors: first the trained ones, then buffers and
@@ -175,7 +175,7 @@ class Vector:
 class Binding:
     """A net and the vectors that hold its tensors."""
 
-    layout: Layout
+    layout: VectorLayout
     net: Net
     server: Vector
     personal: Vector

@@ -11,7 +11,7 @@ from fedbench.bench.method import ACTIVATIONS, Extra, Sharing
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import ROWS, SENT_DOWN, UPLOADED
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.training.layout import Layout, Slot
+from fedbench.bench.training.layout import Slot, VectorLayout
 
 BYTES_PER_NUMBER = 4  # tensors travel as float32
 
@@ -50,7 +50,7 @@ class Ledger:
 
     @classmethod
     def of_client(
-        cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING, *, single: bool = False
+        cls, layout: VectorLayout, declared: Mapping[str, Extra] = _NOTHING, *, single: bool = False
     ) -> Self:
         """Count the tensors that one client exchanges in a round in which it trains; no extras.
 
@@ -73,7 +73,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def resent(cls, layout: Layout, names: Collection[str]) -> Self:
+    def resent(cls, layout: VectorLayout, names: Collection[str]) -> Self:
         """Count the broadcast tensors that a client receives again after the pre-round statistics.
 
         Raises:

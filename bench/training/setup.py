@@ -19,7 +19,7 @@ from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError, expect
 from fedbench.bench.system.seeding import scope
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ class Setup:
                         local[f"{path}.{leaf}"] = Sharing.PERSONAL
         return {**local, **table}
 
-    def layout(self, net: Net) -> Layout:
+    def layout(self, net: Net) -> VectorLayout:
         """Return the layout of the net's tensors and mark the parts that only the server holds.
 
         Raises:
             ConfigError: if `model.trainable` leaves clients nothing to train.
         """
-        layout = Layout.of(net, self.sharing(net))
+        layout = VectorLayout.of(net, self.sharing(net))
         for slot in layout.rows:
             if slot.shape[0] != self.spec.num_clients:
                 raise PluginError(

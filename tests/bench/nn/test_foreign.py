@@ -10,7 +10,7 @@ from fedbench.bench.nn.backbones import CustomShape, check_output, make_backbone
 from fedbench.bench.nn.foreign import ForeignShape
 from fedbench.bench.system.errors import ConfigError, PluginError, ResourceError
 from fedbench.bench.testing import assert_same_run, train
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from tests.specs import setup_of
 
 RESNET, VIT = "timm:test_resnet", "timm:test_vit"
@@ -54,7 +54,7 @@ def test_index_tables_are_neither_sent_nor_averaged() -> None:
     config = ModelConfig(backbone="torchvision:swin_t", norm="group")
     encoder = make_backbone(config, 3, (32, 32)).make()
     assert any(not b.is_floating_point() for b in encoder.buffers())
-    layout = Layout.of(Net({"encoder": encoder}), {"*": Sharing.AVERAGED})  # float32 only
+    layout = VectorLayout.of(Net({"encoder": encoder}), {"*": Sharing.AVERAGED})  # float32 only
     assert layout.server_size == sum(p.numel() for p in encoder.parameters())
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.target import add_targets, ema_update, keep_within_round, restored_buffers
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 
 
 def make() -> Net:
@@ -80,7 +80,7 @@ def test_hidden_parts_are_neither_shared_nor_lost() -> None:
     keep_within_round(net["target_encoder"])
     assert set(net.state_dict()) == names
     assert all(not module.state_dict() for module in net["target_encoder"].modules())
-    layout = Layout.of(net, {"*": Sharing.AVERAGED})
+    layout = VectorLayout.of(net, {"*": Sharing.AVERAGED})
     assert {slot.name for slot in layout.server} == names
     layout.bind(net)
     x = torch.randn(4, 3, generator=generator(0, "x"))

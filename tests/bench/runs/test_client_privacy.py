@@ -22,17 +22,17 @@ from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate
 from fedbench.bench.training.cohort import cohort_of
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.methods.supervised import Supervised
 from tests.specs import setup_of
 
 
-def layout_of(size: int) -> Layout:
+def layout_of(size: int) -> VectorLayout:
     net = Net({"encoder": torch.nn.Linear(size - 1, 1)})
     net.register_buffer("average", torch.zeros(size))  # averaged, but not trained
-    return Layout.of(net, {"*": Sharing.AVERAGED})
+    return VectorLayout.of(net, {"*": Sharing.AVERAGED})
 
 
 def averaged(before: Tensor, uploads: list[Tensor], **protection: Any) -> Tensor:

@@ -21,7 +21,7 @@ from fedbench.bench.runs.run import reproduce, run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.checkpoint import load_checkpoint
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from tests.specs import HOOKS, extended
@@ -201,7 +201,7 @@ def test_the_audit_and_client_privacy_know_frozen_tensors() -> None:
 def test_a_table_may_freeze_a_part_of_its_own() -> None:
     teacher = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     net = Net({"encoder": nn.Linear(2, 1), "teacher": teacher})
-    layout = Layout.of(net, {"teacher.*": Sharing.FROZEN, "*": Sharing.AVERAGED})
+    layout = VectorLayout.of(net, {"teacher.*": Sharing.FROZEN, "*": Sharing.AVERAGED})
     layout.bind(net)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     assert layout.frozen == tuple(f"teacher.{name}" for name in before)

@@ -8,17 +8,17 @@ from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import Mean, Net, Sharing
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.aggregate import ServerUpdate, optimized_size
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 
 
-def make_layout(rule: Sharing) -> Layout:
+def make_layout(rule: Sharing) -> VectorLayout:
     """Layout of 2 trained, 1 buffered, 3 x 2 rows, 1 broadcast; an upload is 2 + 1 + 2 numbers."""
     net = Net({"encoder": nn.Linear(2, 1, bias=False), "rows": nn.Linear(2, 3, bias=False)})
     net.register_buffer("statistic", torch.zeros(1))
     net.register_buffer("told", torch.zeros(1))
     table = {"rows.*": rule, "told": Sharing.BROADCAST, "*": Sharing.AVERAGED}
-    return Layout.of(net, table)
+    return VectorLayout.of(net, table)
 
 
 def aggregated(
@@ -85,7 +85,7 @@ def test_weight_zero_leaves_no_trace() -> None:
 @pytest.mark.parametrize("weight", [1.0, 13.0, 500.0])
 def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: float) -> None:
     net = Net({"encoder": nn.Linear(40, 40)})
-    layout = Layout.of(net, {"*": Sharing.AVERAGED})
+    layout = VectorLayout.of(net, {"*": Sharing.AVERAGED})
     theta, client = (_draw(layout.server_size, name) for name in ("theta", "client"))
     update = ServerUpdate(layout, "cpu", Mean())
     for k in range(count):

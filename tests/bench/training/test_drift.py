@@ -7,13 +7,13 @@ from torch import nn
 
 from fedbench.bench.method import Net, Sharing
 from fedbench.bench.training.drift import Drift
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 
 
-def layout_of(rule: Sharing = Sharing.AVERAGED, **parts: nn.Module) -> Layout:
+def layout_of(rule: Sharing = Sharing.AVERAGED, **parts: nn.Module) -> VectorLayout:
     net = Net(parts)
     net.register_buffer("statistic", torch.zeros(3))
-    return Layout.of(net, {"encoder.*": rule, "*": Sharing.AVERAGED})
+    return VectorLayout.of(net, {"encoder.*": rule, "*": Sharing.AVERAGED})
 
 
 def test_figures_are_those_of_all_updates_at_once() -> None:

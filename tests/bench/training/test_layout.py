@@ -9,7 +9,7 @@ from torch import nn
 from fedbench.bench.method import Labels, Loss, Needs, Net, RoundPlan, Sharing
 from fedbench.bench.method.sharing import check_table, rule_of
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 
 TABLE: Mapping[str, Sharing] = {
     "rows.weight": Sharing.OWN_ROW,
@@ -66,7 +66,7 @@ def test_dead_patterns_and_uncovered_tensors_are_refused() -> None:
 
 
 def test_slots_cover_both_vectors_without_gaps() -> None:
-    layout = Layout.of(make_net(), TABLE)
+    layout = VectorLayout.of(make_net(), TABLE)
     for slots, size in (
         (layout.server, layout.server_size),
         (layout.personal, layout.personal_size),
@@ -85,7 +85,7 @@ def test_slots_cover_both_vectors_without_gaps() -> None:
 
 
 def test_an_upload_is_the_averaged_part_and_the_own_row() -> None:
-    layout = Layout.of(make_net(), TABLE)
+    layout = VectorLayout.of(make_net(), TABLE)
     vector = torch.arange(float(layout.server_size))
     upload = torch.full((layout.upload_size,), torch.nan)
     layout.pack(vector, 1, upload)
@@ -96,7 +96,7 @@ def test_an_upload_is_the_averaged_part_and_the_own_row() -> None:
 def test_the_net_is_a_view_of_its_vectors() -> None:
     net = make_net()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    binding = Layout.of(net, TABLE).bind(net)
+    binding = VectorLayout.of(net, TABLE).bind(net)
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])
     binding.server.data.fill_(2.0)
@@ -113,7 +113,7 @@ def test_the_net_is_a_view_of_its_vectors() -> None:
 
 def test_what_is_frozen_takes_no_gradient() -> None:
     net = make_net()
-    Layout.of(net, TABLE).bind(net)
+    VectorLayout.of(net, TABLE).bind(net)
     frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
     assert frozen == {"frozen.weight", "frozen.bias", "far.weight"}
 
@@ -121,7 +121,7 @@ def test_what_is_frozen_takes_no_gradient() -> None:
 def test_an_optimizer_reaches_its_own_row_only() -> None:
     """Weight decay alone shrinks what a client trains, and nothing else."""
     net = make_net()
-    layout = Layout.of(net, TABLE)
+    layout = VectorLayout.of(net, TABLE)
     binding = layout.bind(net)
     binding.server.data.fill_(1.0)
     binding.personal.data.fill_(1.0)
@@ -139,10 +139,10 @@ def test_tensors_that_cannot_travel_are_refused() -> None:
     net = make_net()
     net.register_buffer("counter", torch.tensor([1]))
     with pytest.raises(PluginError, match="'counter'"):
-        Layout.of(net, TABLE)
+        VectorLayout.of(net, TABLE)
     flat = Net({"encoder": nn.Linear(1, 1)})
     with pytest.raises(PluginError, match=r"'encoder\.bias'"):
-        Layout.of(flat, {"*.bias": Sharing.OWN_ROW, "*": Sharing.AVERAGED})
+        VectorLayout.of(flat, {"*.bias": Sharing.OWN_ROW, "*": Sharing.AVERAGED})
 
 
 @pytest.mark.parametrize("learning", [True, False])

@@ -11,7 +11,7 @@ from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import DataSpec, Extra, registry
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.testing import train
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Flow, Ledger
 from tests.specs import setup_of
 
@@ -86,7 +86,7 @@ def test_a_client_of_100_exchanges_every_float_of_its_net(
     method = registry.create(spec, fields)
     net = method.build(make_backbone(config, 3), DataSpec((3, 32, 32), 10, 100))
     net.drop_counters()
-    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
+    ledger = Ledger.of_client(VectorLayout.of(net, method.sharing()))
     assert ledger.bytes_up == 4 * floats
     assert ledger.bytes_down == 4 * (floats + down_only)
 
@@ -115,7 +115,7 @@ def test_a_frozen_transformer_costs_nothing(spec: str, trainable: str, floats: i
     with torch.device("meta"):
         net = method.build(backbone, DataSpec((3, 32, 32), 10, 100))
     net.drop_counters()
-    layout = Layout.of(net, method.sharing())
+    layout = VectorLayout.of(net, method.sharing())
     ledger = Ledger.of_client(layout)
     assert ledger.bytes_up == ledger.bytes_down == 4 * layout.upload_size == 4 * floats
     factors = LORA if "lora" in spec else 0
