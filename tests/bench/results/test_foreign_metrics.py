@@ -22,7 +22,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.layout import VectorLayout
 from tests.bench.results.conftest import build_row, rank
 
 
@@ -57,7 +57,7 @@ def measured(config: RunConfig) -> dict[str, float]:
     """Metrics of the encoder before training."""
     setup = tiny_setup(config)
     net = setup.make_net()
-    binding = Layout.of(net, setup.sharing(net)).bind(net, torch.device("cpu"))
+    binding = VectorLayout.of(net, setup.sharing(net)).bind(net, torch.device("cpu"))
     return evaluate(
         setup, binding, lambda _: None, config.evaluation.protocols, torch.device("cpu")
     )
