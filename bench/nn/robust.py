@@ -55,10 +55,11 @@ def coordinate_median(rows: Sequence[Tensor], weights: Sequence[float]) -> Tenso
     medians = []
     for values, order in _sorted(rows):
         share = torch.tensor(weights, dtype=torch.float64, device=values.device)[order]
-        below = share.cumsum(dim=0)
+        for row in range(1, len(rows)):  # `cumsum` has no reproducible form on a GPU
+            share[row] += share[row - 1]
         # Of sums rather than of shares: sums of equal whole weights are exact.
-        lower = (2 * below < below[-1]).sum(dim=0, keepdim=True)
-        upper = (2 * below <= below[-1]).sum(dim=0, keepdim=True)
+        lower = (2 * share < share[-1]).sum(dim=0, keepdim=True)
+        upper = (2 * share <= share[-1]).sum(dim=0, keepdim=True)
         pair = [values.gather(0, place).double() for place in (lower, upper)]
         medians.append((pair[0] + pair[1])[0] / 2)
     return torch.cat(medians)

@@ -18,7 +18,7 @@ from fedbench.bench.method import net as net_module
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training import trainer as trainer_module
+from fedbench.bench.training import run_state
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
@@ -71,7 +71,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def _platform_of_the_cpu() -> Iterator[None]:
     """A fingerprint of the fake GPU would say nothing, and names of devices without index fail."""
     here = measure("cpu")
-    with mock.patch.object(trainer_module, "measure", return_value=here):
+    with mock.patch.object(run_state, "measure", return_value=here):
         yield
 
 
