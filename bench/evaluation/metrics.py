@@ -1,7 +1,11 @@
 """Metrics by name: heading, unit, direction, and the settings that give a value its meaning.
 
-Each is declared where it is computed: by a probe, an objective, or a plugin. Those that have a
-column in rows stand here, so that lists need no torch; `catalogue.needed` knows all.
+A metric is declared once, where it is computed: in `Probe.metrics` or `Objective.metric`, of
+fedbench and of plugins alike. Those that have a column in rows are declared here, so that lists
+need no torch. `catalogue.needed` finds all.
+
+>>> get("knn_acc").heading, Metric("nmi", "NMI", reads=PROBES, needs_labels=True).heading
+('k-NN %', 'NMI')
 """
 
 import re
@@ -58,12 +62,12 @@ def register(metric: Metric) -> Metric:
 
 
 def accuracy(name: str, title: str = "", reads: Iterable[str] = ()) -> Metric:
-    """Register an accuracy on test images, and with it its variants.
+    """Return an accuracy on test images, which stands for its variants too.
 
     `linear_acc` stands for `linear_10pct_acc` (a share of the labels), `linear_local_acc` (clients'
     own test images), `linear_train_acc`, and `target_linear_acc` (a further encoder) too.
     """
-    return register(Metric(name, title, "fraction", "higher", (*reads, *PROBES), True))
+    return Metric(name, title, "fraction", "higher", (*reads, *PROBES), True)
 
 
 def get(name: str) -> Metric | None:
@@ -118,14 +122,14 @@ def heading(name: str) -> str:
 
 
 def main_metrics(names: Iterable[str]) -> list[str]:
-    """Return, of some metrics, those that lists show: the objective, and accuracies with a title.
+    """Return, of some metrics, those that lists show: the objective, and those with a title.
 
     >>> main_metrics(["linear_acc", "rho", "objective", "knn_acc", "untrained_knn_acc"])
     ['objective', 'knn_acc', 'linear_acc']
     """
     order = {name: place for place, name in enumerate(_KNOWN)}
     found = [metric for name in dict.fromkeys(names) if (metric := get(name)) is not None]
-    shown = [m.name for m in found if m == OBJECTIVE or (m.percent and m.title)]
+    shown = [m.name for m in found if m == OBJECTIVE or m.title]
     return sorted(shown, key=lambda name: (order.get(name, len(order)), name))
 
 
@@ -136,9 +140,9 @@ OBJECTIVE = register(
 )
 ALIGN = register(Metric("align", reads=(*SCORES, "objective_view")))
 UNIF = register(Metric("unif", reads=(*SCORES, "objective_temperature")))
-KNN = accuracy("knn_acc", "k-NN %", ("knn_neighbours", "knn_temperature"))
-LINEAR = accuracy("linear_acc", "linear %", ("linear_l2",))
-LINEAR_PAPER = accuracy("linear_paper_acc", "linear (paper) %")
+KNN = register(accuracy("knn_acc", "k-NN %", ("knn_neighbours", "knn_temperature")))
+LINEAR = register(accuracy("linear_acc", "linear %", ("linear_l2",)))
+LINEAR_PAPER = register(accuracy("linear_paper_acc", "linear (paper) %"))
 STD_RATIO = register(Metric("std_ratio"))
 COLLAPSED = register(Metric("collapsed", better="lower"))
 EFFECTIVE_RANK = register(Metric("effective_rank"))

@@ -23,7 +23,7 @@ from fedbench.bench.evaluation.features import (
     class_tensor,
     extract,
 )
-from fedbench.bench.evaluation.metrics import PROBES, Metric, accuracy, register
+from fedbench.bench.evaluation.metrics import PROBES, Metric, accuracy
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.nn.heads import mlp
@@ -31,8 +31,11 @@ from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import resident
 from fedbench.bench.training.setup import Setup
 
-for _name in ("angle_mean", "angle_median", "angle_centred_mean", "angle_centred_median"):
-    register(Metric(_name, needs_labels=True))
+ANGLES = tuple(
+    Metric(f"{name}_{figure}", needs_labels=True)
+    for name in ("angle", "angle_centred")
+    for figure in ("mean", "median")
+)
 
 
 def class_angles(
@@ -406,9 +409,10 @@ def mlp_predictions(
 SHOTS = (1, 5, 10)
 DRAWS = 10
 
-for _shots in SHOTS:
-    accuracy(f"few_shot_{_shots}_acc", f"{_shots}-shot %")
-    register(Metric(f"few_shot_{_shots}_half", "", "score", "lower", PROBES, True))
+FEW_SHOT = (
+    *(accuracy(f"few_shot_{shots}_acc", f"{shots}-shot %") for shots in SHOTS),
+    *(Metric(f"few_shot_{n}_half", better="lower", reads=PROBES, needs_labels=True) for n in SHOTS),
+)
 
 
 def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:

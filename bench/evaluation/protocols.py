@@ -6,15 +6,18 @@ from functools import cache
 from importlib.metadata import EntryPoint
 
 from fedbench.bench.config.schema import PROBES
-from fedbench.bench.evaluation.metrics import Metric, register
+from fedbench.bench.evaluation.metrics import KNN, LINEAR, LINEAR_PAPER, Metric, register
 from fedbench.bench.evaluation.probes import (
+    ANGLES,
+    FEW_SHOT,
+    MLP,
     Encoded,
     angle_summary,
     few_shot,
     knn_accuracy,
     probe_accuracies,
 )
-from fedbench.bench.evaluation.sgd import finetune_accuracies, linear_probe_paper
+from fedbench.bench.evaluation.sgd import FINETUNE, finetune_accuracies, linear_probe_paper
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import load, load_all
 
@@ -26,7 +29,7 @@ class Probe:
     protocols: tuple[str, ...]  # words of `evaluation.protocols` that ask for it
     # takes the encoder and the run's protocols; values that are not finite are dropped
     measure: Callable[[Encoded, Collection[str]], Mapping[str, float]]
-    metrics: tuple[Metric, ...] = ()  # what it gives, unless it is registered elsewhere
+    metrics: tuple[Metric, ...] = ()  # what it gives; variants of an accuracy need no other
 
 
 def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
@@ -44,12 +47,12 @@ def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
 
 
 SHIPPED = (
-    Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles])),
-    Probe(("knn",), _knn),
-    Probe(("linear", "mlp", "local"), probe_accuracies),
-    Probe(("linear-paper",), linear_probe_paper),
-    Probe(("few-shot",), few_shot),
-    Probe(("finetune",), finetune_accuracies),
+    Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles]), ANGLES),
+    Probe(("knn",), _knn, (KNN,)),
+    Probe(("linear", "mlp", "local"), probe_accuracies, (LINEAR, MLP)),
+    Probe(("linear-paper",), linear_probe_paper, (LINEAR_PAPER,)),
+    Probe(("few-shot",), few_shot, FEW_SHOT),
+    Probe(("finetune",), finetune_accuracies, FINETUNE),
 )
 
 
@@ -59,13 +62,17 @@ def probes() -> tuple[Probe, ...]:
 
     A plugin that cannot be loaded, or whose metric is taken, is left out with a warning.
     """
-    return (*SHIPPED, *load_all(PROBES, _plugin).values())
+    return (*map(_registered, SHIPPED), *load_all(PROBES, _plugin).values())
 
 
 def _plugin(point: EntryPoint) -> Probe:
     probe = load(point)
     if not isinstance(probe, Probe) or probe.protocols != (point.name,):
         raise PluginError(f"it is no Probe of the protocol {point.name!r}")
+    return _registered(probe)
+
+
+def _registered(probe: Probe) -> Probe:
     for metric in probe.metrics:
         register(metric)
     return probe

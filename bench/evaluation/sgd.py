@@ -33,8 +33,7 @@ VIEW, MOMENTUM = "base", 0.9
 EPOCHS, BATCH_SIZE, LR = 50, 256, 30.0
 """Length, batches and rate per 256 examples of Orchestra's probe."""
 
-FINETUNE_1PCT = accuracy("finetune_1pct_acc", "fine-tuned 1 %")
-FINETUNE_10PCT = accuracy("finetune_10pct_acc", "fine-tuned 10 %")
+FINETUNE = tuple(accuracy(f"finetune_{n}pct_acc", f"fine-tuned {n} %") for n in (1, 10))
 FINETUNE_LR = 0.05  # per 256 examples
 FRACTIONS = {0.01: (60, 64), 0.1: (30, 256)}
 """Epochs and batch size of fine-tuning, by the share of the training set's size that has labels."""

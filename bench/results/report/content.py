@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.partition import make_partition, summary
-from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.catalogue import load_plugins, needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.chance import NO_MARKS, Marks, ended, marks
@@ -196,7 +196,8 @@ def by_column(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
-    """Return objective and accuracies that rows have, those that judge by labels first."""
+    """Return accuracies, scores with a title, and the objective, of those that rows have."""
+    load_plugins()
     further = measured_metrics(rows)
     others = [m for m in further if is_accuracy(m) and not m.startswith("untrained_")]
     names = dict.fromkeys([*main_metrics({*FINAL_METRICS, *further}), *sorted(others)])

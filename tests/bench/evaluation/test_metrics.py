@@ -5,7 +5,7 @@ import pytest
 from fedbench.bench.config import EvaluationConfig
 from fedbench.bench.evaluation import metrics
 from fedbench.bench.evaluation.catalogue import load, needed
-from fedbench.bench.evaluation.metrics import accuracy
+from fedbench.bench.evaluation.metrics import accuracy, register
 from fedbench.bench.results.store.row import METRICS
 from fedbench.bench.system.errors import ConfigError, PluginError
 
@@ -51,4 +51,4 @@ def test_columns_of_rows_are_known_without_torch_and_foreign_names_to_nobody() -
     with pytest.raises(ConfigError, match="a_metric_of_a_plugin"):
         needed("a_metric_of_a_plugin")
     with pytest.raises(PluginError, match="knn_acc"):
-        accuracy("knn_acc", "another")
+        register(accuracy("knn_acc", "another"))

@@ -9,8 +9,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+import fedbench
 from fedbench.bench.config import EvaluationConfig, RunConfig, schema
-from fedbench.bench.evaluation import metrics, protocols
+from fedbench.bench.evaluation import catalogue, metrics, protocols
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import Metric, heading, main_metrics
 from fedbench.bench.evaluation.objectives import registry
@@ -19,6 +20,9 @@ from fedbench.bench.evaluation.objectives.scores import RankMe
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.results.leaderboard.formats import tables
+from fedbench.bench.results.report.content import content
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -42,7 +46,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def install(group: str, name: str, target: Any) -> None:
         monkeypatch.setitem(Point.targets, name, target)
         points = EntryPoints([Point(name, "elsewhere:target", group)])
-        for module in (plugins, schema):
+        for module in (plugins, schema, catalogue):
             monkeypatch.setattr(module, "entry_points", points.select)
 
     monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
@@ -110,6 +114,27 @@ def test_a_foreign_probe_has_heading_direction_and_class(foreign: Callable[..., 
     assert main_metrics(found) == ["objective", "knn_acc", "centroid_acc"]
     assert heading("centroid_acc") == "centroid %"
     assert needed("untrained_centroid_acc").reads == metrics.PROBES
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_a_probe_declares_a_score_once(
+    foreign: Callable[..., None], store: Store, monkeypatch: pytest.MonkeyPatch, shipped: bool
+) -> None:
+    """Board, JSON, report and `verify` know it, of a plugin and of fedbench alike."""
+    metric = Metric("nmi", "NMI", better="lower", reads=metrics.PROBES, needs_labels=True)
+    probe = Probe(("nmi",), lambda encoded, _: {"nmi": 0.5}, (metric,))
+    if shipped:
+        monkeypatch.setattr(protocols, "SHIPPED", (*protocols.SHIPPED, probe))
+    else:
+        foreign("fedbench.probes", "nmi", probe)
+    for spec, value in (("simclr", 0.25), ("byol", 0.5)):
+        store.write_row(build_row(RunConfig(spec=spec), metrics_json=f'{{"nmi": {value}}}'))
+    ranking = fedbench.leaderboard(store, metric="nmi")
+    assert [row["method"] for row in ranking.as_dict()["rows"]] == ["simclr", "byol"]
+    assert [table.header[2] for table in tables(ranking.board)] == ["NMI"]
+    shown = content(store, store.frame(), data_dir=None, title="")
+    assert {"name": "nmi", "title": "NMI", "percent": False} in shown["metrics"]
+    assert fedbench.verify(store).ok
 
 
 @pytest.mark.parametrize(("target", "named"), [(dict, "Objective"), (RankMe, "'rankme'")])
