@@ -118,6 +118,7 @@ def _load_plugins() -> str:
             " (from its checkout: pip install -e .)"
         )
     failed = []
+    # fedbench's own module is the one whose value is the group's name.
     for point in sorted(points, key=lambda point: (point.value != GROUP, point.name)):
         try:
             point.load()

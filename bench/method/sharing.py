@@ -62,7 +62,7 @@ class Extra:
 def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
     """Return the rule of the first pattern that matches; a `PluginError` if none does."""
     for pattern, rule in table.items():
-        if fnmatchcase(name, pattern):
+        if fnmatchcase(name, pattern):  # not `fnmatch`, which ignores case on some systems
             try:
                 return Sharing(rule)  # its word will do
             except ValueError as err:

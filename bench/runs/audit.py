@@ -10,9 +10,8 @@ each run as well: nobody can know whether its author runs the contract tests, an
 messages that reveal a single image goes into published rows.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,16 +51,15 @@ def audit(setup: Setup) -> None:
     Raises:
         PluginError: naming the tensor, and how to declare it.
     """
-    needs = setup.method.needs()
-    growing = following_size(setup)
-    for name, count in single_samples(setup).items():
+    needs, rehearsed = setup.method.needs(), rehearse(setup)
+    for name, count in rehearsed.images.items():
         extra = needs.extras.get(name, Extra())
         said = extra.per_sample or extra.group_size is not None or extra.budget is not None
         if said or name in needs.mean_gradients:
             continue
         if count > _IMAGES // 2:
             why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
-        elif name in growing:
+        elif name in rehearsed.growing:
             why = "whose length follows the number of images"
         else:
             continue
@@ -72,32 +70,38 @@ def audit(setup: Setup) -> None:
         )
 
 
-def single_samples(setup: Setup) -> dict[str, int]:
-    """Count, for each uploaded tensor and extra, the images that alone change some number of it."""
+@dataclass(frozen=True)
+class Rehearsed:
+    """Findings of a rehearsal, by name of an uploaded tensor or extra.
+
+    Attributes:
+        images: how many images alone change some number of it.
+        growing: those whose length depends on the client's number of images. They have a row for
+            each image, even if it is centred, rounded or made of the label alone.
+    """
+
+    images: dict[str, int] = field(default_factory=dict)
+    growing: set[str] = field(default_factory=set)
+
+
+def rehearse(setup: Setup) -> Rehearsed:
+    """Rehearse the first round, if it is a preparatory one, and the last."""
+    found, preparatory = Rehearsed(), setup.method.needs().preparatory_rounds
+    last = max(0, preparatory + setup.config.federation.num_rounds - 1)
     with temporary_folder() as folder, single_thread():
         rehearsal = _Rehearsal(setup, folder)
-        counts = [rehearsal.single_samples(index) for index in rehearsal.rounds()]
-    return {name: max(c.get(name, 0) for c in counts) for one in counts for name in one}
-
-
-def following_size(setup: Setup) -> set[str]:
-    """Names of uploaded tensors and extras whose length depends on a client's number of images.
-
-    They have a row for each image, even if it is centred, rounded or made of the label alone.
-    """
-    names: set[str] = set()
-    with temporary_folder() as folder, single_thread():
-        many, few = (_Rehearsal(setup, folder, count) for count in (_IMAGES, _FEWER))
-        for round_index in many.rounds():
-            first, second = many.sent(round_index), few.sent(round_index)
-            names |= {n for n in first if len(first[n]) != len(second.get(n, ()))}
-    return names
+        for index in {0, last} if preparatory else {last}:
+            whole, fewer = rehearsal.sent(index), rehearsal.sent(index, _FEWER)
+            found.growing.update(n for n in whole if len(whole[n]) != len(fewer.get(n, ())))
+            for name, count in rehearsal.single_samples(index, whole).items():
+                found.images[name] = max(count, found.images.get(name, 0))
+    return found
 
 
 class _Rehearsal:
     """One client with random images, a narrow encoder, and weights that do not move."""
 
-    def __init__(self, setup: Setup, folder: Path, num_images: int = _IMAGES) -> None:
+    def __init__(self, setup: Setup, folder: Path) -> None:
         config, shape = setup.config, setup.spec.image_shape
         model, backbone = config.model, setup.backbone
         # With torch's first weights some units of so narrow a net answer to one image alone.
@@ -112,36 +116,25 @@ class _Rehearsal:
         rng = numpy_generator(0, "audit")
         self._images = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
         self._others = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
-        indices = np.arange(num_images, dtype=np.int64)
         self._setup = replace(
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
             labels=_labels(setup.method.needs().labels, setup.spec.num_classes),
-            partition=Partition(
-                "iid", 1.0, 0, num_images, 2, indices, np.array([0, num_images], dtype=np.int64)
-            ),
+            partition=_first(_IMAGES),
             backbone=backbone,
         )
         self._runner = ClientRunner(self._setup, torch.device("cpu"), folder)
         self._server = self._runner.binding.server.data.clone()
         self._personal = PersonalStore(folder)
 
-    def rounds(self) -> Iterator[int]:
-        """The first round, if it is a preparatory one, and the last."""
-        preparatory = self._setup.method.needs().preparatory_rounds
-        if preparatory:
-            yield 0
-        yield max(0, preparatory + self._setup.config.federation.num_rounds - 1)
-
-    def single_samples(self, round_index: int) -> dict[str, int]:
-        """The counts of `single_samples` for one round."""
-        plain = self.sent(round_index)
+    def single_samples(self, index: int, plain: dict[str, Tensor]) -> dict[str, int]:
+        """Count the images that alone change some number of what is sent, `plain`, in a round."""
         followed: dict[str, list[Tensor]] = {name: [] for name in plain}
-        for image in range(_IMAGES):
+        for image, other in enumerate(self._others):
             original = self._images[image].copy()
-            self._images[image] = self._others[image]
-            changed = self.sent(round_index)
+            self._images[image] = other
+            changed = self.sent(index)
             self._images[image] = original
             for name, before in plain.items():
                 followed[name].append(_follows(before, changed.get(name)))
@@ -152,36 +145,40 @@ class _Rehearsal:
             counts[name] = int(alone.any(dim=1).sum())
         return counts
 
-    def sent(self, round_index: int) -> dict[str, Tensor]:
-        """Return the client's upload of a round, every tensor as float64 (n,)."""
-        layout, method = self._runner.layout, self._setup.method
-        plan = method.plan_round(round_index, RoundPlan(1))
-        out = torch.empty(layout.upload_size)
-        task = Task(0, round_index, RoundPlan(min(1, plan.local_epochs)))
-        self._personal.drop(0, round_index)  # else the result of the last call would come back
-        asked, received = self._pre_round(task) if method.needs().pre_round else ({}, self._server)
-        extras = self._runner.run(task, received, out).extras
+    def sent(self, index: int, num_images: int = _IMAGES) -> dict[str, Tensor]:
+        """Return what a client of so many images sends in a round, every tensor float64 (n,)."""
+        runner, method = self._runner, self._setup.method
+        runner.setup = replace(self._setup, partition=_first(num_images))
+        epochs = method.plan_round(index, RoundPlan(1)).local_epochs
+        task, out = (
+            Task(0, index, RoundPlan(min(1, epochs))),
+            torch.empty(runner.layout.upload_size),
+        )
+        self._personal.drop(0, index)  # else the result of the last call would come back
+        server, asked = self._server, {}
+        if method.needs().pre_round:
+            answers = runner.run(replace(task, pre_round=True), server, out).extras
+            asked = {name: value.double() for name, value in answers.items()}
+            with torch.no_grad():
+                runner.binding.server.data.copy_(server)
+                told = Server(index, generator(self._setup.config.seed, "survey", index), {})
+                method.server_pre_round(runner.binding.net, asked, told)
+            server = runner.binding.server.data.clone()
+        extras = runner.run(task, server, out).extras
         sent = {name: value.double().flatten() for name, value in extras.items()}
         for name, value in asked.items():
             sent[name] = torch.cat([sent.get(name, torch.empty(0)), value.flatten()])
-        for slot in layout.server:
-            if slot.stop <= layout.num_averaged:
-                sent[slot.name] = out[slot.start : slot.stop].double()
-        for slot, _, place in layout.row_places(0):
+        for slot in runner.layout.averaged:
+            sent[slot.name] = out[slot.start : slot.stop].double()
+        for slot, _, place in runner.layout.row_places(0):
             sent[slot.name] = out[place].double()
         return sent
 
-    def _pre_round(self, task: Task) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the client's answers, float64, and the server's vector after them."""
-        empty = torch.empty(self._runner.layout.upload_size)
-        answers = self._runner.run(replace(task, pre_round=True), self._server, empty).extras
-        sums = {name: value.double() for name, value in answers.items()}
-        binding, index = self._runner.binding, task.round_index
-        with torch.no_grad():
-            binding.server.data.copy_(self._server)
-            server = Server(index, generator(self._setup.config.seed, "survey", index), {})
-            self._setup.method.server_pre_round(binding.net, sums, server)
-        return sums, binding.server.data.clone()
+
+def _first(count: int) -> Partition:
+    """Partition of the first images, all of one client."""
+    ends = np.array([0, count], dtype=np.int64)
+    return Partition("iid", 1.0, 0, count, 2, np.arange(count, dtype=np.int64), ends)
 
 
 def _labels(visible: Labels, num_classes: int) -> np.ndarray:

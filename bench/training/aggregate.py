@@ -57,10 +57,12 @@ class ServerUpdate:
             got = list(result.shape)
             raise PluginError(f"an aggregator's result() must be of shape [{averaged}] (got {got})")
         result = result.double()
+        # A running variance is no weight: a step with momentum could make it negative.
         theta[trained:averaged].copy_(result[trained:])
         mean_rows = [s for s in self._layout.rows if s.rule is Sharing.MEAN_ROW]
         spans = [slice(0, trained), *(slice(slot.start, slot.stop) for slot in mean_rows)]
         row_changes = [self._row_change(slot, theta) for slot in mean_rows]
+        # One step over all of it: adam's moments lie in one vector, in this order.
         changes = [result[:trained] - theta[:trained].double(), *row_changes]
         joined = torch.cat([theta[span] for span in spans])
         optimizer.step(joined, torch.cat(changes))

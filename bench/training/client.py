@@ -127,6 +127,7 @@ class ClientRunner:
 
     def draws_of(self, task: Task) -> AbstractContextManager[None]:
         """Seed torch's global generators for a client's part of a round, and restore them."""
+        # Hooks draw from `client.rng`; layers that draw by themselves, as dropout, draw globally.
         return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
 
     @torch.no_grad()
@@ -163,6 +164,7 @@ class ClientRunner:
         if self.setup.method.needs().keep_optimizer and task.personal_round is not None:
             kind = type(optimizer).__name__
             state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
+            # Rates are of this round's plan; only moments are carried over.
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": state, "param_groups": groups})
         return optimizer
@@ -205,6 +207,7 @@ class ClientRunner:
             num_examples=len(local.data),
             num_steps=steps,
             loss=mean,
+            # Without a step nothing is sent, so that nothing can spoil the average.
             finite=steps == 0 or (math.isfinite(mean) and finite),
             parts={name: float(value) / steps for name, value in local.parts.items()},
             extras=extras,
@@ -251,6 +254,7 @@ class ClientRunner:
     def _load(self, task: Task, server: Tensor) -> tuple[Client, ClientData]:
         """Put the received and the personal tensors in place; return the client and its images."""
         k, r, stored = task.client_id, task.round_index, task.personal_round
+        # The net's tensors are views of these vectors: two copies put the whole model in place.
         self.binding.server.data.copy_(server)
         if self.layout.personal_size:
             personal = self._first_personal if stored is None else self._personal.load(k, stored)

@@ -201,6 +201,7 @@ class Binding:
 
     def zero_grad(self) -> None:
         """Clear all gradients, in place."""
+        # In place, since every parameter's gradient is a view; None would cut them loose.
         self.server.grad.zero_()
         self.personal.grad.zero_()
 
@@ -248,11 +249,12 @@ def _bind(net: Net, slots: tuple[Slot, ...], device: torch.device | str) -> Vect
         view, value = slot.of(vector.data), net.tensor(slot.name)
         view.copy_(value.detach())
         if isinstance(value, nn.Parameter):
-            value.data = view
+            value.data = view  # the Parameter stays: a part may hold it in a list of its own
             value.requires_grad_(slot.trainable)
             if slot.trainable:
                 value.grad = slot.of(vector.grad)
         else:
             *path, leaf = slot.name.split(".")
+            # `register_buffer` would refuse a name that is there already.
             net.get_submodule(".".join(path))._buffers[leaf] = view
     return vector

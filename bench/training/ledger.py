@@ -133,6 +133,7 @@ class Ledger:
         for name, value in extras.items():
             extra = declared.get(name, Extra())
             smallest = 1 if extra.per_sample else None
+            # Read from the message itself: how many images are behind a part differs by round.
             if extra.group_size is not None:
                 smallest = int(extras[extra.group_size].min())
             size = value.numel() * value.element_size()

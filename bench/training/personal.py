@@ -30,6 +30,7 @@ class PersonalStore:
     ) -> None:
         """Write a client's file of a round: tensors, (personal_size,), and an optimizer's state."""
         tensors = {_TENSORS: vector}
+        # One file for both, so that no crash leaves tensors of one round beside moments of another.
         if optimizer is not None:
             kind = type(optimizer).__name__
             for index, values in optimizer.state_dict()["state"].items():

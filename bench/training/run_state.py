@@ -50,6 +50,7 @@ class RunState:
         self.binding = self.layout.bind(net, device)
         self.vector = self.binding.server.data
         self.initial = self.vector.clone()
+        # Frozen tensors are in no checkpoint; their hash tells whether they are made again alike.
         self._frozen = self.binding.frozen_hash
         self.first_personal = self.binding.personal.data.clone()
         self.optimizer = ServerOptimizer(setup.config.server, optimized_size(self.layout), device)
@@ -127,6 +128,7 @@ class RunState:
             sweep_temporary(folder)
         usable = filter(self._has_personal, checkpoints(self.folder, self.identity))
         checkpoint = next(usable, None)
+        # The history may be ahead of the checkpoint by the rounds that a kill cut off.
         self.history = self._records.rewind(checkpoint.rounds_done if checkpoint else 0)
         if checkpoint is None:
             return
@@ -155,6 +157,8 @@ class RunState:
         self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
         self.train_seconds = state["train_seconds"]
         first_use.switch_off(state.get("switched_off", {}))
+        # What the killed attempt wrote after the checkpoint is written again; of what came before,
+        # the last but one checkpoint may name one file for each client.
         for client_id, stored in self.personal.rounds().items():
             older = [r for r in stored if r < self.personal_rounds.get(client_id, 0)]
             for round_index in older[:-1]:

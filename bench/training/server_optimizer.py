@@ -42,7 +42,7 @@ class ServerOptimizer:
         """Update `theta`, float32 (size,), in place with the averaged change, float64 (size,)."""
         config, lr = self.config, self.config.lr
         self.step_count += 1
-        delta = change.to(theta.dtype)
+        delta = change.to(theta.dtype)  # moments are float32, half the memory of the sum's float64
         match config.optimizer:
             case "average":  # in float64, so that the mean of equal weights is that weight
                 theta.copy_(theta.double().add_(change, alpha=lr))

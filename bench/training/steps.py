@@ -129,6 +129,7 @@ def _steps(
     batch, least = config.client.batch_size, least_batch(config, method)
     if batch < least:
         return np.zeros_like(images)
+    # Must count as `ClientData.batches` yields; a test compares the two.
     incomplete = images % batch >= least
     return images // batch + (incomplete if config.client.keep_last_batch else 0)
 

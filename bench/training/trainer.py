@@ -122,6 +122,7 @@ class Trainer(RunState):
                 self._pre_round(index, tasks, executor, tally.exchanged)
             before = self._kept()
             update = server_update(self.setup, self.binding, index)
+            # Clients come in the order of their ids, whoever is ready first: sums keep their bits.
             # On one thread: a second one would spin after each upload and slow the workers down.
             with single_thread():
                 for trained, upload in executor.train(tasks, self.vector):
@@ -142,9 +143,11 @@ class Trainer(RunState):
             if isinstance(update.aggregator, ClippedMean):
                 server.log["clipped"] = update.aggregator.num_clipped / max(1, len(cohort))
             self.binding.net.train()  # the last evaluation may have changed that
+            # The server holds no client's tensors: its hook finds those that all started with.
             self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
                 self.setup.method.server_step(self.binding.net, tally.uploads, server)
+            # After the hook too: a method's own step may diverge while every client's loss is fine.
             _check(all_finite(self.vector), index, "the global weights are")
         self.rounds_done = index + 1
         self.train_seconds += time.perf_counter() - began

@@ -105,7 +105,7 @@ class WorkerPool:
     ) -> None:
         server_size, upload_size = sizes
         self._spec, self._devices, self._sizes = spec, devices, sizes
-        self._num_slots = 2 * len(devices)
+        self._num_slots = 2 * len(devices)  # one to train into while the other waits to be folded
         total = server_size + self._num_slots * upload_size
         self._memory = _shared_memory(max(1, total) * _FLOAT)
         self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
@@ -155,6 +155,7 @@ class WorkerPool:
     def _grow(self, num_tasks: int) -> None:
         """Start missing workers, up to one per task."""
         for device in self._devices[len(self._workers) : num_tasks]:
+            # A worker rebuilds the run from files: a pickled setup would copy all images.
             self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
 
     def _start(self) -> Connection:
