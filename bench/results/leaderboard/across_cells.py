@@ -109,7 +109,8 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
     Nothing is compared where no entry has results in two of the groups. Versions of the benchmark
-    have tables of their own: their cells may be the same tasks.
+    have tables of their own: their cells may be the same tasks. So has each revision of a data set
+    whose content is not known: folders of one name may hold anything.
     """
     # Of groups that differ in the number of evaluated clients only, the largest.
     largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
@@ -118,9 +119,11 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
         for axis in AXES
         for family in _all_families([group for group in groups if group in largest], axis)
     ]
-    of_data: dict[tuple[Any, Any], list[Group]] = {}
+    of_data: dict[tuple[Any, ...], list[Group]] = {}
     for group in groups:
-        of = group.keys["dataset"], group.keys["benchmark_version"]
+        name = group.keys["dataset"]
+        revision = group.keys["dataset_revision"] if ":" in name else None
+        of = name, revision, group.keys["benchmark_version"]
         of_data.setdefault(of, []).append(group)
     for cells in of_data.values():
         ids = {group.class_id for group in cells}
@@ -254,7 +257,8 @@ def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
     """Return the parts of the titles that all cells have, without those of the axis."""
     parts = [cell.title.split(" · ") for cell in cells]
     if axis is None:
-        version = [part for part in parts[0] if part.startswith("benchmark version")]
-        return " · ".join(["all cells", parts[0][0], *version])
+        which = ("benchmark version", "revision")
+        said = [p for p in parts[0] if p.startswith(which) and all(p in each for each in parts)]
+        return " · ".join(["all cells", parts[0][0], *said])
     shared = [p for p in parts[0] if all(p in other for other in parts[1:])]
     return " · ".join([f"over {axis}", *shared])

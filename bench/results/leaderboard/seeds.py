@@ -222,7 +222,9 @@ class Seeds:
             if study is None:
                 found.append((None, None))
             else:
-                same = study.revision == row.dataset_revision or is_on(row, study.dataset)
+                same = study.revision == row.dataset_revision or (
+                    ":" not in study.dataset and is_on(row, study.dataset)
+                )
                 found.append((study.runs, None if same else study.dataset))
         return found
 

@@ -212,7 +212,11 @@ def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
 
 
 def test_all_cells_are_those_of_one_data_set() -> None:
-    """Two data sets in two versions, with two alphas and two cohorts: no column mixes them."""
+    """Sets in two versions, with two alphas and two cohorts: no column mixes them.
+
+    Two folders of one name are two data sets; a known name is one, whatever part of it is read.
+    """
+    sets = (("cifar10", "a"), ("cifar10", "b"), ("folder:photos", "c"), ("folder:photos", "d"))
     rows = [
         build_row(
             RunConfig(
@@ -220,25 +224,24 @@ def test_all_cells_are_those_of_one_data_set() -> None:
                 data=DataConfig(name=name, alpha=alpha),
                 federation=FederationConfig(participation=share),
             ),
-            dataset_revision=name,
+            dataset_revision=revision,
             benchmark_version=version,
             linear_acc=0.5 * alpha + 0.1 * share,
         )
         for version in ("4", "5")
         for spec in ("a", "b")
-        for name in ("cifar10", "digits")
+        for name, revision in sets
         for alpha in (0.1, 1.0)
         for share in (0.5, 1.0)
     ]
     board = rank(rows)
-    keys = ("dataset", "benchmark_version")
+    keys = ("dataset_revision", "benchmark_version")
     data = {group.class_id: tuple(map(group.keys.get, keys)) for group in board.groups}
     whole = [comparison for comparison in board.across() if comparison.axis is None]
     assert [{data[i] for i in comparison.class_ids} for comparison in whole] == [
-        {("cifar10", "4")},
-        {("cifar10", "5")},
-        {("digits", "4")},
-        {("digits", "5")},
+        {("a", "4"), ("b", "4")},
+        {("a", "5"), ("b", "5")},
+        *({(revision, version)} for revision in "cd" for version in "45"),
     ]
-    assert len({comparison.title for comparison in whole}) == 4
-    assert [len(comparison.class_ids) for comparison in whole] == [4, 4, 4, 4]
+    assert len({comparison.title for comparison in whole}) == 6
+    assert [len(comparison.class_ids) for comparison in whole] == [8, 8, 4, 4, 4, 4]
