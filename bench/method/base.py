@@ -20,6 +20,7 @@ from fedbench.bench.method.net import Net
 from fedbench.bench.method.sharing import Extra, Sharing
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.optimizers import Optimizer
+from fedbench.bench.system.errors import ConfigError
 
 
 class Labels(StrEnum):
@@ -97,6 +98,16 @@ class DataSpec:
     num_classes: int  # of the data set
     num_clients: int  # K
     labelled: bool = False  # at least one label is visible, so a classifier is of use
+
+    def require_square(self, remedy: str = "") -> None:
+        """Refuse images that `rotate90` cannot turn; `remedy` is a setting without turns."""
+        height, width = self.image_shape[1:]
+        if height != width:
+            raise ConfigError(
+                f"quarter turns of images need square ones, but these are {width}x{height} (width x"
+                f" height); set data.image_size={min(width, height)}, which keeps their middle"
+                + (f", or {remedy}" if remedy else "")
+            )
 
 
 @dataclass(frozen=True)

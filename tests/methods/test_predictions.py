@@ -2,6 +2,8 @@
 
 import copy
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,23 @@ def test_the_loss_of_rotpred_is_the_cross_entropy_of_the_drawn_turns() -> None:
         total -= logits[turn] - math.log(sum(math.exp(v) for v in logits))
     assert float(out.total.detach()) == pytest.approx(total / 6, rel=1e-5)
     assert out.features[0].shape == (6, 16)  # width 4, doubled twice
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "remedy"),
+    [
+        ("rotpred", {}, r"data\.image_size=8,"),
+        ("orchestra", {}, r"data\.image_size=8, .*method\.degeneracy=false"),
+        ("orchestra", {"method__degeneracy": False}, None),
+    ],
+)
+def test_images_that_are_not_square_are_refused_before_any_is_turned(
+    spec: str, values: dict[str, Any], remedy: str | None
+) -> None:
+    setup = setup_of(spec, **values)
+    setup = replace(setup, spec=replace(setup.spec, image_shape=(1, 8, 12)))
+    with pytest.raises(ConfigError, match=remedy) if remedy else nullcontext():
+        setup.make_net()
 
 
 NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
