@@ -29,6 +29,9 @@ REFERENCE, LEVEL, DRAWS = "orchestra", 0.05, 2000
 RANKS = ("orchestra", "byol", "simsiam")
 """Methods whose loss a collapsed net minimises: the board adds the rank by SEP to that by loss."""
 
+COLUMNS = ("dataset", "alpha", "preset", "num_rounds", "config_json", "method", "seed", "status")
+COLUMNS += ("untrained_linear_acc", "linear_acc", "final_loss", "metrics_json")
+
 Array = NDArray[np.float64]
 Groups = Mapping[str, Array]
 
@@ -39,7 +42,7 @@ def read(store: Path, views: tuple[str | None, ...]) -> pd.DataFrame:
     `views` are the recipes that methods name, None of methods that name none.
     """
     found = []
-    for row in pd.read_parquet(store / "rows").to_dict("records"):
+    for row in pd.read_parquet(store / "rows", columns=[*COLUMNS]).to_dict("records"):
         config = json.loads(row["config_json"])
         data = config["data"]
         wanted = {"name": row["dataset"], "alpha": row["alpha"], "test": data["test_subset"]}
