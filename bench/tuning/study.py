@@ -37,7 +37,7 @@ from fedbench.bench.tuning.halving import RungTrials
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
-from fedbench.bench.tuning.scoring import Scoring, cautions, noise_limit
+from fedbench.bench.tuning.scoring import Scoring, noise_limit
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
@@ -183,7 +183,7 @@ def tune(
         if best is None
         else {"trial": best["number"], "objective": best["objective"], "params": best["params"]},
         untrained=tuple(untrained),
-        cautions=() if best is None else cautions(best, untrained, study.scoring),
+        cautions=() if best is None else study.cautions(best),
         objective=study.scoring.name,
         trials=tuple(stored),
         to_run=to_run,
@@ -351,7 +351,7 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         return None
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier, untrained = store.study(study_id) or {}, study.untrained
-    texts = cautions(best, untrained, study.scoring)
+    texts = study.cautions(best)
     description = {
         **study.description(),
         "trials": len(trials),

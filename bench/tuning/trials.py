@@ -38,7 +38,7 @@ from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.samplers import SAMPLERS
-from fedbench.bench.tuning.scoring import NUM_SEEDS, SPREAD, Scoring, metrics
+from fedbench.bench.tuning.scoring import MOVEMENT, NUM_SEEDS, SPREAD, Scoring, cautions, metrics
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace
 
@@ -97,6 +97,11 @@ class StudyPlan:
     def untrained(self) -> list[Mapping[str, float]]:
         """Seed and figures of each encoder before training that the stored study has."""
         return [*(self.store.study(self.study_id) or {}).get("untrained", ())]
+
+    def cautions(self, best: Mapping[str, Any]) -> tuple[str, ...]:
+        """List the reasons not to trust the best trial."""
+        started = self.base.config.model.weights is not None
+        return cautions(best, self.untrained, self.scoring, started=started)
 
     def unmeasured(self) -> list[int]:
         """Return the seeds of encoders before training that the stored study does not have."""
@@ -415,7 +420,7 @@ class Trials:
         if status == "ok" and "diverged" in seen:
             status = "diverged"
         objective = _mean(objectives) if status == "ok" and not undefined else None
-        spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
+        spread, scores = _means(outcomes, [*SPREAD, MOVEMENT]), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
             refusal = scoring.refusal({**scores, **spread}, self._untrained)

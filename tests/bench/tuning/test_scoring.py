@@ -204,3 +204,14 @@ def test_an_objective_that_rises_by_shrinking_alone_is_a_caution() -> None:
     (text,) = cautions(best, figures, Scoring())
     assert all(figure in text for figure in ("SEP 0.121", "0.100", "0.122"))
     assert not cautions({**best, "spread": {"sep": 0.1216}}, figures, Scoring())
+
+
+def test_a_best_trial_that_hardly_moved_is_a_caution() -> None:
+    """Below a tenth, by the default objective, from random init."""
+    best = {"objective": 0.3, "spread": {"relative_movement": 0.0999}}
+    (text,) = cautions(best, [], Scoring("align-unif+gate"))[1:]
+    assert "0.100" in text
+    for other, name, started in ((0.1, "align-unif", False), (0.05, "align-unif", True)):
+        still = {**best, "spread": {"relative_movement": other}}
+        assert len(cautions(still, [], Scoring(name), started=started)) == 1
+    assert len(cautions(best, [], Scoring("sep"))) == 1

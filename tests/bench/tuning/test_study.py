@@ -18,7 +18,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.scoring import SPREAD
+from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
 from fedbench.bench.tuning.study import tune
 
 from .conftest import SMALL, InOneProcess, KilledError
@@ -336,7 +336,7 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     result = small(tmp_path, trials=2, seeds_per_trial=2)
     assert [trial["status"] for trial in result.trials] == ["ok", "ok"]
     assert all(trial["watched"] == {} for trial in result.trials)
-    assert all(set(trial["spread"]) == set(SPREAD) for trial in result.trials)
+    assert all(set(trial["spread"]) == {*SPREAD, MOVEMENT} for trial in result.trials)
     assert all(set(SPREAD) < set(figures) for figures in result.untrained)
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [result.study_id]
     watched = small(tmp_path, trials=3, watch_labels=True)
