@@ -87,6 +87,17 @@ def test_each_seed_chooses_and_the_other_judges(study: ModuleType, tmp_path: Pat
     assert broken["objective"] == pytest.approx((14 + 15) / 2)
 
 
+def test_a_choice_is_carried_to_other_data(study: ModuleType) -> None:
+    """At home both seeds choose the best; abroad one seed chooses index 0 and one index 1."""
+    home = {"linear_acc": [0.1, 0.2, 0.4] * 2, "objective": [0.0, 1.0, 2.0] * 2}
+    away = {"linear_acc": [0.3] * 6, "objective": [2.0, 1.0, 0.0, 1.0, 2.0, 0.0]}
+    more = {"status": "ok", "untrained_linear_acc": 0.1}
+    line = study.transfer(pd.DataFrame(away | more), pd.DataFrame(home | more))
+    assert line["at home"] == 0.0
+    assert line["abroad"] == pytest.approx((30 + 20) / 2)
+    assert line["random"] == pytest.approx((30 + 20 + 0) / 3)
+
+
 def test_an_incomplete_cell_is_left_out(study: ModuleType, tmp_path: Path) -> None:
     def of(method: str, index: int, seed: int) -> dict[str, Any]:
         return {"linear_acc": 0.3, "objective": float(index)}

@@ -133,7 +133,9 @@ def read(store: Path) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def tables(rows: pd.DataFrame, cells: Sequence[Cell] = tuple(SPACES)) -> dict[Cell, pd.DataFrame]:
+def tables(
+    rows: pd.DataFrame, cells: Sequence[Cell] = tuple(SPACES), seeds: Sequence[int] = SEEDS
+) -> dict[Cell, pd.DataFrame]:
     """Return the rows of each cell whose runs are all there, by seed and configuration.
 
     A row is known by its method, data, seed and the values that its search varies.
@@ -144,14 +146,14 @@ def tables(rows: pd.DataFrame, cells: Sequence[Cell] = tuple(SPACES)) -> dict[Ce
         mine = rows[(rows["dataset"] == data) & (rows["method"] == method)]
         wanted = configurations(of)
         lines = []
-        for seed in SEEDS:
+        for seed in seeds:
             for index, values in enumerate(wanted):
                 here = mine[mine["seed"] == seed]
                 for key, value in (values or {"client.lr": RATES.get(method, 0.03)}).items():
                     here = here[here[key] == value]
                 if len(here):
                     lines.append(here.iloc[0].to_dict() | {"index": index})
-        if len(lines) == len(SEEDS) * len(wanted):
+        if len(lines) == len(seeds) * len(wanted):
             found[data, method] = pd.DataFrame(lines)
     return found
 
@@ -199,14 +201,15 @@ def taken(by: Array, judge: Array, budget: int) -> float:
     return float(mean)
 
 
-def lost(by: Array, acc: Array, budget: int = COUNT) -> float:
+def lost(by: Array, acc: Array, budget: int | None = None) -> float:
     """Return the points lost to the best where each seed chooses and the other judges.
 
     Args:
         by: (2, n) score.
         acc: (2, n) accuracy.
-        budget: configurations that a search tries.
+        budget: configurations that a search tries; None = all.
     """
+    budget = acc.shape[1] if budget is None else budget
     pairs = [(by[seed], acc[1 - seed]) for seed in (0, 1)]
     return float(np.mean([judge.max() - taken(one, judge, budget) for one, judge in pairs]))
 
@@ -326,6 +329,22 @@ def transfer(here: pd.DataFrame, there: pd.DataFrame) -> dict[str, float]:
     return line
 
 
+def carried(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what a choice loses at home and abroad, for each method and direction that is there.
+
+    Rows of featarc on CIFAR-10 are those of the study of confirmation.
+    """
+    older = read(BOARDS / "confirmation" / "fedbench-results.parquet")
+    on_cifar = tables(rows, [("cifar10", method) for method in TWINS])
+    on_cifar |= tables(older, [("cifar10", "featarc")], seeds=(200, 201))
+    here, lines = tables(rows), {}
+    for (_, method), there in on_cifar.items():
+        if (home := here.get(("fashion-mnist", method))) is not None:
+            lines[method, "Fashion-MNIST to CIFAR-10"] = transfer(home, there)
+            lines[method, "CIFAR-10 to Fashion-MNIST"] = transfer(there, home)
+    return pd.DataFrame(lines).T
+
+
 # Power ------------------------------------------------------------------------------------------
 
 
@@ -400,6 +419,7 @@ def main() -> None:
         if len(found) == len(SPACES):
             show("Mean over cells", by_cell.mean().to_frame().T)
             show("Tests; p of the secondary family by Holm", tests(by_cell))
+        show("Points lost at home and by a choice on other data", carried(rows))
 
 
 if __name__ == "__main__":
