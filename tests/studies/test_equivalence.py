@@ -70,7 +70,8 @@ def test_each_seed_chooses_and_the_other_judges(study: ModuleType, tmp_path: Pat
     """
 
     def of(method: str, index: int, seed: int) -> dict[str, Any]:
-        line = {"linear_acc": 0.2 + index / 100, "objective": index * (1 if seed == 300 else -1.0)}
+        line: dict[str, Any] = {"linear_acc": 0.2 + index / 100}
+        line |= {"objective": index * (1 if seed == 300 else -1.0)}
         if (method, index, seed) == ("ssd", 15, 301):
             line |= {"status": "diverged", "linear_acc": None, "untrained_linear_acc": None}
         return line
