@@ -160,9 +160,11 @@ def tune(
     output.show(result, show_tuning.show_study)
     if result.repeated:
         return DIFFERENT
-    if (result.failed or result.best is None) and not search.dry_run:
+    if (result.failed or not (result.best or result.doubts)) and not search.dry_run:
         return FAILED
-    if output.suggests and result.config_file is not None and result.learnt:
+    if output.suggests and result.doubts:
+        suggest(f"fedbench run {spec} --preset {result.preset}", places.store)
+    elif output.suggests and result.config_file is not None:
         note(
             f"use it beside the options of this study: sweep --tuned {result.study_id}, or run"
             f" --config {shlex.quote(str(result.config_file))}"

@@ -32,6 +32,8 @@ def show_study(result: StudyResult) -> None:
         show_record("cost", asdict(result.estimate))
         return
     best = "none: no trial gave an objective; mend errors, or narrow the space with --space"
+    if result.doubts:
+        best = f"none can be told: {result.doubts[0]}; use preset {result.preset!r} as it is"
     if result.best is not None:
         score = text("objective", result.best["objective"])
         best = f"trial {result.best['trial']}, objective {score}: "
@@ -48,7 +50,7 @@ def show_study(result: StudyResult) -> None:
             "fidelity": result.fidelity,
             "objective": FINDINGS.get(result.objective, ""),
             "best": best,
-            "caution": result.cautions,
+            "caution": [*result.doubts[1:], *result.cautions],
             "failed": failed if result.kept_errors else "",
             "watched": _watched([result.correlation] if result.correlation else []),
             "repeated": [*map(str, result.repeated or ())] or again,

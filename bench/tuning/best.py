@@ -28,11 +28,12 @@ def best_file(store: Store, study_id: str) -> Path:
 def write_best(path: Path, meta: Mapping[str, Any]) -> None:
     """Write a study's best values so that `--config` and `--tuned` take them, with cautions."""
     entries = {"spec": meta["spec"], "preset": meta["preset"], "study": meta["study_id"]}
-    entries |= meta["best"]["params"]
+    entries |= _chosen(meta)
     if meta["cautions"]:
         entries["caution"] = "; ".join(meta["cautions"])
     lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
-    text = "# the best trial by the label-free objective\n" + "".join(lines)
+    which = "the preset: no best trial can be told" if meta["best"] is None else "the best trial"
+    text = f"# {which} by the label-free objective\n" + "".join(lines)
     atomic_write_text(path, yaml_with_checksum(text))
 
 
@@ -122,4 +123,9 @@ def _values_of(meta: Mapping[str, Any]) -> TunedValues:
     """Return the best values of a finished study; tells the user what speaks against them."""
     for text in meta.get("cautions") or ():
         warn_once(f"study {meta['study_id']} of {meta['spec']}: {text}")
-    return TunedValues(meta["best"]["params"], meta["study_id"])
+    return TunedValues(_chosen(meta), meta["study_id"])
+
+
+def _chosen(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the best trial, or of the preset where none can be told."""
+    return dict((meta["best"] or meta["recommended"])["params"])

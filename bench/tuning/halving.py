@@ -67,7 +67,7 @@ class RungTrials(Trials):
             bracket = _Bracket(folder, stored, {*trials})
             self._brackets.update(dict.fromkeys(trials, bracket))
         self.ended = ended * len(plan.seeds)
-        self.total = runs * len(brackets) * len(plan.seeds) + len(self._before)
+        self.total = runs * len(brackets) * len(plan.seeds)
 
     def _begin(self, number: int, params: Params) -> None:
         bracket = self._brackets[number]

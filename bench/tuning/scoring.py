@@ -171,54 +171,6 @@ def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, floa
     return shrinkage(trial.get("spread") or {}, before)
 
 
-def cautions(
-    best: Mapping[str, Any],
-    untrained: Sequence[Mapping[str, float]],
-    scoring: Scoring,
-    *,
-    started: bool = False,
-) -> tuple[str, ...]:
-    """List the reasons not to trust the best trial of a study beside encoders before training.
-
-    `started`: trials begin with given weights, which move less and lose nothing by it.
-    """
-    objectives = scoring.scores(untrained)
-    limit, texts = noise_limit(objectives), list[str]()
-    if limit is None and not scoring.trained:
-        texts.append(
-            f"only {len(objectives)} of {NUM_SEEDS} encoders before training have a score, too few"
-            " to tell whether a trial has learnt anything; the same `fedbench tune` command"
-            " measures those that failed"
-        )
-    elif limit is not None and best["objective"] <= limit:
-        texts.append(
-            f"no trial left the noise of the start: the best objective is"
-            f" {best['objective']:.4f}, {len(objectives)} encoders before training have"
-            f" {mean(objectives):.4f} on average and a further one up to {limit:.4f}"
-        )
-    # Below 0 an objective rises by shrinking alone; SEP does not depend on scale.
-    seps = [figures["sep"] for figures in untrained if "sep" in figures]
-    sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
-    if sep is not None and most is not None and sep <= most:
-        texts.append(
-            f"the best trial tells images apart from views of one image no better than the"
-            f" start: SEP {sep:.3f}, {len(seps)} encoders before training have {mean(seps):.3f} on"
-            f" average and a further one up to {most:.3f}"
-        )
-    if text := shrinkage_of(best, untrained):
-        texts.append(f"the encoder of the best trial is narrower than before training: {text}")
-    moved = (best.get("spread") or {}).get(MOVEMENT)
-    hardly = moved is not None and moved < LEAST_MOVEMENT and not started
-    if hardly and scoring.name.removesuffix(GATE) == DEFAULT:
-        texts.append(
-            f"the weights of the best trial moved by {moved:.3f} of their length, less than"
-            f" {LEAST_MOVEMENT:g}: in older searches such a choice lost 0.7 to 2.2 points of"
-            " accuracy, another 0.2 to 0.7; of searches that lost less than a point 1 to 12 % had"
-            " this caution"
-        )
-    return tuple(texts)
-
-
 def objective_records() -> list[dict[str, Any]]:
     """Return a record for each objective: meaning, source, what a client sends and how much."""
     records: list[dict[str, Any]] = []

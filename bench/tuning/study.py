@@ -37,10 +37,11 @@ from fedbench.bench.tuning.halving import RungTrials
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
-from fedbench.bench.tuning.scoring import Scoring, noise_limit
+from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
+from fedbench.bench.tuning.verdict import LEAST_SEEDS, Verdict
 
 BATCH_SIZE = 4  # trials per batch unless `--batch` says otherwise, whatever the machine
 _RESULTS = (
@@ -64,12 +65,13 @@ class StudyResult:
     spec: str
     preset: str  # that trials start from
     status: str  # `finished`, or `planned` after `dry_run`
-    best: Mapping[str, Any] | None  # `trial objective params`; None: no trial has an objective
+    best: Mapping[str, Any] | None  # `trial objective params`; None: none, or none can be told
     trials: tuple[Mapping[str, Any], ...] = field(repr=False)  # all of the store
     to_run: int  # trials that were, or with `dry_run` would be, executed by this call
     config_file: Path | None  # YAML with the best values; None before the study has finished
     untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)  # by `seed`
-    cautions: tuple[str, ...] = ()  # reasons not to trust the best values
+    doubts: tuple[str, ...] = ()  # reasons because of which no best trial can be told
+    cautions: tuple[str, ...] = ()  # reasons to be careful with the best values
     correlation: Correlation | None = None  # of objective and k-NN accuracy, with `watch_labels`
     objective: str = DEFAULT  # name of the score that was maximised
     fidelity: Mapping[str, Any] | None = None  # `name eta rounds sizes` of halving
@@ -88,12 +90,6 @@ class StudyResult:
     def failed(self) -> int:
         """Number of trials that ended with an error; diverged ones do not count."""
         return sum(1 for trial in self.trials if trial["status"] == "error")
-
-    @property
-    def learnt(self) -> bool:
-        """False if the best trial lies within the noise of the start."""
-        limit = noise_limit(Scoring(self.objective).scores(self.untrained))
-        return self.best is not None and (limit is None or self.best["objective"] > limit)
 
 
 @grouped
@@ -154,6 +150,7 @@ def tune(
         if study.halving is not None:
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
+        runs += [base] * study.num_checks
         runs += [evaluated] * 3 * confirm
         trained = [base] * len(study.unmeasured())
         cost = estimate_cost(runs, cluster, share, places, trained)
@@ -169,21 +166,23 @@ def tune(
     untrained = study.untrained
     confirmed: tuple[Confirmed, ...] = ()
     if confirm and best is not None and not dry_run:
-        first = study.base.config.seed + search.seeds_per_trial
+        first = study.base.config.seed + max(LEAST_SEEDS, search.seeds_per_trial)
         seeds = range(first, first + confirm)
         confirmed = confirmation(
             study.configure, stored, seeds, settings, places, cluster, on_progress
         )
+    verdict = Verdict() if best is None else study.verdict(stored)
     return StudyResult(
         study_id=study.study_id,
         spec=base.spec,
         preset=study.base.preset,
         status="planned" if dry_run else "finished",
         best=None
-        if best is None
+        if best is None or verdict.doubts
         else {"trial": best["number"], "objective": best["objective"], "params": best["params"]},
         untrained=tuple(untrained),
-        cautions=() if best is None else study.cautions(best),
+        doubts=verdict.doubts,
+        cautions=verdict.cautions,
         objective=study.scoring.name,
         trials=tuple(stored),
         to_run=to_run,
@@ -295,7 +294,7 @@ def _run(
     store, study_id, cluster = study.store, study.study_id, study.cluster
     stored = study.trials()
     to_run = study.missing(stored)
-    if to_run or study.unmeasured():
+    if to_run or study.unmeasured() or study.unchecked(stored):
         store.check_writable()
         with store.lock(study_id) as locked:
             if not locked:
@@ -351,13 +350,17 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         return None
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier, untrained = store.study(study_id) or {}, study.untrained
-    texts = study.cautions(best)
+    verdict = study.verdict(trials)
+    known = {key: best[key] for key in ("number", "objective", "params")}
+    preset = {"params": study.preset_params} if verdict.doubts else None
     description = {
         **study.description(),
         "trials": len(trials),
-        "best": {key: best[key] for key in ("number", "objective", "params")},
+        "best": None if verdict.doubts else known,
+        "recommended": preset,
         "untrained": untrained,
-        "cautions": list(texts),
+        "checked": study.checked,
+        "cautions": [*verdict.doubts, *verdict.cautions],
         "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best", "cautions"))

@@ -24,23 +24,25 @@ from optuna.trial import Trial, TrialState
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.results.chance import terms_at_chance
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.leaderboard.studies import with_ranks
+from fedbench.bench.results.leaderboard.studies import best_trial, is_usable, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.execute import Origin, points_of
 from fedbench.bench.runs.fields import flat_config, show
 from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.runs.run import command_line, forget_cell
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.samplers import SAMPLERS
-from fedbench.bench.tuning.scoring import MOVEMENT, NUM_SEEDS, SPREAD, Scoring, cautions, metrics
+from fedbench.bench.tuning.scoring import MOVEMENT, NUM_SEEDS, SPREAD, Scoring, metrics
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace
+from fedbench.bench.tuning.verdict import LEAST_SEEDS, Seeds, Verdict, judge
 
 Params = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -98,15 +100,77 @@ class StudyPlan:
         """Seed and figures of each encoder before training that the stored study has."""
         return [*(self.store.study(self.study_id) or {}).get("untrained", ())]
 
-    def cautions(self, best: Mapping[str, Any]) -> tuple[str, ...]:
-        """List the reasons not to trust the best trial."""
+    def verdict(self, trials: Sequence[Mapping[str, Any]]) -> Verdict:
+        """Judge the study by all its trials, of which one at least has an objective."""
         started = self.base.config.model.weights is not None
-        return cautions(best, self.untrained, self.scoring, started=started)
+        seeds = self.seeds_of(trials)
+        return judge(trials, self.untrained, self.scoring, seeds, started=started)
 
     def unmeasured(self) -> list[int]:
         """Return the seeds of encoders before training that the stored study does not have."""
         known = {figures["seed"] for figures in self.untrained}
         return [seed for seed in self.untrained_seeds if seed not in known]
+
+    @property
+    def preset_params(self) -> Params:
+        """Values of the preset in the fields that trials vary."""
+        values = flat_config(self.base.config)
+        return {key: values.get(key) for key in self.space.dimensions}
+
+    @property
+    def checked(self) -> list[Mapping[str, Any]]:
+        """Runs of best trials and preset on further seeds: records of `params seed objective`."""
+        return [*(self.store.study(self.study_id) or {}).get("checked", ())]
+
+    @property
+    def num_checks(self) -> int:
+        """Number of such runs that a study needs, unless the preset is its best trial."""
+        further = max(0, LEAST_SEEDS - len(self.seeds))
+        return 0 if self.scoring.ranked else 2 * further
+
+    def seeds_of(self, trials: Sequence[Mapping[str, Any]]) -> Seeds | None:
+        """Return the objectives of best trial and preset by seed; None if there is no such pair."""
+        best, preset = best_trial(trials), self.preset_params
+        if best is None or best["params"] == preset or self.scoring.ranked:
+            return None
+        ended = {trial["status"] for trial in trials if trial["params"] == preset}
+        if ended & {"diverged", "error"}:
+            return None
+
+        def known(params: Mapping[str, Any]) -> dict[int, float]:
+            pairs = [(c["seed"], c["objective"]) for c in self.checked if c["params"] == params]
+            for trial in trials:
+                if trial["params"] == params and trial["status"] == "ok":
+                    pairs += zip(trial["seeds"], trial["seed_objectives"], strict=True)
+            return {seed: value for seed, value in pairs if value is not None}
+
+        return Seeds(known(best["params"]), known(preset))
+
+    def unchecked(
+        self, trials: Sequence[Mapping[str, Any]]
+    ) -> list[tuple[int | None, Params, int]]:
+        """Return number, parameters and seed of each run that is missing to judge the best trial.
+
+        The number is that of the trial; None for a preset that no trial ran to its end.
+        """
+        best, seeds = best_trial(trials), self.seeds_of(trials)
+        if best is None or seeds is None:
+            return []
+        preset = next(
+            (t for t in filter(is_usable, trials) if t["params"] == self.preset_params), None
+        )
+        wanted = range(self.seeds.start, self.seeds.start + max(LEAST_SEEDS, len(self.seeds)))
+        tried = {(canonical_json(c["params"]), c["seed"]) for c in self.checked}
+        pairs = [(best["number"], dict(best["params"]), seeds.best)]
+        pairs += [(preset and preset["number"], self.preset_params, seeds.preset)]
+        return [
+            (number, params, seed)
+            for number, params, known in pairs
+            for seed in wanted
+            if seed not in known
+            and (canonical_json(params), seed) not in tried
+            and (seed not in self.seeds or number is None)
+        ]
 
     def _identity(self) -> dict[str, Any]:
         dimensions, values = self.space.dimensions, flat_config(self.base.config)
@@ -196,9 +260,10 @@ class StudyPlan:
         """Return the number of trials to run."""
         return self.total - sum(1 for trial in self.kept(stored) if trial["number"] < self.total)
 
-    def run_name(self, number: int, seed: int) -> str:
+    def run_name(self, number: int | None, seed: int) -> str:
         """Return the name of a run's folder; no other study, and no sweep, works in it."""
-        return f"{self.study_id}.{number:04d}.{seed}"
+        trial = "preset" if number is None else f"{number:04d}"
+        return f"{self.study_id}.{trial}.{seed}"
 
     def start_name(self, seed: int) -> str:
         """Return the name of the folder in which an encoder before training is measured."""
@@ -250,21 +315,24 @@ class Trials:
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
+        self._to_check: deque[Job] = deque()
+        self._checking: dict[str, tuple[Params, int]] = {}
         done = sum(number in self._records for number in range(plan.total))
         self.ended = done * len(plan.seeds)
         # Fewer as soon as some turn out not to be needed.
-        self.total = plan.total * len(plan.seeds) + len(self._before)
+        self.total = plan.total * len(plan.seeds)
 
     @property
     def finished(self) -> bool:
         """True once every trial has its record."""
-        waiting = self._before or self._open or self._suggested or self._batch
+        waiting = self._before or self._open or self._suggested or self._batch or self._checking
         return not waiting and self._next >= self._plan.total
 
     def next(self) -> Job | None:
         """Return a run of the first open trial that has one left, else of a new suggestion.
 
-        Encoders before training come first. None = the next run depends on missing outcomes.
+        Encoders before training come first, and runs on further seeds of best trial and preset
+        last. None = the next run depends on missing outcomes.
         """
         if self._to_measure:
             name = self._to_measure.popleft()
@@ -282,7 +350,7 @@ class Trials:
                 self._ask_batch()
                 self._tell_batch()
             if not self._suggested:  # a batch runs, or this was the last trial
-                return None
+                return self._to_check.popleft() if self._to_check else None
             number = self._suggested.popleft()
             self._begin(number, dict(self._batch[number].params))
 
@@ -358,6 +426,31 @@ class Trials:
             else:  # TPE ranks a pruned trial without values below every completed one
                 self._optuna.tell(trial, state=TrialState.PRUNED)
         self._batch.clear()
+        if self._next >= self._plan.total:
+            self._plan_checks()
+
+    def _plan_checks(self) -> None:
+        """Queue the runs on further seeds that the best trial and the preset still need."""
+        plan = self._plan
+        trials = with_ranks([*self._records.values()], plan.scoring.name)
+        for number, params, seed in plan.unchecked(trials):
+            name, config = plan.run_name(number, seed), plan.configure(params, seed).config
+            label = f"{'preset' if params == plan.preset_params else 'best'} seed={seed}"
+            job = self._job(name, config, label)
+            self._to_check.append(replace(job, values={**params, "seed": seed}))
+            self._checking[name] = params, seed
+        self.total += len(self._checking)
+
+    def _take_check(self, params: Params, seed: int, outcome: Outcome) -> None:
+        plan, store = self._plan, self._plan.store
+        ended = {"params": params, "seed": seed, "objective": outcome.objective}
+        if outcome.status == "error":
+            _log.warning("%s: %s", outcome.job.label, outcome.error)
+        else:
+            checked = sorted([*plan.checked, ended], key=canonical_json)
+            meta = store.study(plan.study_id) or {}
+            store.write_study(plan.study_id, {**meta, "checked": checked})
+        plan.forget([outcome.job.name])
 
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
@@ -371,6 +464,9 @@ class Trials:
                 store.write_study(study_id, {**meta, "untrained": self._untrained})
             else:
                 _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
+            return
+        if (check := self._checking.pop(outcome.job.name, None)) is not None:
+            self._take_check(*check, outcome)
             return
         number, seed = self._trial_of.pop(outcome.job.name)
         trial = self._open[number]
@@ -436,6 +532,7 @@ class Trials:
             "watched": _means(outcomes, [WATCHED] if plan.search.watch_labels else []),
             "seconds": sum(outcome.seconds for outcome in outcomes),
             "error": error,
+            "at_chance": _at_chance(outcomes) if status == "ok" else [],
             "unmoved": any(o.row is not None and o.row.unmoved for o in outcomes),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
@@ -467,6 +564,23 @@ def check_params(where: str, stored: Params, suggested: Params) -> None:
             f"{where} was made with {stored}, but its number gets {suggested} now (other versions"
             " of Optuna or NumPy?); use another study name to start a new study"
         )
+
+
+def _at_chance(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the terms of the loss that ended at chance in each run."""
+    found = []
+    for outcome in outcomes:
+        points = outcome.history
+        if points is None:
+            points = points_of(outcome.job.folder)
+        if not points:
+            return []
+        try:
+            found.append({*terms_at_chance(outcome.job.config, points)})
+        except (ConfigError, DataError) as err:
+            _log.warning("%s: whether it learnt is not known: %s", outcome.job.label, err)
+            return []
+    return sorted(set.intersection(*found)) if found else []
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -44,7 +44,7 @@ class StudyView:
     sampler: str
     finished_at: str | None  # when its best values were written
     objective: str | None  # that was maximised; None = align + 0.2 unif
-    best: int | None  # the trial number of the highest objective
+    best: int | None  # the trial number of the highest objective; None if no best can be told
     best_objective: float | None
     untrained: tuple[Mapping[str, float], ...] = field(repr=False)  # at random init, one per seed
     cautions: tuple[str, ...]  # what speaks against its best values
@@ -144,7 +144,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         finished_at=meta.get("finished_at"),
         objective=meta.get("objective"),
         fidelity=meta.get("fidelity"),
-        best=None if best is None else best["number"],
+        best=None if best is None or meta.get("recommended") else best["number"],
         best_objective=None if best is None else best["objective"],
         untrained=tuple(meta.get("untrained") or ()),
         cautions=tuple(meta.get("cautions") or ()),

@@ -32,7 +32,7 @@ def run_jobs(
     if jobs.finished:
         return
     limit, address = cluster.at_a_time(share), cluster.address
-    remaining = jobs.total - jobs.ended
+    remaining = max(1, jobs.total - jobs.ended)  # runs beside those of the total may be left
     if on_progress is not None:
         at_a_time = None if limit is None else min(limit, remaining)
         on_progress(Began(jobs.total, jobs.ended, at_a_time, share.gpus))

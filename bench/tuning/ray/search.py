@@ -200,7 +200,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def _end(self, trial_id: str, outcome: Outcome) -> None:
         store_outcome(self._jobs, outcome, self._tracking)
         del self._live[trial_id]
-        self._done += 1
+        self._done += not outcome.job.untrained
         job, total = outcome.job, self._jobs.total
         seconds_each = (time.monotonic() - self._began) / (self._done - self._jobs.ended)
         counts = (self._done, total, seconds_each * max(0, total - self._done))

@@ -52,7 +52,8 @@ class InOneProcess:
                 return
             if self.die_after is not None and len(self.ran) >= self.die_after:
                 raise KilledError
-            job, done = out.pop(order.randrange(len(out))), done + 1
+            job = out.pop(order.randrange(len(out)))
+            done += not job.untrained
             if job.untrained and self.fake:
                 figures = {"objective": self.untrained[job.config.seed % 5], **UNTRAINED}
                 jobs.done(Outcome(job, "ok", figures=figures))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.leaderboard.studies import best_trial, studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.verify import verify
@@ -127,7 +127,7 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
         assert [trial[key] for key in same] == [scores[trial["number"]][key] for key in same]
 
     def lossy(job: Job) -> Outcome:
-        if job.until_round is None and not job.untrained:
+        if job.until_round is None and ".000" in job.name and job.config.seed == 0:
             assert any(job.folder.glob("round-*.safetensors"))
             shutil.rmtree(job.folder)
         return execute_here(job)
@@ -140,6 +140,12 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
     assert not [*(tmp_path / "whole" / "cells").glob("*/*.safetensors")]
 
 
+def highest(result: Any) -> int:
+    best = best_trial(result.trials)
+    assert best is not None
+    return int(best["number"])
+
+
 def crossing(lr: float, rounds: int) -> float:
     """Return a score by which the best rate after the last round is the worst before."""
     return near(lr, rounds) if rounds == ROUNDS else -near(lr, rounds)
@@ -149,12 +155,11 @@ def test_stable_ranks_find_the_winner_and_crossing_curves_say_where_it_fell(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     in_one_process(fake=by_curve(near))
-    best = search(tmp_path, fidelity="none", eta=None, rungs=None).best["trial"]
-    stable = search(tmp_path)
-    assert stable.best["trial"] == best
+    best = highest(search(tmp_path, fidelity="none", eta=None, rungs=None))
+    assert highest(search(tmp_path)) == best
     in_one_process(fake=by_curve(crossing))
     crossed = search(tmp_path / "crossing")
-    assert crossed.best["trial"] != best
+    assert highest(crossed) != best
     assert fell(crossed)[best] == ("pruned", 2)
     (view,) = studies(tmp_path / "crossing")
     assert view.fidelity == {"name": "halving", "eta": 2, "rounds": [2, 4], "sizes": [4]}
@@ -217,7 +222,8 @@ def test_who_fails_at_the_last_rung_runs_again_until_others_are_suggested_after_
         again = in_one_process(fake=by_curve(near))
         result = search(tmp_path / name, **settings, trials=trials)
         assert result.failed == len(result.kept_errors) == kept
-        assert len(again.ran) == {"a": 1, "b": 1 + 18, "c": 0}[name]
+        ran = [run for run in again.ran if run.endswith(".0") and ".preset." not in run]
+        assert len(ran) == {"a": 1, "b": 1 + 18, "c": 0}[name]
     whole = search(tmp_path / "whole", **settings, trials=32)
     assert search(tmp_path / "b", **settings, trials=32).trials == whole.trials
 

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.results.leaderboard.studies import studies, with_ranks
+from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.results.leaderboard.studies import best_trial, studies, with_ranks
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.scoring import Scoring, cautions, names, noise_limit, shrinkage_of
+from fedbench.bench.tuning.scoring import Scoring, names, noise_limit, shrinkage_of
+from fedbench.bench.tuning.verdict import Seeds, judge
 
 from .test_study import Use, small
 
@@ -81,13 +83,14 @@ def test_a_study_by_the_loss(
     result = small(tmp_path, trials=4, **settings)
     ended = [trial for trial in result.trials if trial["status"] == "ok"]
     losses = {trial["number"]: trial["scores"]["final_loss"] for trial in ended}
-    assert result.best is not None
+    best = best_trial(result.trials)
+    assert best is not None
     if objective == "loss":
-        assert result.best["trial"] == min(losses, key=losses.__getitem__)
-        assert result.best["objective"] == -min(losses.values())
+        assert best["number"] == min(losses, key=losses.__getitem__)
+        assert best["objective"] == -min(losses.values())
     else:
         assert all(0 <= trial["objective"] <= 1 for trial in ended)
-    assert studies(Store(tmp_path))[0].best_objective == result.best["objective"]
+    assert studies(Store(tmp_path))[0].best_objective == best["objective"]
     assert small(tmp_path, trials=4, **settings).trials == result.trials
 
 
@@ -160,6 +163,13 @@ def test_a_gate_may_refuse_every_trial(tmp_path: Path, in_one_process: Use) -> N
     assert result.config_file is None
 
 
+def said(
+    trials: list[dict[str, Any]], untrained: Any, name: str = DEFAULT, *, started: bool = False
+) -> tuple[str, ...]:
+    verdict = judge(trials, untrained, Scoring(name), started=started)
+    return *verdict.doubts, *verdict.cautions
+
+
 UNTRAINED = [
     {"objective": value, "projection_std_ratio": 0.8, "effective_rank": 40.0}
     for value in (0.10, 0.11, 0.09, 0.10, 0.10)
@@ -185,7 +195,7 @@ def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
 def test_cautions(objective: float, spread: float, expected: list[str]) -> None:
     figures = {"projection_std_ratio": spread, "effective_rank": 12.0}
     best = {"number": 3, "objective": objective, "spread": figures}
-    found = cautions(best, UNTRAINED, Scoring())
+    found = said([{**best, "status": "ok", "params": {}}], UNTRAINED)
     assert len(found) == len(expected)
     assert all(part in text for part, text in zip(expected, found, strict=True))
     assert bool(shrinkage_of(best, UNTRAINED)) == (spread < 0.4)
@@ -201,17 +211,72 @@ def test_a_rank_that_is_gone_is_shrinkage_too() -> None:
 def test_an_objective_that_rises_by_shrinking_alone_is_a_caution() -> None:
     figures = [{"objective": -0.3, "sep": value} for value in (0.10, 0.11, 0.09, 0.10, 0.10)]
     best = {"objective": -0.05, "spread": {"sep": 0.1214}}  # the limit is 0.1215, as above
-    (text,) = cautions(best, figures, Scoring())
+    best |= {"status": "ok", "params": {}, "number": 0}
+    (text,) = said([best], figures)
     assert all(figure in text for figure in ("SEP 0.121", "0.100", "0.122"))
-    assert not cautions({**best, "spread": {"sep": 0.1216}}, figures, Scoring())
+    assert not said([{**best, "spread": {"sep": 0.1216}}], figures)
+
+
+def trial(number: int, objective: float, **more: Any) -> dict[str, Any]:
+    params = {"client.lr": number / 100}
+    return {"number": number, "status": "ok", "objective": objective, "params": params, **more}
 
 
 def test_a_best_trial_that_hardly_moved_is_a_caution() -> None:
     """Below a tenth, by the default objective, from random init."""
-    best = {"objective": 0.3, "spread": {"relative_movement": 0.0999}}
-    (text,) = cautions(best, [], Scoring("align-unif+gate"))[1:]
+    best = trial(0, 0.3, spread={"relative_movement": 0.0999})
+    (text,) = said([best], [], "align-unif+gate")[1:]
     assert "0.100" in text
     for other, name, started in ((0.1, "align-unif", False), (0.05, "align-unif", True)):
         still = {**best, "spread": {"relative_movement": other}}
-        assert len(cautions(still, [], Scoring(name), started=started)) == 1
-    assert len(cautions(best, [], Scoring("sep"))) == 1
+        assert len(said([still], [], name, started=started)) == 1
+    assert len(said([best], [], "sep")) == 1
+
+
+def test_a_task_that_no_trial_learnt_leaves_nothing_to_tell() -> None:
+    terms = [["clusters"], ["clusters", "rotation"]]
+    both = [trial(n, 0.5 + n / 10, at_chance=each) for n, each in enumerate(terms)]
+    assert judge(both, UNTRAINED, Scoring()).doubts == (
+        "clusters ended at chance in all 2 trials: its task was not learnt",
+    )
+    verdict = judge([trial(2, 0.2), *both], UNTRAINED, Scoring())
+    assert verdict.doubts == ()
+    (text,) = verdict.cautions
+    assert text.startswith("clusters and rotation ended at chance in the best trial")
+
+
+def test_equal_objectives_and_seeds_that_differ_as_much_leave_nothing_to_tell() -> None:
+    (text,) = judge([trial(0, 0.5), trial(1, 0.5)], UNTRAINED, Scoring()).doubts
+    assert "all 2 trials have the same objective" in text
+    assert "client.lr" in text
+    trials = [trial(0, 0.5), trial(1, 0.6)]
+    # Standard errors sqrt(0.01^2 / 2 + 0.01^2 / 2) = 0.01, 2 degrees of freedom: t = 4.3027.
+    half, spread = 0.043027, 0.01 / 2**0.5
+
+    def doubts(ahead: float) -> tuple[str, ...]:
+        best, preset = ({0: m - spread, 1: m + spread} for m in (0.5 + ahead, 0.5))
+        return judge(trials, UNTRAINED, Scoring(), Seeds(best, preset)).doubts
+
+    assert doubts(half + 1e-5) == ()
+    (text,) = doubts(half - 1e-5)
+    assert "over 2 seeds the best trial is +0.0430 ± 0.0430 ahead of the preset" in text
+    (text,) = judge(trials, UNTRAINED, Scoring(), Seeds({0: 0.6}, {0: 0.5, 1: 0.5})).doubts
+    assert "could not be compared" in text
+
+
+@pytest.mark.parametrize(
+    ("seps", "doubts", "cautions"),
+    [
+        ([1, 2, 3, 4, 5], 0, 0),  # Spearman 1
+        ([2, 1, 3, 5, 4], 0, 1),  # 0.8: the interval [-0.28, 0.99] holds 0
+        ([5, 4, 3, 2, 1], 1, 0),  # -1
+        ([5, 4, 3, 2], 0, 0),  # too few
+    ],
+)
+def test_two_scores_that_order_trials_otherwise_leave_nothing_to_tell(
+    seps: list[int], doubts: int, cautions: int
+) -> None:
+    trials = [trial(n, 0.5 + n / 10, spread={"sep": sep}) for n, sep in enumerate(seps)]
+    verdict = judge(trials, UNTRAINED, Scoring())
+    assert (len(verdict.doubts), len(verdict.cautions)) == (doubts, cautions)
+    assert all("Spearman" in text for text in (*verdict.doubts, *verdict.cautions))

@@ -43,7 +43,7 @@ def scored(score: Callable[[Job], float | None], status: str = "ok") -> Any:
 
 
 def by_lr(job: Job) -> float:
-    return -abs(job.config.client.lr - 0.1) - job.config.seed / 1000
+    return 0.5 - abs(job.config.client.lr - 0.1) - job.config.seed / 1000
 
 
 def table(result: Any) -> list[Any]:
@@ -97,7 +97,7 @@ def test_again_compares_the_stored_trials_with_their_repetition(
     same = in_one_process(fake=scored(by_lr))
     assert small(tmp_path, trials=6, again=True, dry_run=True).to_run == 2 + 6
     again = small(tmp_path, trials=6, again=True)
-    assert (again.repeated, again.to_run, len(same.ran)) == ((), 8, 8)
+    assert (again.repeated, again.to_run, len(same.ran)) == ((), 8, 8 + 2 * 2)
     in_one_process(fake=scored(lambda job: by_lr(job) * (1 + 1e-9)))
     other = small(tmp_path, trials=6, again=True)
     assert {each.name for each in other.repeated} >= {"trial 0 objective", "trial 5 objective"}
@@ -160,7 +160,7 @@ def test_dimensions_that_are_not_searched(tmp_path: Path, in_one_process: Use) -
 
 
 def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -> None:
-    in_one_process(fake=scored(lambda job: -job.config.client.lr))
+    in_one_process(fake=scored(lambda job: 1 - job.config.client.lr))
     result = small(tmp_path, trials=6, study_name="tiny rates")
     assert result.best["trial"] == 3  # the paper's 0.001, the end of the range
     resolved = resolve("simclr", config_files=[result.config_file], environ={})
@@ -220,15 +220,17 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
 def test_a_search_in_which_nothing_learnt_says_so(
     tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_one_process(fake=scored(by_lr))  # objectives up to 0, untrained ones about 0.1
+    # objectives up to 0, untrained ones about 0.1
+    in_one_process(fake=scored(lambda job: by_lr(job) - 0.5))
     result = small(tmp_path / "bad", trials=3)
-    (text,) = result.cautions
+    (text,) = result.doubts
     assert "noise of the start" in text
-    assert not result.learnt  # so that `tune` proposes no sweep with its values
+    assert (result.best, result.cautions) == (None, ())
     assert [figures["seed"] for figures in result.untrained] == [0, 1, 2, 3, 4]
     assert result.config_file is not None
     content = yaml.safe_load(result.config_file.read_text())
     assert content["caution"] == text
+    assert content["client.lr"] == resolve("simclr", preset="demo").config.client.lr
     assert text not in caplog.text
     store = Store(tmp_path / "bad")
     warn_once.cache_clear()
@@ -237,9 +239,9 @@ def test_a_search_in_which_nothing_learnt_says_so(
     view = studies(store)[0]
     assert (view.cautions, len(view.untrained)) == ((text,), 5)
 
-    in_one_process(fake=scored(lambda job: 0.5 + by_lr(job)))
+    in_one_process(fake=scored(by_lr))
     good = small(tmp_path / "good", trials=3)
-    assert good.cautions == ()
+    assert (good.best is None, good.doubts, good.cautions) == (False, (), ())
     assert good.config_file is not None
     assert "caution" not in yaml.safe_load(good.config_file.read_text())
 

@@ -49,6 +49,7 @@ def score(params: Params) -> float | None:
 def record(number: int, params: Params, value: float | None, **more: Any) -> dict[str, Any]:
     status = "error" if value is None else "ok" if math.isfinite(value) else "diverged"
     objective = value if status == "ok" else None
+    more |= {"seeds": [0], "seed_objectives": [objective]}
     return {"number": number, "status": status, "params": params, "objective": objective, **more}
 
 
@@ -111,7 +112,10 @@ def search(
         trials = study(Path(folder), finished, **settings)
         while True:
             while (job := trials.next()) is not None:
-                running[number_of(job)] = job
+                if job.label.startswith(("best", "preset")):  # on a further seed
+                    trials.done(outcome(job, None))
+                else:
+                    running[number_of(job)] = job
             if trials.finished:
                 break
             job = running.pop(order(list(running)))
@@ -155,6 +159,13 @@ def test_a_grid_visits_its_points_in_order_and_no_others(tmp_path: Path) -> None
     assert list(map(params_of, jobs)) == grid
     for job in jobs:
         trials.done(outcome(job, 0.0))
+    further = [trials.next() for _ in range(4)]  # of the best, and of a preset that is no point
+    assert [job and job.label for job in further] == [
+        *("best seed=1", "preset seed=0", "preset seed=1"),
+        None,
+    ]
+    for one in further[:3]:
+        trials.done(outcome(cast(Job, one), 0.0))
     assert trials.finished
 
 

@@ -1,0 +1,199 @@
+"""What a study shows: whether its best trial can be told, and what speaks against it.
+
+A score always ranks trials, also where it says nothing. Therefore no best trial is named where all
+that is known without labels could as well be chance, and the preset is recommended.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import t as student
+
+from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
+from fedbench.bench.results.leaderboard.statistics import (
+    correlation_interval,
+    mean,
+    sample_std,
+    spearman,
+    welch_error,
+)
+from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
+from fedbench.bench.tuning.effect import seen_without_effect
+from fedbench.bench.tuning.scoring import (
+    LEAST_MOVEMENT,
+    MOVEMENT,
+    NUM_SEEDS,
+    Scoring,
+    noise_limit,
+    shrinkage_of,
+)
+
+LEAST_SEEDS = 2  # of the best trial and the preset, whatever the trials have
+_LEAST_TRIALS = 5  # fewest whose order by two scores is compared
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Reasons because of which no best trial can be told, and reasons to be careful with it."""
+
+    doubts: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Objectives of the best trial and of the preset by seed; empty if they are one."""
+
+    best: Mapping[int, float]
+    preset: Mapping[int, float]
+
+
+def judge(
+    trials: Sequence[Mapping[str, Any]],
+    untrained: Sequence[Figures],
+    scoring: Scoring,
+    seeds: Seeds | None = None,
+    *,
+    started: bool = False,
+) -> Verdict:
+    """Judge a study of which one trial at least has an objective.
+
+    Args:
+        trials: all trials, with objectives.
+        untrained: figures of encoders before training.
+        scoring: the objective.
+        seeds: of best trial and preset; None where the objective is ranks, or they are one.
+        started: trials begin with given weights, which move less and lose nothing by it.
+    """
+    best, usable = best_trial(trials), [trial for trial in trials if is_usable(trial)]
+    assert best is not None
+    doubts = [*_noise(best, untrained, scoring), *_sameness(usable)]
+    doubts += _chance(usable) if len(usable) > 1 else []
+    doubts += [] if seeds is None else _seed_noise(usable, seeds)
+    agreed, disagreed = _agreement(usable, scoring)
+    careful = [*_start(best, untrained, scoring), *agreed]
+    careful += [] if started else _stillness(best, scoring)
+    if not any(text in doubts for text in _chance(usable)):
+        careful += _chance([best])
+    if not _sameness(usable):
+        careful += [
+            f"{name} changes nothing: trials that differ in it alone have one objective"
+            for name in seen_without_effect(usable)
+        ]
+    return Verdict(tuple([*doubts, *disagreed]), tuple(careful))
+
+
+def _noise(best: Mapping[str, Any], untrained: Sequence[Figures], scoring: Scoring) -> list[str]:
+    objectives = scoring.scores(untrained)
+    limit = noise_limit(objectives)
+    if limit is None or best["objective"] > limit:
+        return []
+    return [
+        f"no trial left the noise of the start: the best objective is {best['objective']:.4f},"
+        f" {len(objectives)} encoders before training have {mean(objectives):.4f} on average and a"
+        f" further one up to {limit:.4f}"
+    ]
+
+
+def _sameness(usable: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say that all trials have one objective, to the last bit."""
+    values = {trial["objective"] for trial in usable}
+    if len(usable) < 2 or len(values) > 1:
+        return []
+    varied = ", ".join(usable[0]["params"])
+    return [
+        f"all {len(usable)} trials have the same objective, {values.pop():.4f}: what they vary"
+        f" ({varied}) changes nothing here"
+    ]
+
+
+def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
+    """Say that a best trial by the default objective hardly moved from its random start."""
+    moved = (best.get("spread") or {}).get(MOVEMENT)
+    if moved is None or moved >= LEAST_MOVEMENT or scoring.name.removesuffix(GATE) != DEFAULT:
+        return []
+    return [
+        f"the weights of the best trial moved by {moved:.3f} of their length, less than"
+        f" {LEAST_MOVEMENT:g}: in older searches such a choice lost 0.7 to 2.2 points of accuracy,"
+        " another 0.2 to 0.7; of searches that lost less than a point 1 to 12 % had this caution"
+    ]
+
+
+def _chance(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the terms of the loss that ended at chance in all of some trials."""
+    terms = [set(trial.get("at_chance") or ()) for trial in trials]
+    common = sorted(set.intersection(*terms)) if terms else []
+    if not common:
+        return []
+    where = "the best trial" if len(trials) == 1 else f"all {len(trials)} trials"
+    verb = "its task was" if len(common) == 1 else "their tasks were"
+    return [f"{' and '.join(common)} ended at chance in {where}: {verb} not learnt"]
+
+
+def _seed_noise(usable: Sequence[Mapping[str, Any]], seeds: Seeds) -> list[str]:
+    """Say that the best trial's lead on the preset lies within the noise of seeds."""
+    best, preset = [*seeds.best.values()], [*seeds.preset.values()]
+    if min(len(best), len(preset)) < LEAST_SEEDS:
+        return ["the best trial and the preset could not be compared over seeds"]
+    error, df = welch_error(best, preset)
+    ahead, half = (mean(best) or 0.0) - (mean(preset) or 0.0), float(student.ppf(0.975, df)) * error
+    if ahead > half:
+        return []
+    spread = sample_std([trial["objective"] for trial in usable]) or 0.0
+    between = max(sample_std(best) or 0.0, sample_std(preset) or 0.0)
+    return [
+        f"over {len(best)} seeds the best trial is {ahead:+.4f} ± {half:.4f} ahead of the preset,"
+        f" which is no difference that they show (trials spread by {spread:.4f}, seeds of one"
+        f" setting by {between:.4f})"
+    ]
+
+
+def _agreement(
+    usable: Sequence[Mapping[str, Any]], scoring: Scoring
+) -> tuple[list[str], list[str]]:
+    """Compare the order of trials with that by a second score; return a caution, or a doubt."""
+    second = "objective" if "sep" in scoring.metrics else "sep"
+    pairs = [
+        (trial["objective"], value)
+        for trial in usable
+        if (value := {**trial.get("scores", {}), **trial.get("spread", {})}.get(second)) is not None
+    ]
+    if len(pairs) < _LEAST_TRIALS:
+        return [], []
+    rho = spearman(*zip(*pairs, strict=True))
+    name = "SEP" if second == "sep" else "align-unif"
+    if rho is None:
+        return [], []
+    low, high = correlation_interval(rho, len(pairs), ranks=True) or (rho, rho)
+    text = (
+        f"{scoring.name} and {name}, both without labels, order {len(pairs)} trials with Spearman"
+        f" {rho:.2f} [{low:.2f}, {high:.2f}]"
+    )
+    if rho <= 0:
+        return [], [f"{text}: they do not agree on what is better"]
+    return ([f"{text}: they may not agree"] if low <= 0 else []), []
+
+
+def _start(best: Mapping[str, Any], untrained: Sequence[Figures], scoring: Scoring) -> list[str]:
+    """List what speaks against the best trial beside encoders before training."""
+    texts, scores = list[str](), scoring.scores(untrained)
+    if noise_limit(scores) is None and not scoring.trained:
+        texts.append(
+            f"only {len(scores)} of {NUM_SEEDS} encoders before training have a score, too few to"
+            " tell whether a trial has learnt anything; the same `fedbench tune` command measures"
+            " those that failed"
+        )
+    # Below 0 an objective rises by shrinking alone; SEP does not depend on scale.
+    seps = [figures["sep"] for figures in untrained if "sep" in figures]
+    sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
+    if sep is not None and most is not None and sep <= most:
+        texts.append(
+            f"the best trial tells images apart from views of one image no better than the"
+            f" start: SEP {sep:.3f}, {len(seps)} encoders before training have {mean(seps):.3f} on"
+            f" average and a further one up to {most:.3f}"
+        )
+    if text := shrinkage_of(best, untrained):
+        texts.append(f"the encoder of the best trial is narrower than before training: {text}")
+    return texts
