@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,7 @@ class PreparedDataset:
     survey: Survey  # of the decoded images
     sizes: Mapping[str, int] | None  # images by "width x height" as stored; None = not known
     changed: Mapping[str, int] | None  # images that were turned or put on white; None = not known
+    left_out: Sequence[Mapping[str, Any]] | None  # `why`, `count`, `first` files; None = not known
     preview: Path | None = None  # picture with two images of each class
 
     def as_dict(self) -> dict[str, Any]:
@@ -187,6 +188,7 @@ def prepare(
         found,
         notes.get("sizes"),
         notes.get("changed"),
+        notes.get("left_out"),
         preview,
     )
 

@@ -166,6 +166,11 @@ def show_prepared(prepared: PreparedDataset) -> None:
     classes = [{"class": each["name"], **each} for each in record.pop("classes")]
     if any(record["unlabelled"].values()):
         classes.append({"class": "(no label)", **record["unlabelled"]})
+    record["left_out"] = [
+        f"{each['count']:,} ({each['why']}): "
+        + ", ".join("/".join(Path(file).parts[-2:]) for file in each["first"])
+        for each in record["left_out"] or ()
+    ]
     show_records(classes[:_MOST_CLASSES], ("class", "train", "test"))
     if len(classes) > _MOST_CLASSES:
         emit(f"and {len(classes) - _MOST_CLASSES:,} more classes; --json has all")

@@ -179,11 +179,14 @@ class PathSource(Source):
         self.require()
         digest = hashlib.sha256()
         folder = self.path if self.path.is_dir() else self.path.parent
+        below = f"{folder}{os.sep}"
         for file in self.files():
             status = file.stat()
             if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
                 raise DataError(f"{file} is a pipe, a socket or a device, not a file; remove it")
-            line = f"{os.path.relpath(file, folder)}\0{status.st_size}\0{status.st_mtime_ns}\n"
+            text = str(file)  # relpath takes as long as all else here
+            place = text[len(below) :] if text.startswith(below) else os.path.relpath(file, folder)
+            line = f"{place}\0{status.st_size}\0{status.st_mtime_ns}\n"
             digest.update(os.fsencode(line))
         return f"{self.kind}/{READS}/{digest.hexdigest()}"
 
@@ -196,6 +199,20 @@ class PathSource(Source):
     @abstractmethod
     def files(self) -> Iterable[Path]:
         """Return all files that are read, in a fixed order."""
+
+
+_HIDDEN = frozenset(
+    {
+        *("__macosx", "@eadir", "$recycle.bin", "#recycle", "lost+found", "__pycache__"),
+        "system volume information",
+    }
+)
+"""Folders of systems and programs, in lower case, which may hold other forms of the images."""
+
+
+def is_hidden(name: str) -> bool:
+    """True for a file or folder that is not the user's own: `.Trash`, `._a.png`, `__MACOSX`."""
+    return name.startswith(".") or name.lower() in _HIDDEN
 
 
 def check_utf8(name: str) -> None:

@@ -60,6 +60,13 @@ class LeftOut(NamedTuple):
 
     why: str
     files: Sequence[Path | str]
+    said: bool = True  # in a warning, as they may be images that the user wants
+
+    def __str__(self) -> str:
+        """The reason, the number of files and the first of them."""
+        first = ["/".join(Path(file).parts[-2:]) for file in self.files[:3]]
+        more = ", …" if len(self.files) > len(first) else ""
+        return f"{len(self.files):,} ({self.why}): {', '.join(first)}{more}"
 
     def record(self) -> dict[str, Any]:
         """Return the reason, the number of files and the first of them."""
@@ -158,6 +165,8 @@ def write_splits(
         _log.warning(
             "%s has no test split: one image of %d, by its content, is a test image", name, HELD_OUT
         )
+    if said := [str(each) for each in splits.left_out if each.said]:
+        _log.warning("%s: not read are %s", name, "; ".join(said))
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         layouts = {split: _scan(splits.of(split), splits.class_names) for split in SPLITS}

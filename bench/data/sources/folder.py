@@ -4,74 +4,23 @@ Hugging Face's `datasets` takes the innermost folder as the class, knows no fold
 images, and needs 4 s of processor time to list 21,000 files where this module needs 0.1 s.
 """
 
-import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource, check_utf8
+from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
+from fedbench.bench.data.sources.listing import IMAGE_SUFFIXES, Folder
 from fedbench.bench.data.sources.splits import KNOWN, Split, is_split_name, nearest, some, split_of
 from fedbench.bench.system.errors import DataError
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
-)
 WRAPPERS = frozenset(
     {"images", "image", "imgs", "img", "photos", "pictures", "data", "dataset", "jpegimages"}
 )
 """Names of folders that are no class when they are the only one."""
-
-
-@dataclass
-class Folder:
-    """A folder, the folders in it by name, and its files; hidden ones are `others`."""
-
-    path: Path
-    folders: dict[str, "Folder"] = field(default_factory=dict)
-    images: list[Path] = field(default_factory=list)
-    others: list[Path] = field(default_factory=list)
-
-    @cached_property
-    def all_images(self) -> list[Path]:
-        """Images at any depth, sorted."""
-        return sorted([*self.images, *(i for f in self.folders.values() for i in f.all_images)])
-
-    @property
-    def with_images(self) -> dict[str, "Folder"]:
-        """Folders in it that have images at any depth."""
-        return {name: each for name, each in self.folders.items() if each.all_images}
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no file is in it at any depth."""
-        here = self.images or self.others
-        return not here and all(each.is_empty for each in self.folders.values())
-
-    @classmethod
-    def read(cls, path: Path, above: tuple[tuple[int, int], ...] = ()) -> "Folder":
-        """List a folder to any depth, links followed; `above` are the identities of its parents."""
-        status = path.stat()
-        identity = (status.st_dev, status.st_ino)
-        if identity in above:
-            raise DataError(f"{path} is a link to a folder that it lies in; remove it")
-        folder = cls(path)
-        with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                file = path / entry.name
-                if entry.name[0] == ".":
-                    folder.others.append(file)
-                elif entry.is_dir():
-                    check_utf8(entry.name)
-                    folder.folders[entry.name] = cls.read(file, (*above, identity))
-                elif file.suffix.lower() in IMAGE_SUFFIXES:
-                    folder.images.append(file)
-                else:
-                    folder.others.append(file)
-        return folder
+TABLES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
+"""Files in which the `datasets` library looks for the labels of a folder of images."""
 
 
 class ImageFolders(PathSource):
@@ -93,7 +42,8 @@ class ImageFolders(PathSource):
         return [Path(p.file) for part in (*splits.train, *splits.test) for p in part]
 
     def splits(self, scratch: Path) -> Splits:
-        root = _inner(Folder.read(self.path))
+        whole = Folder.read(self.path)
+        root = _inner(whole)
         if not root.all_images and not root.folders:
             raise DataError(
                 f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class in"
@@ -101,16 +51,17 @@ class ImageFolders(PathSource):
             )
         found = _splits_of(root)
         if "train" not in found:
-            return Splits([_unlabelled(found["unlabelled"])], [], ())
+            return Splits([_unlabelled(found["unlabelled"])], [], (), _present(whole.left_out()))
         train = _inner(found["train"], "train")
         test = found.get("test") or found.get("validation")
         extra = _unlabelled(found.get("unlabelled"))
-        left_out = [_beside(train)]
+        left_out = [*whole.left_out(), _beside(train)]
         if found["train"] is not root:
             left_out.append(_beside(root))
         if "test" in found and "validation" in found:
             left_out.append(LeftOut("test goes before it", found["validation"].all_images))
         if train.images and not train.with_images:
+            _check_tables(whole)
             unlabelled = [] if test is None else [_unlabelled(test)]
             return Splits([[*_unlabelled(train), *extra]], unlabelled, (), _present(left_out))
         classes = tuple(train.folders)
@@ -221,6 +172,18 @@ def _check_unlabelled(train: Folder, classes: Sequence[str], of_test: Iterable[s
                 f"{train.path / name} may be a class, or images without a label; rename it, or"
                 " move it beside train/"
             )
+
+
+def _check_tables(whole: Folder) -> None:
+    """Raise `DataError` if a table beside images without class folders may have their labels."""
+    tables = [f for each in whole.all_folders() for f in each.others if f.name.lower() in TABLES]
+    if tables:
+        one = f"file:{tables[0]}" if [t.suffix for t in tables] == [".csv"] else "file:FILE.csv"
+        raise DataError(
+            f"folder:{whole.path} has no class folders, but {some(list(map(str, tables)))}, which"
+            f" may have the labels; read {one}, one CSV with columns file_name and label (and"
+            " split), or move the tables elsewhere to train without labels"
+        )
 
 
 def _beside(folder: Folder) -> LeftOut:

@@ -21,6 +21,7 @@ from fedbench.bench.data.sources.base import (
     PathSource,
     Request,
     Source,
+    is_hidden,
 )
 from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.data.sources.splits import KNOWN, Split, some, split_of
@@ -257,8 +258,8 @@ class HubFolder(PathSource):
         named: dict[Path, dict[str, list[Path]]] = {}
         unnamed: dict[Path, list[Path]] = {}
         for place, folders, names in os.walk(self.path):
-            folders[:] = sorted(f for f in folders if not f.startswith("."))
-            for file in sorted(Path(place, name) for name in names if name[0] != "."):
+            folders[:] = sorted(f for f in folders if not is_hidden(f))
+            for file in sorted(Path(place, name) for name in names if not is_hidden(name)):
                 # `map` and `shuffle` of `datasets` leave caches beside what they read.
                 if file.suffix.lower() in self.suffixes and not file.name.startswith("cache-"):
                     split, home = self._split(file)

@@ -6,6 +6,7 @@
 """
 
 import io
+import re
 import struct
 import warnings
 import zlib
@@ -30,6 +31,12 @@ BROKEN = (
 TURNED, ON_WHITE, FRAMES = "turned by EXIF", "transparent, put on white", "several frames"
 """What may be said of an image that is not read pixel by pixel as it is stored."""
 
+_MAGIC = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s|....ftypavif"
+    rb"|BM....\0\0\0\0",
+    re.DOTALL,
+)
+"""First bytes of JPEG, PNG, GIF, WebP, TIFF, PPM, AVIF and BMP."""
 _EXIF = frozenset({"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"})
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -48,6 +55,14 @@ class Header(NamedTuple):
 
     size: tuple[int, int]  # width, height of the upright image
     colour: bool
+
+
+def looks_like_image(file: Path) -> bool:
+    """True if a file begins as an image does; for names without an ending."""
+    if not file.is_file():  # a pipe would wait for ever
+        return False
+    with file.open("rb") as stream:
+        return _MAGIC.match(stream.read(16)) is not None
 
 
 def header_of(content: Path | bytes, place: str) -> Header:

@@ -1,0 +1,98 @@
+"""Files of a folder: which are images, which are hidden, and which are left out with a word."""
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.system.errors import DataError
+
+
+def image(shade: int, form: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8), shade, np.uint8)).save(buffer, form)
+    return buffer.getvalue()
+
+
+def write(root: Path, **more: bytes) -> str:
+    """Write 12 images in each of two classes, and more files at their paths."""
+    for label, name in enumerate("ab"):
+        for i in range(12):
+            file = root / name / f"{i:02}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(image(20 * label + i))
+    for place, content in more.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_bytes(content)
+    return f"folder:{root}"
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("GIF", ("x.gif", "x.GIF", "x")),
+        ("JPEG", ("x.jfif", "x.jpe", "x.pjpeg", "x.JPG", "x", "scan.001", "x.jpg?width=20")),
+        ("WEBP", ("x.webp", "x")),
+        ("BMP", ("x.dib", "x")),
+        ("TIFF", ("x.tiff", "x")),
+        ("PPM", ("x.pnm", "x")),
+        ("PNG", ("x.apng", "x.", "no ending at all")),
+    ],
+)
+def test_an_image_is_known_by_its_ending_or_without_one_by_its_content(
+    form: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    content = image(200, form)
+    for number, name in enumerate(names):
+        dataset = load_dataset(write(tmp_path / str(number), **{f"a/{name}": content}), tmp_path)
+        assert len(dataset.train_labels) + len(dataset.test_labels) == 25
+
+
+@pytest.mark.parametrize(
+    ("place", "why", "said"),
+    [
+        ("a/x.heic", "ending .heic", True),
+        ("a/x.png.bak", "ending .bak", True),  # else an image would be there twice
+        ("a/x.jpg~", "ending .jpg~", True),
+        ("x.zip", "ending .zip", True),
+        ("x.png", "in no class folder", True),
+        ("a/note.txt", "ending .txt", False),
+        ("README", "no ending, and not of an image", False),
+        ("a/._x.png", "hidden", False),
+        ("a/.ipynb_checkpoints/x.png", "hidden", False),
+        ("__MACOSX/a/x.png", "hidden", False),
+        (".Trash/x.png", "hidden", False),
+        ("a/@eaDir/x.png/SYNOPHOTO_THUMB_M.jpg", "hidden", False),
+    ],
+)
+def test_what_is_left_out_is_counted(
+    place: str, why: str, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = image(200) if said or why == "hidden" else b"only text"
+    with caplog.at_level(logging.WARNING):
+        prepared = prepare(write(tmp_path / "set", **{place: content}), tmp_path / "data")
+    assert prepared.num_train + prepared.num_test == 24
+    (left,) = prepared.left_out or ()
+    assert (left["why"], left["count"]) == (why, 1)
+    assert place.startswith(str(Path(left["first"][0]).relative_to(tmp_path / "set")))
+    assert (f"1 ({why}): " in caplog.text) == said
+
+
+def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) -> None:
+    for name, remedy in (("metadata.csv", "file:.*/metadata.csv,"), ("metadata.jsonl", "file:FILE.csv")):
+        for place in (name, f"train/{name}"):
+            root = tmp_path / place.replace("/", "-")
+            (root / "train").mkdir(parents=True)
+            for i in range(12):
+                (root / "train" / f"{i}.png").write_bytes(image(i))
+            (root / place).write_text("file_name,label\n")
+            with pytest.raises(DataError, match=rf"{place}.*read {remedy}"):
+                load_dataset(f"folder:{root}", tmp_path / "data")
+    # Class folders name the labels; the table is left out.
+    name = write(tmp_path / "classes", **{"metadata.csv": b"file_name,label\n"})
+    (left,) = prepare(name, tmp_path / "data").left_out or ()
+    assert left["why"] == "ending .csv"
