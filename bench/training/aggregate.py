@@ -129,9 +129,9 @@ def _clipped_mean(setup: Setup, held: Tensor, index: int) -> ClippedMean:
     )
 
 
-def declared_aggregator(method: Method) -> Aggregator:
+def declared_aggregator(method: Method, default: Aggregator | None = None) -> Aggregator:
     """Return the aggregator of a method's rounds, to read what it declares."""
-    made = method.aggregator(Mean(), torch.empty(0), 0)
+    made = method.aggregator(default or Mean(), torch.empty(0), 0)
     return expect(made, Aggregator, "aggregator()")
 
 
@@ -141,24 +141,24 @@ def check_aggregator(config: RunConfig, method: Method) -> None:
     Raises:
         ConfigError: naming both.
     """
-    used = declared_aggregator(method)
-    if type(used) is Mean:
+    default = Mean()
+    if (used := declared_aggregator(method, default)) is default:
         return
     needs, rules = method.needs(), method.sharing().values()
     conflicts = {
-        "whose one client holds all the data": needs.pooled,
-        "which averages nothing": Sharing.AVERAGED not in rules,
-        "whose server combines single uploads itself": needs.single_uploads,
-        "which scales each client's part of the mean": writes(method, "weigh"),
-        "whose control variate is a mean over all clients": needs.mean_gradients,
-        "which sums statistics of all clients before a round": needs.pre_round,
-        "which averages rows over the cohort": Sharing.MEAN_ROW in rules,
-        "under privacy.clip, which bounds a client's part of a mean": config.privacy.clip,
+        "one client holds all the data": needs.pooled,
+        "nothing is averaged": Sharing.AVERAGED not in rules,
+        "the server combines single uploads by itself": needs.single_uploads,
+        "each client's part of the mean is scaled": writes(method, "weigh"),
+        "a control variate is a mean over all clients": needs.mean_gradients,
+        "statistics of all clients are summed before a round": needs.pre_round,
+        "rows are averaged over the cohort": Sharing.MEAN_ROW in rules,
+        "privacy.clip bounds a client's part of a mean": config.privacy.clip,
     }
     if why := next((why for why, holds in conflicts.items() if holds), ""):
         raise ConfigError(
-            f"{config.spec!r}: {type(used).__name__} takes the place of the mean and does not go"
-            f" with {method.name}, {why}; leave one of them out"
+            f"{config.spec!r}: {type(used).__name__} cannot take the place of the mean, since"
+            f" {why}; leave one of the two out"
         )
 
 

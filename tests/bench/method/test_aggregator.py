@@ -124,17 +124,18 @@ def test_reading_uploads_one_by_one_is_declared_everywhere(tmp_path: Path) -> No
     [
         ("simclr+scaffold+trimmed", {}, "control variate"),
         ("simclr+fedu2+trimmed", {}, "single uploads"),
-        ("simclr+l-dawa+trimmed", {}, "scales"),
+        ("simclr+l-dawa+trimmed", {}, "scaled"),
         ("fedsc+trimmed", {}, "statistics"),
         ("lejepa+trimmed", {"method.statistics": "global"}, "statistics"),
         ("central-ae+trimmed", {}, "one client"),
-        ("single-ae+trimmed", {}, "averages nothing"),
+        ("single-ae+trimmed", {}, "nothing is averaged"),
         ("simclr+uv+trimmed", {"method.uv.rows": "mean"}, "rows"),
         ("simclr+trimmed", {"privacy.clip": 1.0}, "privacy.clip"),
+        ("simclr+scaffold+watched", {}, "control variate"),  # a mean, but another than scaffold's
     ],
 )
 def test_what_relies_on_a_mean_is_refused(spec: str, values: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=f"TrimmedMean .*{names}") as refused:
+    with pytest.raises(ConfigError, match=f"(TrimmedMean|Seeing) .*{names}") as refused:
         resolve(spec, preset="demo", set=values)
     assert "\n" not in str(refused.value)
 
