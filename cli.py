@@ -21,7 +21,7 @@ from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal import show_lists, show_results, show_runs, show_tuning
-from fedbench.bench.terminal.console import emit, note, suggest, warn
+from fedbench.bench.terminal.console import Status, emit, note, suggest, warn
 from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
 from fedbench.bench.terminal.options import argument
 from fedbench.bench.terminal.progress import (
@@ -242,7 +242,9 @@ def report(
     dataset: opt.DatasetFilter = None,
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
-    result = fedbench.report(file, grid=grid, dataset=dataset, **vars(folders))
+    with Status("report", quiet=output.quiet) as status:
+        chosen = {"grid": grid, "dataset": dataset, **vars(folders)}
+        result = fedbench.report(file, tell=status.update, **chosen)
     warn(*result.problems)
     output.show(result)
 

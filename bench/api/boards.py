@@ -1,7 +1,7 @@
 """Functions that read a store: the ranking and the page. They load no torch, but for `grid`."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,7 @@ def report(
     grid: str | None = None,
     dataset: str | None = None,
     data_dir: Path | str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Write one self-contained HTML page about a store: charts, tables, studies, published numbers.
 
@@ -111,6 +112,7 @@ def report(
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
         data_dir: data caches that the labels of clients are read from; see `load_dataset`.
+        tell: is called with a line about what is done next.
 
     Raises:
         ConfigError: for a file of another ending, or one that cannot be written.
@@ -131,7 +133,7 @@ def report(
         raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
     data_dir = None if data_dir is None else Path(data_dir)
-    shown = content(store, named_by_content(frame), data_dir=data_dir, title=title)
+    shown = content(store, named_by_content(frame), data_dir=data_dir, title=title, tell=tell)
     return write_page(file, shown, len(frame))
 
 

@@ -75,17 +75,32 @@ def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     return tuple(e for e in found if e.drift or e.knn_acc is not None or e.linear_acc is not None)
 
 
-def load_curves(store: Store, frame: pd.DataFrame) -> tuple[dict[str, Curve], list[str]]:
-    """Return curves of finished rows by row id, and a line for every file that cannot be read."""
+Losses = Sequence[tuple[int, float]]
+"""Rounds of a run and its mean local loss in each."""
+
+
+def load_curves(
+    store: Store, frame: pd.DataFrame, losses: dict[str, Losses] | None = None
+) -> tuple[dict[str, Curve], list[str]]:
+    """Return curves of finished rows by row id, and a line for every file that cannot be read.
+
+    The losses of each run are added to `losses`, by row id, if that is given.
+    """
 
     def load(row: Any) -> Curve | str:
         try:
-            return curve_of(row, store.curve(row.file))
+            points = store.curve(row.file)
         except StoreError as error:
             return str(error)
+        if losses is not None:
+            of = ((point["round_index"] + 1, point.get("loss")) for point in points)
+            losses[row.row_id] = [(done, loss) for done, loss in of if loss is not None]
+        return curve_of(row, points)
 
+    asked = ["row_id", "file", "rounds_done", "num_rounds", "config_json", "bytes_up", "bytes_down"]
+    asked += [name for metric in CURVE_METRICS for name in (metric, f"untrained_{metric}")]
     done = frame[frame.status == "ok"].sort_values("finished_at", kind="stable")
-    done = done.drop_duplicates("row_id")  # of replicas the first
+    done = done.drop_duplicates("row_id")[asked]  # of replicas the first
     with ThreadPoolExecutor(_THREADS) as threads:
         loaded = dict(zip(done.row_id, threads.map(load, lines(done)), strict=True))
     curves = {row_id: curve for row_id, curve in loaded.items() if not isinstance(curve, str)}

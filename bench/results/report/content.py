@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
@@ -18,13 +18,20 @@ from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.chance import NO_MARKS, Marks, ended, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
+from fedbench.bench.results.leaderboard.columns import BOARD
 from fedbench.bench.results.leaderboard.comparability import (
     classes,
     measured_alike,
     measured_metrics,
     metric_values,
 )
-from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, DRIFT, Curve, load_curves
+from fedbench.bench.results.leaderboard.curves import (
+    CURVE_METRICS,
+    DRIFT,
+    Curve,
+    Losses,
+    load_curves,
+)
 from fedbench.bench.results.leaderboard.entries import Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
@@ -47,6 +54,8 @@ from fedbench.bench.system.identity import canonical_json, content_id
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
+_COMMON = 0.1
+"""Share of the finished rows that have a metric which the page shows."""
 _MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
 """Clients in a chart, and partitions on a page, the first ones."""
 _RUN_COLUMNS = (
@@ -58,10 +67,13 @@ _RUN_COLUMNS = (
     *("package_version", "grid", "study_id", "started_at", "error"),
 )
 
-NUM_COLOURS, NUM_SYMBOLS = 8, 7
-"""Colours and symbols of the page; 56 names have a pair of their own."""
+NUM_COLOURS, NUM_SYMBOLS = 36, 7
+"""Colours and symbols of the page: a method has one colour, its lines have different symbols."""
+_MAX_LOSSES = 40
+"""Rounds of a curve of losses, evenly spaced."""
 _POINT = {
     "label": "name",
+    "method": "method",
     "rank": "rank",
     "mean": "mean",
     "ci95_low": "low",
@@ -142,13 +154,21 @@ def partitions(
 
 
 def content(
-    store: Store, frame: pd.DataFrame, *, data_dir: Path | None, title: str
+    store: Store,
+    frame: pd.DataFrame,
+    *,
+    data_dir: Path | None,
+    title: str,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Collect everything on the page: rows of a store, with one name for each revision of data.
 
-    Labels of clients are read from the data caches in `data_dir`; None = the usual folder.
+    Labels of clients are read from the data caches in `data_dir`; None = the usual folder. `tell`
+    is called with a line about each step that takes a while.
     """
-    curves, unreadable = load_curves(store, frame)
+    tell(f"reading the curves of {len(frame):,} runs")
+    losses: dict[str, Losses] = {}
+    curves, unreadable = load_curves(store, frame, losses)
     marked = marks(store, ended(frame))
     geometry, torn = geometries(store, frame.file)
     views = studies(store)
@@ -156,7 +176,10 @@ def content(
     metrics = _metrics(frame)
     studied = spent(store, frame.study_id.dropna().unique())
     beside: Beside = {"curves": curves, "marks": marked, "studies": studied}
+    tell(f"ranking them by {', '.join(map(heading, metrics))}")
     boards = {metric: leaderboard(frame, metric=metric, **beside) for metric in metrics}
+    tell("comparing methods over cells")
+    across = {metric: board.across() for metric, board in boards.items()}
     groups = boards[metrics[0]].groups if metrics else ()
     specs = {*frame.method} | {view.spec for view in views}
     labels = {entry.label: entry.method for b in boards.values() for entry in b.entries}
@@ -165,8 +188,13 @@ def content(
         "problems": [*views.problems, *unreadable, *torn],
         "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
         "styles": styles(labels | {name: name for name in specs}),
-        "boards": {metric: _board(board) for metric, board in boards.items()},
-        "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
+        "columns": [c.heading(metric) for metric in metrics[:1] for c in BOARD if c.title],
+        "boards": {metric: _board(board, across[metric]) for metric, board in boards.items()},
+        "sweeps": {metric: sweeps(board, across[metric]) for metric, board in boards.items()},
+        "losses": {
+            cell: losses_of(group, losses)
+            for cell, group in zip(cell_ids(groups), groups, strict=True)
+        },
         "curves": {
             cell: curves_of(group, curves)
             for cell, group in zip(cell_ids(groups), groups, strict=True)
@@ -196,18 +224,19 @@ def by_column(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
-    """Return accuracies, scores with a title, and the objective, of those that rows have."""
+    """Return the metrics that lists show and enough rows have: linear accuracy, others, objective.
+
+    `fedbench leaderboard --metric` ranks by any other.
+    """
     load_plugins()
-    further = measured_metrics(rows)
-    others = [m for m in further if is_accuracy(m) and not m.startswith("untrained_")]
-    names = dict.fromkeys([*main_metrics({*FINAL_METRICS, *further}), *sorted(others)])
-    there = [m for m in names if metric_values(rows, m).notna().any()]
-    return sorted(there, key=lambda name: name == "objective")
+    least = _COMMON * (rows.status == "ok").sum()
+    names = main_metrics({*FINAL_METRICS, *measured_metrics(rows)})
+    there = [name for name in names if metric_values(rows, name).count() >= max(least, 1)]
+    return sorted(there, key=lambda name: (name != "linear_acc", name == "objective"))
 
 
-def _board(board: Leaderboard) -> dict[str, Any]:
+def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, Any]:
     cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
-    across = board.across()
     return {
         "groups": [
             {"cell": cell, "short": short, **_group(group, board.usual)}
@@ -302,10 +331,24 @@ def cell_ids(groups: Sequence[Group]) -> list[str]:
 
 
 def short_titles(groups: Sequence[Group]) -> list[str]:
-    """Return the titles without the parts that all groups have."""
+    """Return what sets each group apart from most of the others.
+
+    Data set and alpha stay unless all groups share them.
+    """
     parts = [group.title.split(" · ") for group in groups]
-    shared = {part for part in (parts[0] if parts else ()) if all(part in each for each in parts)}
-    return [" · ".join(p for p in each if p not in shared) or each[0] for each in parts]
+    times = Counter(part for each in parts for part in {*each})
+    kept = {each[0] for each in parts} | {part for part in times if part.startswith("alpha ")}
+
+    def without(usual: Collection[str]) -> list[str]:
+        return [" · ".join(p for p in each if p not in usual) or each[0] for each in parts]
+
+    most = {
+        p for p, n in times.items() if n > len(parts) / 2 and (p not in kept or n == len(parts))
+    }
+    short = without(most)
+    if len({*short}) == len(short):
+        return short
+    return without({part for part, n in times.items() if n == len(parts)})
 
 
 def points_of(group: Group) -> dict[str, Any]:
@@ -322,18 +365,43 @@ def points_of(group: Group) -> dict[str, Any]:
     for name in ("mb", "minutes"):
         points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
     points["values"] = points["values"].map(list)
-    names = [*_POINT.values(), "front_mb", "front_minutes"]
+    points["main"] = points.index.isin(_main(group.frame).index)
+    names = [*_POINT.values(), "front_mb", "front_minutes", "main"]
     return by_column(points[names])
 
 
-def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
+def _main(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one line for each method: with the most seeds, and of those the best."""
+    order = frame.assign(few=-frame.n_seeds.astype(int)).sort_values("few", kind="stable")
+    return order.drop_duplicates("method")
+
+
+def losses_of(group: Group, losses: Mapping[str, Losses]) -> dict[str, Any]:
+    """Return the mean loss of one line of each method over its seeds, by round."""
+    points: list[dict[str, Any]] = []
+    for line in lines(_main(group.frame)):
+        by_round: dict[int, list[float]] = {}
+        for run_id in line.run_ids:
+            for done, loss in losses.get(run_id, ()):
+                by_round.setdefault(done, []).append(loss)
+        step = -(-len(by_round) // _MAX_LOSSES) or 1
+        chosen = [done for i, done in enumerate(sorted(by_round)) if i % step == 0]
+        chosen += [done for done in [max(by_round, default=0)] if done and done not in chosen]
+        points += [
+            {"name": line.label, "method": line.method, "round": done, "mean": mean(by_round[done])}
+            for done in chosen
+        ]
+    return by_column(pd.DataFrame(points))
+
+
+def sweeps(board: Leaderboard, across: Sequence[CellComparison]) -> list[dict[str, Any]]:
     """Return along each axis the means, with intervals, of entries that have two of them."""
     groups = {group.class_id: group for group in board.groups}
     names = {"mean": "mean", "low": "ci95_low", "high": "ci95_high", "n": "n_seeds"}
     charts = []
-    for comparison in board.across():
+    for comparison in across:
         points = [
-            {"name": entry.label, "x": value}
+            {"name": entry.label, "method": entry.method, "x": value}
             | {k: None if entry.num_diverged else getattr(entry, of) for k, of in names.items()}
             for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
             for entry in groups[class_id].entries

@@ -51,28 +51,28 @@ function heatmap() {
 
 function ranking() {
   return figure({
-    id: "ranking", title: "Ranking of a cell",
+    id: "ranking", title: "Methods", controls: [lines],
     draw(width) {
-      const points = known(shown(group()?.points || []), "mean"), names = unique(points), left = leftOf(names), wide = width > 560;
+      const points = known(chosen(group()?.points || []), "mean"), names = points.map((p) => p.title), left = leftOf(names), wide = width > 560;
       if (!points.length) return null;
       const ends = d3.extent([...points.flatMap((p) => [p.low ?? p.mean, p.high ?? p.mean, p.untrained, ...p.values])]);
       const pad = (ends[1] - ends[0]) * 0.04 || 0.01, [low, high] = [ends[0] - pad, ends[1] + pad];
-      const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, value })));
+      const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, title: p.title, value })));
       return {
         options: {
-          height: 30 * names.length + 74, marginLeft: left, marginTop: 24, marginRight: wide ? 150 : 16,
+          height: 25 * names.length + 74, marginLeft: left, marginTop: 24, marginRight: wide ? 150 : 16,
           x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0, tickFormat: cutTo(left) },
           marks: [
-            Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
-            Plot.tickX(known(points, "untrained"), { x: "untrained", y: "name", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
-            Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
-            Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
-            dots(points, "mean", "name", { r: 6 }),
-            wide ? Plot.text(points, { y: "name", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.diverged ? `, ${p.diverged} diverged` : ""}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
-            tips(points, "mean", "name", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
+            Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "title", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
+            Plot.tickX(known(points, "untrained"), { x: "untrained", y: "title", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
+            Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "title", stroke: ink, strokeWidth: 2.5 }),
+            Plot.tickX(seeds, { x: "value", y: "title", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
+            dots(points, "mean", "title", { r: 6 }),
+            wide ? Plot.text(points, { y: "title", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.diverged ? `, ${p.diverged} diverged` : ""}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
+            tips(points, "mean", "title", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
           ],
         },
-        caption: `${titleOf()}. Symbols are means, strokes single seeds, dashed ones the start. ${INTERVALS} ${group().power}`,
+        caption: `${titleOf()}. ${lines.value === "main" ? "Of each method the line with the most seeds. " : ""}Symbols are means, strokes single seeds, dashed ones the start. ${INTERVALS} ${group().power}`,
         header: ["method", "rank", measure().title, "low", "high", "gain", "seeds", "values", "standing"],
         rows: points.map((p) => [p.name, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
       };
@@ -80,20 +80,27 @@ function ranking() {
   });
 }
 
+// Of each method the line that is in the most places, and of those with the most seeds; or all lines.
+function longest(points) {
+  if (lines.value !== "main") return points;
+  const best = new Map(d3.rollups(points, (of) => d3.greatest(d3.groups(of, (p) => p.name), (a, b) => d3.ascending(a[1].length, b[1].length) || d3.ascending(d3.sum(a[1], (p) => p.n), d3.sum(b[1], (p) => p.n)))[0], (p) => p.method));
+  return points.filter((p) => best.get(p.method) === p.name);
+}
+
 function axis() {
   const which = choice("axis", "Axis", () => (data.sweeps[metric.value] || []).map((sweep, i) => [i, sweep.title]));
   return figure({
     id: "axis", title: "Along an axis", controls: [which],
     draw(width) {
-      const sweep = data.sweeps[metric.value]?.[which.value], names = sweep ? unique(shown(sweep.points)) : [];
+      const sweep = data.sweeps[metric.value]?.[which.value], kept = sweep ? longest(shown(sweep.points)) : [], names = unique(kept);
       if (!names.length) return null;
       const xs = [...new Set(sweep.points.map((p) => p.x))].sort(d3.ascending);
       // Even steps with the methods of a step side by side, so that intervals stay apart.
       const dodge = (p) => xs.indexOf(p.x) + (names.indexOf(p.name) - (names.length - 1) / 2) * (0.6 / names.length);
-      const points = shown(sweep.points).map((p) => ({ ...p, at: dodge(p) }));
+      const points = kept.map((p) => ({ ...p, at: dodge(p) }));
       const axisName = sweep.axis.replaceAll("_", " ");
       return {
-        names,
+        names, title: (name) => (lines.value === "main" ? points.find((p) => p.name === name).method : name),
         options: {
           height: Math.max(280, Math.min(440, width * 0.45)),
           x: { domain: [-0.5, xs.length - 0.5], ticks: xs.map((_, i) => i), tickFormat: (i) => `${xs[i] ?? ""}`, label: axisName, labelAnchor: "center" }, y: GRID(),
@@ -117,7 +124,7 @@ function cost(id, title, x, label) {
   return figure({
     id, title,
     draw(width) {
-      const points = known(known(shown(group()?.points || []), "mean"), x), front = points.filter((p) => p[`front_${x}`]).sort((a, b) => a[x] - b[x]);
+      const points = known(known(chosen(group()?.points || []), "mean"), x), front = points.filter((p) => p[`front_${x}`]).sort((a, b) => a[x] - b[x]);
       if (points.length < 2) return null;
       const [low, high] = d3.extent(points, (p) => p[x]), [worst, top] = d3.extent(points, (p) => p.mean);
       const apart = (a, b) => Math.abs(a[x] - b[x]) > 0.25 * (high - low) || Math.abs(a.mean - b.mean) > 0.06 * (top - worst);
@@ -179,6 +186,41 @@ function difference() {
   });
 }
 
+function losses() {
+  const all = Object.fromEntries(Object.entries(data.losses).map(([id, columns]) => [id, records(columns)]));
+  return figure({
+    id: "losses", title: "Training loss",
+    draw(width) {
+      const points = shown(all[cell.value] || []), order = (group()?.points || []).map((p) => p.name);
+      const series = d3.sort(d3.groups(points, (p) => p.name).filter(([, of]) => of.length > 1), ([name]) => order.indexOf(name));
+      if (!series.length) return null;
+      const columns = Math.max(1, Math.min(series.length, Math.floor(width / (width < 750 ? 165 : 200))));
+      const placed = series.flatMap(([, of], i) => {
+        const [low, high] = d3.extent(of, (p) => p.mean), scale = high > low ? high - low : 1;
+        return of.map((p) => ({ ...p, fx: i % columns, fy: Math.floor(i / columns), at: (p.mean - low) / scale, low, high }));
+      });
+      const ends = series.map(([, of]) => placed.filter((p) => p.name === of[0].name)).map((of) => ({ ...of[0], first: of[0].mean, last: of.at(-1).mean }));
+      const fxy = { fx: "fx", fy: "fy" };
+      return {
+        options: {
+          height: 118 * Math.ceil(series.length / columns) + 50, marginTop: 22, marginLeft: 12, marginRight: 12,
+          fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.3 }, x: { label: "round", ticks: 4, nice: true }, y: { axis: null, inset: 4 },
+          marks: [
+            Plot.frame({ stroke: "var(--line)" }),
+            Plot.lineY(placed, { x: "round", y: "at", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
+            Plot.text(ends, { ...fxy, frameAnchor: "top-left", text: (p) => cutTo(width / columns + 10)(p.method), dy: -14, fontWeight: 600 }),
+            Plot.text(ends, { ...fxy, frameAnchor: "top-right", dx: -4, dy: 5, text: (p) => `${p.first.toPrecision(3)} → ${p.last.toPrecision(3)}`, fill: "var(--faint)", stroke: "var(--back)", strokeWidth: 3 }),
+            tips(placed, "round", "at", (p) => `${p.name}, round ${p.round}\nloss ${p.mean.toPrecision(4)}`, fxy),
+          ],
+        },
+        caption: `${titleOf()}. Mean local loss of each round over seeds, of each method the line with the most seeds. Losses of two methods have no common scale, so that each panel goes from the least to the greatest of its own; the numbers are the first and the last.`,
+        header: ["method", "round", "loss"],
+        rows: placed.map((p) => [p.name, [`${p.round}`, p.round], [p.mean.toPrecision(4), p.mean]]),
+      };
+    },
+  });
+}
+
 function curves() {
   const all = Object.fromEntries(Object.entries(data.curves).map(([id, columns]) => [id, records(columns)]));
   const titles = {
@@ -192,7 +234,8 @@ function curves() {
   return figure({
     id: "curves", title: "Over rounds and bytes", controls: [what, over],
     draw(width) {
-      const points = shown(all[cell.value] || []).filter((p) => p.metric === what.value), x = over.value, title = titles[what.value];
+      const main = new Set(chosen(group()?.points || []).map((p) => p.name));
+      const points = (all[cell.value] || []).filter((p) => main.has(p.name) && p.metric === what.value), x = over.value, title = titles[what.value];
       const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       if (!points.some((p) => p.round > 0)) return null;
       const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / (width < 750 ? 165 : 210))));

@@ -2,7 +2,13 @@
 // The reader's choices, kept in the link, and figures that follow them: a chart, its files, its numbers.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#3360fb", "#f76615", "#007a70", "#a43fbc", "#099bfa", "#b25022", "#6c9f6d", "#b47dbb"]; // 3 : 1 on white and on dark, apart for the colour-blind
+for (const { groups } of Object.values(data.boards)) for (const each of groups) each.points = records(each.points);
+// Twelve hues at three lightnesses, 3 : 1 on white and on dark; symbols help the colour-blind.
+const COLOURS = [
+  "#3c79f0", "#c3610d", "#0d919a", "#cf428c", "#239a19", "#8663e6", "#a4780e", "#0c8bbb", "#da4149", "#089678", "#b250c2", "#83870b",
+  "#7489de", "#c77b2d", "#15a0b6", "#cf6a89", "#47a566", "#9e7ad1", "#ac8c0e", "#3797d7", "#d26e5b", "#0ba694", "#bd6fb2", "#829b36",
+  "#615cbf", "#92600b", "#0d7793", "#b13d54", "#058057", "#884da9", "#796d03", "#136dbf", "#b04613", "#057c79", "#a34284", "#4a7c05",
+];
 const SYMBOLS = ["circle", "square", "triangle", "diamond", "star", "cross", "wye"];
 const ink = (d) => COLOURS[data.styles[d.name][0]];
 const shape = (d) => SYMBOLS[data.styles[d.name][1]];
@@ -44,12 +50,25 @@ function choice(key, label, options) {
 const metric = choice("metric", "Measured by", () => data.metrics.map((m) => [m.name, m.title]));
 const measure = () => data.metrics.find((m) => m.name === metric.value);
 const board = () => data.boards[metric.value] || { groups: [], across: [], order: [] };
-const cell = choice("cell", "Cell", () => d3.sort(board().groups, (group) => -group.standings.length).map((group) => [group.cell, group.short]));
+// The first cell has the most methods, and of those the most seeds.
+const seedsOf = (group) => d3.sum(group.points, (p) => p.values.length);
+const size = (group) => [group.points.filter((p) => p.main).length, seedsOf(group)];
+const cell = choice("cell", "Cell", () => d3.sort(board().groups, (a, b) => d3.descending(size(a)[0], size(b)[0]) || d3.descending(size(a)[1], size(b)[1]))
+  .map((group) => [group.cell, group.short]));
+const lines = choice("lines", "Lines", () => [["main", "one a method"], ["all", "all"]]);
 const group = () => board().groups.find((each) => each.cell === cell.value);
 const titleOf = () => group()?.title || "";
 
 const seen = (name) => !link.getAll("hide").includes(name);
 const shown = (points) => points.filter((point) => seen(point.name));
+// One line of each method, unless all are asked for; `title` is how it is called then.
+function chosen(points) {
+  const one = lines.value === "main";
+  return shown(points).filter((p) => !one || p.main).map((p) => ({ ...p, title: one ? p.method : p.name }));
+}
+// Figures in a closed part of the page are drawn when it is opened.
+const closed = (node) => node.closest("details.part:not([open])") != null;
+addEventListener("toggle", (event) => { if (event.target.matches("details.part[open]")) follow(); }, true);
 const percent = (value) => (value == null ? "" : (100 * value).toFixed(1));
 const plain = (value, digits = 3) => (value == null ? "" : value.toFixed(digits));
 const asText = (value) => (measure().percent ? percent(value) : plain(value));
@@ -57,10 +76,10 @@ const exact = (value, text = asText) => (value == null ? "" : [text(value), valu
 
 // The symbol and colour of each name, as a picture of its own: above charts, in lists, in saved files.
 const lookOf = (name) => [ink({ name }), shape({ name })];
-function legend(names, width = 900, look = lookOf) {
+function legend(names, width = 900, look = lookOf, title = (name) => name) {
   let x = 0, y = 12;
   const items = names.map((name) => {
-    const wide = 28 + 7.3 * name.length;
+    const wide = 28 + 7.3 * title(name).length;
     if (x && x + wide > width) { x = 0; y += 20; }
     const at = [x + 8, y];
     x += wide;
@@ -71,7 +90,7 @@ function legend(names, width = 900, look = lookOf) {
   const svg = d3.create("svg").attr("class", "legend").attr("width", wide).attr("height", y + 10).attr("viewBox", [0, 0, wide, y + 10]).attr("role", "img").attr("aria-label", `Legend: ${names.join(", ")}`).style("font-size", "12px");
   const entry = svg.selectAll("g").data(items).join("g").attr("transform", (d) => `translate(${d.at})`);
   entry.append("path").attr("d", (d) => d3.symbol(d.symbol, 62)()).attr("fill", (d) => d.fill);
-  entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => d.name);
+  entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => title(d.name));
   return svg.node();
 }
 
@@ -132,6 +151,7 @@ function figure({ id, title, controls = [], draw }) {
   const node = el("figure", { "aria-labelledby": id }, el("div", { class: "head" }, heading, buttons),
     controls.length ? el("div", { class: "controls" }, ...controls.map((each) => each.node)) : null, holder, caption, numbers);
   function redraw() {
+    if (closed(node)) return;
     node.hidden = false;
     const room = paper ? (node.parentElement.className === "pair" ? paper / 2 - 8 : paper) : holder.clientWidth || 900;
     const width = Math.max(300, Math.min(room, 1248));
@@ -141,7 +161,7 @@ function figure({ id, title, controls = [], draw }) {
     const plot = Plot.plot({ width, marginLeft: 52, marginBottom: 44, ...made.options, style: { fontSize: "12px", overflow: "visible", ...made.options.style } });
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `${title}. ${made.caption}`);
-    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width, made.look)] : []), plot);
+    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width, made.look, made.title)] : []), plot);
     const wide = plot.width.baseVal.value > width + 1;
     for (const [key, value] of Object.entries({ tabindex: 0, role: "region", "aria-label": `${title}, scrolls sideways` })) {
       if (wide) holder.setAttribute(key, value);

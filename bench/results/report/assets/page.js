@@ -4,14 +4,19 @@
 (() => {
   const main = document.getElementById("main"), nav = document.getElementById("nav");
   const runs = records(data.runs);
-  for (const each of Object.values(data.boards)) for (const found of each.groups) found.points = records(found.points);
 
+  // A part that is read at once, or one that is opened on demand.
   function section(id, title, ...children) {
     if (children.every((child) => child == null)) return;
     nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
     main.append(el("section", { class: id, "aria-labelledby": id }, el("h2", { id, tabindex: "-1" }, title), ...children));
   }
-  function go(id) { const place = document.getElementById(id); place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
+  function part(id, title, ...children) {
+    if (children.every((child) => child == null)) return;
+    nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
+    main.append(el("details", { class: `part ${id}` }, el("summary", {}, el("h2", { id, tabindex: "-1" }, title)), ...children));
+  }
+  function go(id) { const place = document.getElementById(id); if (place?.closest("details.part")) place.closest("details.part").open = true; place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
   const text = (words) => (words ? el("p", { class: "lead" }, words) : null);
   const pair = (...figures) => el("div", { class: "pair" }, ...figures);
   const WORDS = new Set(["method", "notes", "best", "ties"]);
@@ -30,7 +35,7 @@
       [short(sum("wall_seconds") / 3600), "hours of runs"],
       [short((sum("bytes_up") + sum("bytes_down")) / 1e9), "GB between clients and servers"],
       [bad.length, "run diverged or failed", "runs diverged or failed"],
-    ];
+    ].filter(([value]) => value && value !== "0");
     main.append(el("ul", { class: "facts" }, ...facts.map(([value, one, many]) => el("li", {}, el("b", {}, value.toLocaleString("en")), many && value !== 1 ? many : one))));
     main.append(...data.problems.map((problem) => el("p", { class: "warning", role: "alert" }, `Not read: ${problem}`)));
     if (!runs.length) main.append(el("p", {}, "The store holds no runs yet."));
@@ -69,6 +74,7 @@
     const cells = choice("across", "Cells", () => d3.sort(board().across.map((each, i) => [i, each.title]), ([i]) => -board().across[i].ranks.length));
     const mark = (standing) => ({ first: "best", alike: "best", unclear: "unclear" })[standing];
     followers.push(() => {
+      if (closed(holder)) return;
       const header = [...new Set(board().groups.flatMap((each) => each.header))];
       header.sort((a, b) => place(a, measure().title) - place(b, measure().title));
       const groups = board().groups.map((each) => ({
@@ -88,8 +94,8 @@
     ];
   }
 
-  const ORDER = ["rank", "method", "", "best", "ties", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
-  const place = (name, first) => (name === first ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
+  // The columns of the board in their order; a heading that another metric has is that of the metric.
+  const place = (name, first) => { const at = data.columns.indexOf(name); return name === first ? 2 : at < 0 ? 8.5 : at; };
   const asNumber = (cell, name) => {
     const value = WORDS.has(name) ? NaN : parseFloat(cell.replaceAll(",", ""));
     return Number.isNaN(value) ? cell : [cell, value];
@@ -121,6 +127,7 @@
     if (!data.studies.length) return [];
     const { which, study, figures } = tuning(), holder = el("div", {}), words = ["values", "status", "error"];
     followers.push(() => {
+      if (closed(holder)) return;
       const each = study(), watched = [...new Set(each.trials.flatMap((trial) => Object.keys(trial.watched)))];
       const score = (value) => (value == null ? "" : [value.toFixed(4), value]);
       const value = (name, found) => (found == null ? "" : name.endsWith("_acc") ? [percent(found), found] : score(found));
@@ -151,23 +158,25 @@
     const header = ["method", "here", "printed", "±", "seeds", "note"], words = ["method", "here", "note"];
     return [
       text("As printed, in percent but for the partition statistics of Orchestra's table 4. The papers differ in splits, norms and probes: compare within one table and setting, never across papers; none of these numbers is ranked with those above."),
-      el("details", {}, el("summary", {}, `${cells.length} numbers of ${new Set(cells.map((cell) => cell.source)).size} tables`), table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 })),
+      table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 }),
     ];
   }
 
   const some = data.metrics.length > 0;
   overview();
   if (some) bar();
-  section("methods", "Methods", ...(some ? [heatmap(), ranking()] : []));
-  section("axes", "Axes and cost", ...(some ? [axis(), pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), difference()] : []));
-  section("rounds", "Rounds", ...(some ? [curves()] : []));
-  section("objectives", "Objective", ...(some ? [objective()] : []));
-  section("partitions", "Clients", ...(runs.length ? [clients(), ...data.partitions_not_shown.map(text)] : []));
-  section("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
-  section("studies", "Tuning", ...studies());
-  section("leaderboard", "Leaderboard", ...(some ? boards() : []));
-  section("runs", "What ran", ...(runs.length ? [el("details", {}, el("summary", {}, `${runs.length.toLocaleString("en")} runs`), runTable())] : []));
-  section("papers", "Published", ...papers());
+  section("methods", "Board", ...(some ? [ranking()] : []));
+  section("axes", "Over an axis", ...(some ? [axis()] : []));
+  section("training", "Training", ...(some ? [losses()] : []));
+  part("leaderboard", "Tables", ...(some ? boards() : []));
+  part("cost", "Cost and rounds", ...(some ? [pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), curves()] : []));
+  part("cells", "All cells", ...(some ? [heatmap(), difference()] : []));
+  part("objectives", "Objective", ...(some ? [objective()] : []));
+  part("partitions", "Clients", ...(runs.length ? [clients(), ...data.partitions_not_shown.map(text)] : []));
+  part("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
+  part("studies", "Tuning", ...studies());
+  part("runs", "What ran", ...(runs.length ? [runTable()] : []));
+  part("papers", "Published numbers", ...papers());
 
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => choose("theme", ...(theme.value ? [theme.value] : [])));

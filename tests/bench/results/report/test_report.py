@@ -5,14 +5,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import fedbench
-from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.content import partitions
+from fedbench.bench.results.report.content import partitions, short_titles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
@@ -43,7 +45,8 @@ def fill(store: Store) -> None:
                 )
                 store.write_row(row)
                 point = {"round_index": 4, "bytes_up": 5, "bytes_down": 6, "metrics.knn_acc": 0.25}
-                store.write_curve(row.row_id, [point])
+                point["loss"] = 2.0 + seed
+                store.write_curve(row.row_id, [point, {**point, "round_index": 9, "loss": 1.0}])
     store.write_row(build_row(RunConfig(spec="shaky"), status="diverged"))
     store.write_row(build_row(RunConfig(spec="broken"), status="error", error=EVIL))
     folder = store.cell_dir(row.row_id)
@@ -83,7 +86,7 @@ def test_every_run_is_on_the_page_with_the_stores_numbers(written: tuple[Store, 
     assert {"row_id", "linear_acc"} < runs.keys()
     for name, values in runs.items():
         if name == "at_chance":
-            assert set(values) == {""}  # their curves have no losses
+            assert set(values) == {""}  # their losses ended low
         elif name != "started_at":
             assert values == [getattr(row, name) for row in rows]
 
@@ -127,6 +130,9 @@ def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
     assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
     assert [curves[0]["mean"][i] for i in knn][:2] == pytest.approx([0.2, 0.25])
+    losses = next(iter(data["losses"].values()))
+    assert losses["method"] == [each for each in ("supervised", "byol", "simclr") for _ in range(2)]
+    assert (losses["round"][:2], losses["mean"][:2]) == ([5, 10], [3.0, 1.0])  # (2 + 3 + 4) / 3
     (study,) = data["studies"]
     assert (study["best"], study["best_objective"], study["seconds"]) == (4, 0.4, 10.0)
     assert study["correlations"][0]["n"] == 5
@@ -186,3 +192,30 @@ def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     assert record["counts"] == expected.as_dict()["class_counts"]
     assert record["title"].endswith("3 clients · seed 1")
     assert missing.startswith("Clients of elsewhere are not shown: its labels are not in the data")
+
+
+def test_short_titles_say_what_differs_from_most() -> None:
+    titles = [f"digits · preset mine · alpha {a} · {n} rounds" for a in (0.1, 1) for n in (5, 5, 9)]
+    titles = [f"{title} · {i} seeds" for i, title in enumerate(titles)]
+    groups = [Group(title, {}, pd.DataFrame(), "") for title in titles]
+    assert short_titles(groups)[:3] == [
+        "alpha 0.1 · 0 seeds",
+        "alpha 0.1 · 1 seeds",
+        "alpha 0.1 · 9 rounds · 2 seeds",
+    ]
+    assert short_titles(groups[:2] * 2) == ["0 seeds", "1 seeds"] * 2
+
+
+def test_the_page_shows_one_line_of_each_method(tmp_path: Path) -> None:
+    """The one with the most seeds, however good another is."""
+    store = Store(tmp_path / "store")
+    for lr, accuracies in ((0.1, (0.2, 0.3)), (0.2, (0.9,))):
+        for seed, accuracy in enumerate(accuracies):
+            config = RunConfig(seed=seed, client=ClientConfig(lr=lr))
+            store.write_row(build_row(config, linear_acc=accuracy))
+    fedbench.report(tmp_path / "page.html", store)
+    (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
+    assert dict(zip(group["points"]["name"], group["points"]["main"], strict=True)) == {
+        "simclr (lr=0.2)": False,
+        "simclr (lr=0.1)": True,
+    }
