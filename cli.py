@@ -17,6 +17,7 @@ import typer
 
 import fedbench
 from fedbench.bench.runs.arguments import Places, Settings, Sources, as_path
+from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import options as opt
@@ -50,6 +51,8 @@ Code = int | None
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0][0:1].isalpha() and "--help" not in words:
+        scratch.delete_leftovers()
     parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
     continues = words[:1] in (["run"], ["tune"], ["sweep"]) and "--dry-run" not in words
     sys.exit(run_command(parse, debug="--debug" in words, continues=continues))

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +20,8 @@ _PREFIX = "fb-"  # Ray's sockets below such a folder leave no room for a longer 
 _OWNER = ".fedbench"
 """File that the owner of a folder holds locked; the system releases it however the owner ends."""
 _SECONDS_TO_DIE = 5.0
+_SECONDS_TO_SETTLE = 2.0
+_SURVIVOR = "import fedbench.bench.system.scratch as scratch; scratch.clear_up_after_parent()"
 
 
 @contextmanager
@@ -72,6 +77,42 @@ def sweep_folders(place: Path) -> None:
                 delete_folder(folder)
             finally:
                 release_lock(owner)
+
+
+def delete_leftovers() -> None:
+    """Sweep every place where a command may have left a temporary folder."""
+    usual = [os.environ.get("RAY_TMPDIR"), "/tmp"]
+    with suppress(ResourceError):
+        for place in {temporary_place(), *(Path(each) for each in usual if each)}:
+            sweep_folders(place)
+
+
+@contextmanager
+def cleared_up_if_killed(folder: Path) -> Iterator[None]:
+    """Have a process beside this one that, should this one be killed, clears up at once.
+
+    Of Ray, whose processes watch each other, some would go on for a minute.
+    """
+    survivor = subprocess.Popen(
+        [sys.executable, "-P", "-c", _SURVIVOR, folder],
+        stdin=subprocess.PIPE,  # which the system closes however this process ends
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        survivor.communicate(b"done")
+
+
+def clear_up_after_parent() -> None:
+    """Wait for the end of stdin; then end what works in a folder (the argument) and delete it."""
+    if not sys.stdin.read():  # else the parent has ended by itself
+        folder = Path(sys.argv[1])
+        sweep_folders(folder.parent)
+        time.sleep(_SECONDS_TO_SETTLE)
+        end_processes(folder, 0.0)  # those that others had just started
 
 
 def _claim(place: Path) -> tuple[Path, int | None]:

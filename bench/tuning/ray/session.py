@@ -19,6 +19,7 @@ from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.files import home_folder
 from fedbench.bench.system.scratch import (
+    cleared_up_if_killed,
     delete_folder,
     end_processes,
     end_workers,
@@ -166,6 +167,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     with temporary_folder(short_folder()) as folder:
         session = Session(folder)
         with (
+            cleared_up_if_killed(folder),
             _watch(session) as end_watch,
             ray_environment(folder, private=address is None),
             _signal_handlers(session) as install_handlers,

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,34 @@ def test_processes_that_ray_left_in_a_folder_are_ended(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+KILLED = """
+import os, subprocess, sys
+from pathlib import Path
+from fedbench.bench.system.scratch import cleared_up_if_killed, temporary_folder
+with temporary_folder(Path(sys.argv[1])) as folder, cleared_up_if_killed(folder):
+    command = [sys.executable, "-c", "import time; time.sleep(600)", f"{folder}/logs"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "ended"])
+def test_what_a_killed_process_left_is_gone_without_another_command(
+    tmp_path: Path, how: str
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), how]
+    child = psutil.Process(int(subprocess.run(command, capture_output=True, check=False).stdout))
+    if how == "killed":
+        child.wait(60)
+        while any(tmp_path.iterdir()):
+            time.sleep(0.05)
+    else:
+        assert not any(tmp_path.iterdir())
+        child.kill()
 
 
 def test_a_folder_that_cannot_be_made_or_written(
