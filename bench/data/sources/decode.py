@@ -27,6 +27,8 @@ Progress = Callable[[int, int], None]
 """Called with (images done, images in all) while a data set is built."""
 
 BLOCK, BLOCK_BYTES = 512, 1 << 26  # images and bytes decoded before they are written
+MAX_IMAGES = 20_000_000  # of a data set
+MAX_IMAGE_BYTES = 1 << 28  # of one compressed image
 _SIZES = 20  # sizes of images that are counted one by one
 
 
@@ -44,9 +46,20 @@ class Picture(NamedTuple):
         """File and row, for messages."""
         return self.file if self.row is None else f"{self.file}, row {self.row}"
 
+    def check_size(self) -> None:
+        """Raise `DataError` for a compressed image that is larger than any camera's."""
+        if isinstance(self.content, np.ndarray):
+            return
+        content = self.content
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        if size > MAX_IMAGE_BYTES:
+            allowed = f"allowed: {MAX_IMAGE_BYTES >> 20} MiB"
+            raise DataError(f"{self.place}: the image has {size / 1e6:,.0f} MB; {allowed}")
+
     def is_held_out(self) -> bool:
         """True for one image in `HELD_OUT`, by the SHA-256 of its file or, without one, pixels."""
         content = self.content
+        self.check_size()
         data = content.read_bytes() if isinstance(content, Path) else bytes(content)
         return int.from_bytes(hashlib.sha256(data).digest()[:8]) % HELD_OUT == 0
 
@@ -171,6 +184,12 @@ def write_splits(
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         layouts = {split: _scan(splits.of(split), splits.class_names) for split in SPLITS}
     for split, layout in layouts.items():
+        if not layout.labels and not splits.test:
+            total = sum(len(each.labels) for each in layouts.values())
+            raise DataError(
+                f"{name}: of {total:,} images, of which one of {HELD_OUT} is a test image by its"
+                f" content, none is for {split}; add images that differ, or a test split"
+            )
         if not layout.labels:
             raise DataError(f"{name}: the {split} split has no images")
     labels, class_names = _numbered(layouts, splits.class_names)
@@ -286,9 +305,13 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
             colour = colour or bool(channels)
             sizes[width, height] += 1
         else:
+            picture.check_size()
             header = header_of(picture.content, picture.place)
             colour = colour or header.colour
             sizes[header.size] += 1
+        if len(labels) == MAX_IMAGES:
+            what = f"{picture.place}: the data set has more than {MAX_IMAGES:,} images"
+            raise DataError(f"{what}; take a part of it")
         labels.append(picture.label)
         clients.append(picture.client)
     return Layout(labels, sizes, colour, clients)

@@ -25,6 +25,7 @@ from fedbench.bench.data.sources.huggingface import (
     label_of,
     open_file,
 )
+from fedbench.bench.data.sources.parquet_rows import ParquetRows
 from fedbench.bench.system.errors import DataError
 
 NPZ_NAMES = (
@@ -139,13 +140,9 @@ def _beside(file: Path, old: str, new: str) -> Path | None:
 
 def _parquet(file: Path) -> Any:
     """Open a Parquet file: row by row, or in memory if it has to be unpacked."""
-    import datasets
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with _open(file) as stream:
         if isinstance(stream, gzip.GzipFile):
-            return datasets.Dataset(pq.read_table(pa.BufferReader(stream.read())))
+            return ParquetRows(stream.read(), str(file))
     return open_file(file, ".parquet")
 
 

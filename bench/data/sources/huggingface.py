@@ -24,13 +24,13 @@ from fedbench.bench.data.sources.base import (
     is_hidden,
 )
 from fedbench.bench.data.sources.decode import Picture, Splits
+from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_footers
 from fedbench.bench.data.sources.splits import KNOWN, Split, some, split_of
 from fedbench.bench.system.errors import ConfigError, DataError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
 READERS: Mapping[str, dict[str, Any]] = {
-    ".parquet": {"path": "parquet", "batch_size": 512},  # by itself it takes a row group at a time
     ".arrow": {"path": "arrow"},
     ".tar": {"path": "webdataset"},
 }
@@ -104,7 +104,9 @@ class Columns(NamedTuple):
 
 
 def open_file(file: Path, suffix: str) -> Any:
-    """Open a file of `READERS` as a `datasets.IterableDataset`; nothing is copied."""
+    """Open a Parquet file or one of `READERS`, row by row; nothing is copied."""
+    if suffix == ".parquet":
+        return ParquetRows(file, str(file))
     import glob
 
     import datasets
@@ -239,6 +241,8 @@ class HubFolder(PathSource):
         return [file for split in order for file in splits.get(split, [])]
 
     def splits(self, scratch: Path) -> Splits:
+        files = [file for file in self.files() if file.suffix.lower() == ".parquet"]
+        check_footers(files, f"{self.kind}:{self.path.name}")
         shards = {
             split: [
                 Shard(

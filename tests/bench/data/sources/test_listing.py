@@ -83,7 +83,10 @@ def test_what_is_left_out_is_counted(
 
 
 def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) -> None:
-    for name, remedy in (("metadata.csv", "file:.*/metadata.csv,"), ("metadata.jsonl", "file:FILE.csv")):
+    for name, remedy in (
+        ("metadata.csv", "file:.*/metadata.csv,"),
+        ("metadata.jsonl", "file:FILE.csv"),
+    ):
         for place in (name, f"train/{name}"):
             root = tmp_path / place.replace("/", "-")
             (root / "train").mkdir(parents=True)

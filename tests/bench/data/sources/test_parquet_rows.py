@@ -1,0 +1,81 @@
+"""Parquet files of a few kB that unpack to more than a machine has."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.data.sources import decode, parquet_rows
+from fedbench.bench.data.sources.parquet_rows import ParquetRows
+from fedbench.bench.system.errors import DataError, ResourceError
+from tests.bench.data.sources.test_torn_sources import png
+
+
+def repeated(root: Path, value: bytes, rows: int, split: str = "train") -> Path:
+    """Write rows that refer to one value, which is stored once."""
+    root.mkdir(exist_ok=True)
+    numbers = pa.array(np.zeros(rows, np.int32))
+    images = pa.DictionaryArray.from_arrays(numbers, pa.array([value]))
+    table = pa.table({"image": images, "label": pa.array(np.arange(rows) % 2)})
+    file = root / f"{split}-0.parquet"
+    pq.write_table(table, file, compression="zstd", store_schema=False)
+    return file
+
+
+def test_rows_are_those_of_the_library(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = pa.array([{"bytes": b"%d" % i, "path": None} for i in range(1200)], kind)
+    table = pa.table({"image": images, "label": [*range(1200)], "more": ["x"] * 1200})
+    pq.write_table(table, tmp_path / "a", row_group_size=700)
+    for source in (tmp_path / "a", (tmp_path / "a").read_bytes()):
+        rows = ParquetRows(source, "a")
+        assert [*rows] == table.to_pylist()
+        assert [*rows.features] == ["image", "label", "more"]
+        assert [*rows.select_columns(["label"])] == [{"label": i} for i in range(1200)]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("size", [1, 60, 20_000, 3_000_000])
+def test_the_largest_value_is_known_before_it_is_unpacked(
+    size: int, compression: str, tmp_path: Path
+) -> None:
+    """A dictionary's page holds its values, each after its length in 4 bytes."""
+    table = pa.table({"image": [bytes(size), b"x", bytes(size)]})
+    pq.write_table(table, tmp_path / "a", compression=compression)
+    rows = ParquetRows(tmp_path / "a", "a")
+    assert [*map(rows._largest_value, rows._chunks())] == [size + 4 + (1 + 4)]
+    pq.write_table(table, tmp_path / "b", use_dictionary=False)
+    rows = ParquetRows(tmp_path / "b", "b")
+    assert [*map(rows._largest_value, rows._chunks())] == [0]
+
+
+def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(root: Path, error: type[Exception] = DataError) -> str:
+        with pytest.raises(error) as found:
+            load_dataset(f"hub:{root}", tmp_path / "data")
+        return str(found.value)
+
+    # The footer says how many rows there are, in all files together.
+    repeated(tmp_path / "rows", png(), 600)
+    repeated(tmp_path / "rows", png(), 500, "test")
+    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 1000)
+    assert "1,100 rows; allowed: 1,000" in refused(tmp_path / "rows")
+    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
+    # It says how many bytes: 2 MB in a file of less than 1 kB.
+    monkeypatch.setattr(parquet_rows, "_LEAST", 1_000_000)
+    file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
+    assert file.stat().st_size < 2000
+    assert " bytes unpack to " in refused(tmp_path / "bytes")
+    # It does not say that 100 kB come out 1,000 times.
+    repeated(tmp_path / "times", png() + bytes(100_000), 1000)
+    assert "times the file" in refused(tmp_path / "times")
+    # One value.
+    monkeypatch.setattr(parquet_rows, "_LEAST", 1 << 30)
+    monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
+    assert "row 0: the image has 2 MB; allowed: 1 MiB" in refused(tmp_path / "bytes")
+    # Pixels that no disk holds.
+    with pytest.raises(ResourceError, match=r"10 images take .*data\.image_size"):
+        decode._check_room(tmp_path, 10, 10**15, "set")
