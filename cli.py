@@ -243,10 +243,11 @@ def report(
     output: opt.Output,
     grid: opt.GridFilter = None,
     dataset: opt.DatasetFilter = None,
+    images: opt.Images = True,
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
     with Status("report", quiet=output.quiet) as status:
-        chosen = {"grid": grid, "dataset": dataset, **vars(folders)}
+        chosen = {"grid": grid, "dataset": dataset, "images": images, **vars(folders)}
         result = fedbench.report(file, tell=status.update, **chosen)
     warn(*result.problems)
     output.show(result)

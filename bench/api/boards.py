@@ -102,6 +102,7 @@ def report(
     grid: str | None = None,
     dataset: str | None = None,
     data_dir: Path | str | None = None,
+    images: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Write one self-contained HTML page about a store: charts, tables, studies, published numbers.
@@ -112,6 +113,7 @@ def report(
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
         data_dir: data caches that the labels of clients are read from; see `load_dataset`.
+        images: show a training and a test image of each class where a data cache is at hand.
         tell: is called with a line about what is done next.
 
     Raises:
@@ -133,7 +135,8 @@ def report(
         raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
     data_dir = None if data_dir is None else Path(data_dir)
-    shown = content(store, named_by_content(frame), data_dir=data_dir, title=title, tell=tell)
+    named = named_by_content(frame)
+    shown = content(store, named, data_dir=data_dir, title=title, show_images=images, tell=tell)
     return write_page(file, shown, len(frame))
 
 

@@ -177,7 +177,8 @@ def prepare(
     cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
     found = _looked_through(name, cache)
     if preview is not None:
-        atomic_write_bytes(preview, preview_png(cache), error=ConfigError)
+        picture = preview_png(cache.arrays, cache.meta["class_names"])
+        atomic_write_bytes(preview, picture, error=ConfigError)
     notes = cache.meta.get("notes", {})  # not of a cache that an older fedbench made
     return PreparedDataset(
         cache.path,

@@ -2,11 +2,14 @@
 
 import io
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from fedbench.bench.data.cache import SPLITS, Cache
+from fedbench.bench.data.cache import SPLITS
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.system.text import single_line
 
@@ -14,18 +17,22 @@ _LEAST, _MOST = 72, 144  # pixels of an image's longer side in the picture
 _GAP, _LINE, _ACROSS = 6, 14, 12  # pixels between cells and for a name; cells of a row
 
 MOST_CLASSES = 1000
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def preview_png(cache: Cache, most_classes: int = MOST_CLASSES) -> bytes:
+def preview_png(
+    arrays: Arrays, class_names: Sequence[str], most_classes: int = MOST_CLASSES
+) -> bytes:
     """Return a PNG with a cell for each of the first classes: name, training image, test image.
 
-    The images are the first of their class in the cache, whose order is that of hashes: any ones.
+    `arrays` has images (N, C, H, W) and labels (N,) of both splits, as a cache has them. Each image
+    is the first of its class there, where the order is that of hashes: any one.
     Images without a label have the last cell. A frame is empty where a split lacks the class.
     """
-    cells = [*enumerate(cache.meta["class_names"][:most_classes])]
-    if any((cache.arrays[f"{split}_labels"] == HIDDEN).any() for split in SPLITS):
+    cells = [*enumerate(class_names[:most_classes])]
+    if any((arrays[f"{split}_labels"] == HIDDEN).any() for split in SPLITS):
         cells.append((HIDDEN, "no label"))
-    width, height = _scaled(*cache.arrays["train_images"].shape[:1:-1])
+    width, height = _scaled(*arrays["train_images"].shape[:1:-1])
     step = max(width, _LEAST) + _GAP, _LINE + 2 * (height + _GAP)
     across = min(len(cells), max(_ACROSS, math.isqrt(len(cells))))
     size = across * step[0] + _GAP, -(-len(cells) // across) * step[1] + _GAP
@@ -41,7 +48,7 @@ def preview_png(cache: Cache, most_classes: int = MOST_CLASSES) -> bytes:
         draw.text((x, y), text, "black", font)
         for split in SPLITS:
             top = y + _LINE + (height + 2) * SPLITS.index(split)
-            if (image := _image(cache, split, label)) is None:
+            if (image := _image(arrays, split, label)) is None:
                 draw.rectangle((x, top, x + width - 1, top + height - 1), outline="grey")
             else:
                 nearest = image.width < width
@@ -59,10 +66,10 @@ def _scaled(width: int, height: int) -> tuple[int, int]:
     return max(1, round(width * factor)), max(1, round(height * factor))
 
 
-def _image(cache: Cache, split: str, label: int) -> Image.Image | None:
+def _image(arrays: Arrays, split: str, label: int) -> Image.Image | None:
     """Return the first image of a class in a split; None where there is none."""
-    found = np.flatnonzero(cache.arrays[f"{split}_labels"] == label)[:1]
+    found = np.flatnonzero(arrays[f"{split}_labels"] == label)[:1]
     if not found.size:
         return None
-    pixels = cache.arrays[f"{split}_images"][found[0]]  # (C, H, W)
+    pixels = arrays[f"{split}_images"][found[0]]  # (C, H, W)
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())

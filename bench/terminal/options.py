@@ -98,6 +98,9 @@ ReadingSet = Annotated[
     replace(SET, help="How it is read, by dotted name; repeatable.", panel=""),
 ]
 Preview = Annotated[Path | None, Option("PNG to write: a training and a test image of each class.")]
+Images = Annotated[
+    bool, Option("Show two images of each class, if the data are here.", "--images/--no-images")
+]
 StoreDir = Annotated[Any, STORE]
 DataDir = Annotated[Any, DATA_DIR]
 DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]

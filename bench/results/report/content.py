@@ -1,8 +1,10 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
 import json
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
@@ -13,6 +15,7 @@ import pandas as pd
 
 from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.partition import make_partition, summary
+from fedbench.bench.data.preview import preview_png
 from fedbench.bench.evaluation.catalogue import load_plugins, needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
@@ -56,6 +59,8 @@ _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
 _COMMON = 0.1
 """Share of the finished rows that have a metric which the page shows."""
+_MAX_PICTURES, _MAX_CLASSES = 8, 24
+"""Data sets of which the page has pictures, and classes in each, the first ones."""
 _MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
 """Clients in a chart, and partitions on a page, the first ones."""
 _RUN_COLUMNS = (
@@ -153,18 +158,40 @@ def partitions(
     return records, list(dict.fromkeys(missing))
 
 
+def pictures(frame: pd.DataFrame, data_dir: Path | None) -> list[dict[str, str]]:
+    """Return title and picture, as a data URI, of each revision of data that is in a cache here."""
+    found = []
+    for row in lines(frame.drop_duplicates("dataset_revision")[:_MAX_PICTURES]):
+        with suppress(FedbenchError):  # which `partitions` names
+            if (data := cached_dataset(row.dataset_revision, data_dir)) is None:
+                continue
+            sizes = f"{len(data.train_labels):,} training and {len(data.test_labels):,} test images"
+            shape = "x".join(map(str, data.image_shape))
+            picture = preview_png(vars(data), data.class_names, _MAX_CLASSES)
+            found.append(
+                {
+                    "title": f"{row.dataset} · {sizes} of {shape} · {data.num_classes:,} classes"
+                    f" · revision {data.revision[:8]}",
+                    "picture": f"data:image/png;base64,{b64encode(picture).decode()}",
+                }
+            )
+    return found
+
+
 def content(
     store: Store,
     frame: pd.DataFrame,
     *,
     data_dir: Path | None,
     title: str,
+    show_images: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Collect everything on the page: rows of a store, with one name for each revision of data.
 
-    Labels of clients are read from the data caches in `data_dir`; None = the usual folder. `tell`
-    is called with a line about each step that takes a while.
+    Labels of clients, and with `show_images` two images of each class, are read from the data
+    caches in `data_dir`; None = the usual folder. `tell` is called with a line about each step that
+    takes a while.
     """
     tell(f"reading the curves of {len(frame):,} runs")
     losses: dict[str, Losses] = {}
@@ -200,6 +227,7 @@ def content(
             for cell, group in zip(cell_ids(groups), groups, strict=True)
         },
         "scatter": {m: scatter(frame, boards[m]) for m in metrics if m != "objective"},
+        "pictures": pictures(frame, data_dir) if show_images else [],
         "partitions": by_client,
         "partitions_not_shown": not_known,
         "geometry": geometry,

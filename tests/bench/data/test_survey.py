@@ -123,11 +123,11 @@ def test_a_preview_has_both_splits_of_each_class(side: int, channels: int) -> No
         shape = (len(labels), channels, side, side)
         arrays[f"{split}_images"] = np.broadcast_to(shades[:, None, None, None], shape).copy()
         arrays[f"{split}_labels"] = np.array(labels)
-    cache = Cache(Path(), {"class_names": ["a" * 99, "猫", "c"]}, arrays)
-    sheet = np.asarray(Image.open(io.BytesIO(preview_png(cache))).convert("L"))
+    names = ["a" * 99, "猫", "c"]
+    sheet = np.asarray(Image.open(io.BytesIO(preview_png(arrays, names))).convert("L"))
     at = {shade: np.median(np.argwhere(sheet == shade), 0) for shade in (100, 101, 110, 111, 90)}
     rows, columns = ({shade: int(place[i]) // 4 for shade, place in at.items()} for i in (0, 1))
     assert columns[100] == columns[101] < columns[110] == columns[111] < columns[90]
     assert rows[100] == rows[110] == rows[90] < rows[101] == rows[111]
-    few = Image.open(io.BytesIO(preview_png(cache, 1)))
+    few = Image.open(io.BytesIO(preview_png(arrays, names, 1)))
     assert few.width < sheet.shape[1]

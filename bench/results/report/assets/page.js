@@ -172,6 +172,7 @@
   part("cost", "Cost and rounds", ...(some ? [pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), curves()] : []));
   part("cells", "All cells", ...(some ? [heatmap(), difference()] : []));
   part("objectives", "Objective", ...(some ? [objective()] : []));
+  part("images", "Data", ...data.pictures.map(({ title, picture }) => el("figure", {}, el("img", { src: picture, alt: `Images of ${title}` }), el("figcaption", {}, `${title}; of each class a training image, below it a test image`))));
   part("partitions", "Clients", ...(runs.length ? [clients(), ...data.partitions_not_shown.map(text)] : []));
   part("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
   part("studies", "Tuning", ...studies());

@@ -1,5 +1,7 @@
 """The report page: its numbers equal the store's, and it needs no other file."""
 
+import base64
+import io
 import json
 import re
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from PIL import Image
 
 import fedbench
 from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
@@ -192,6 +195,16 @@ def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     assert record["counts"] == expected.as_dict()["class_counts"]
     assert record["title"].endswith("3 clients · seed 1")
     assert missing.startswith("Clients of elsewhere are not shown: its labels are not in the data")
+    # A picture of the classes, unless the page must not show images.
+    page = tmp_path / "page.html"
+    fedbench.report(page, store, data_dir=tmp_path, images=False)
+    assert data_of(page)["pictures"] == []
+    fedbench.report(page, store, data_dir=tmp_path)
+    (shown,) = data_of(page)["pictures"]
+    assert "1,201 training and 596 test images of 1x8x8 · 10 classes" in shown["title"]
+    head, _, picture = shown["picture"].partition(",")
+    assert head == "data:image/png;base64"
+    assert Image.open(io.BytesIO(base64.b64decode(picture))).format == "PNG"
 
 
 def test_short_titles_say_what_differs_from_most() -> None:
