@@ -10,6 +10,7 @@ from fedbench.bench.config.schema import READ_BY_SOURCE
 from fedbench.bench.data.datasets import PreparedDataset, prepare, split_of_images
 from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.runs.arguments import Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
@@ -62,7 +63,7 @@ def prepare_data(
     """Download or convert a data set into the cache, verify every byte of it, and look through it.
 
     Args:
-        name: its name, as `data.name`.
+        name: its name, as `data.name`, or a path without its kind.
         set: how it is read, by dotted name: label column, image size, clients.
         data_dir: cache of data sets; None = the default one.
         preview: PNG file to write, with a training and a test image of each class.
@@ -76,6 +77,7 @@ def prepare_data(
             cannot be written.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
+    name = with_kind(name)
     reading = _reading_of(name, set)
     places = as_path(data_dir), as_path(preview)
     return prepare(name, places[0], reading=reading, preview=places[1], progress=on_progress)
@@ -102,6 +104,7 @@ def split_data(
     """
     from pandas import DataFrame
 
+    name = with_kind(name)
     images = split_of_images(name, as_path(data_dir), _reading_of(name, set))
     frame = DataFrame(images, columns=["split", "file", "row"])
     return frame.astype({"row": "Int64"})

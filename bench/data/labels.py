@@ -10,6 +10,8 @@ import numpy.typing as npt
 from fedbench.bench.system.seeding import numpy_generator
 
 HIDDEN = -1
+WITHOUT_LABELS = "data.partition=iid and evaluation.protocols=[]"
+"""What a run on images without labels sets."""
 
 
 def visible_labels(

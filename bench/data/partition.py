@@ -15,7 +15,7 @@ from fedbench.bench.config import DataConfig
 from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.config.partitioners.dirichlet import largest_remainder
 from fedbench.bench.config.partitioners.registry import Examples, fields_of
-from fedbench.bench.data.labels import HIDDEN, held_out
+from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS, held_out
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.files import atomic_write_bytes
 from fedbench.bench.system.seeding import numpy_generator
@@ -170,9 +170,10 @@ def make_partition(
     partitioner = PARTITIONERS[name]
     hidden = int((labels == HIDDEN).sum())
     if hidden and partitioner.source == "labels":
+        too = f"; set {WITHOUT_LABELS}" if hidden == len(labels) else ""
         raise ConfigError(
             f"data.partition={name} looks at labels, but {hidden:,} of {len(labels):,} training"
-            f" images have none; use one of {_listed('nothing', 'clients')}"
+            f" images have none; use one of {_listed('nothing', 'clients')}{too}"
         )
     if clients is None and partitioner.source == "clients":
         others = _listed("nothing", "labels")

@@ -18,15 +18,12 @@ from pydantic import ValidationError
 
 from fedbench.bench.method.base import HOOKS, AddOn, Method
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
+from fedbench.bench.system.method_names import ALIASES, GROUP, unknown_method
 from fedbench.bench.system.packages import broken_package
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 from fedbench.bench.system.source import keep_source
 
 M = TypeVar("M", bound=Method)
-
-GROUP = "fedbench.methods"
-ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
-"""Other names of method specs."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +139,8 @@ def entries() -> dict[str, Registered]:
 def parse_spec(spec: str) -> tuple[Registered, ...]:
     """Return the entries of a spec such as `simclr+uv`: the method, then its add-ons in order.
 
+    Names are the same in capitals: `SimCLR+UV`.
+
     Raises:
         UnknownNameError: for a name that is not registered.
         ConfigError: for an add-on in front, a method after a plus, or a pair that does not fit.
@@ -149,14 +148,14 @@ def parse_spec(spec: str) -> tuple[Registered, ...]:
     known = entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
     addons = [name for name, entry in known.items() if entry.is_addon]
-    alias, *further = spec.split("+")
+    alias, *further = spec.lower().split("+")
     first, *rest = [*ALIASES.get(alias, alias).split("+"), *further]
     if first not in methods:
         if first in addons:
             raise ConfigError(
                 f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}"
             )
-        raise UnknownNameError("method", first, [*methods, *ALIASES], _load_plugins())
+        raise unknown_method(first, methods, _load_plugins())
     parts = [known[first]]
     for name in rest:
         if name not in addons:

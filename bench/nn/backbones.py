@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.nn.foreign import LIBRARIES, ForeignShape, foreign_shape
+from fedbench.bench.nn.foreign import LIBRARIES, ForeignShape, foreign_shape, libraries_with
 from fedbench.bench.nn.freezing import freeze_all_but
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.nn.weights import Start, start_of
@@ -281,6 +281,8 @@ def _shape(name: str) -> Shape:
         return BACKBONES[name]
     points = {point.name: point for point in entry_points(group=PLUGINS)}
     if name not in points:
+        if elsewhere := libraries_with(name):
+            raise ConfigError(f"unknown backbone {name!r}; write {' or '.join(elsewhere)}")
         known = [*BACKBONES, *points]
         raise UnknownNameError("backbone", name, known, "; also timm:NAME and torchvision:NAME")
     try:

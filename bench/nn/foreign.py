@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -65,6 +66,19 @@ def foreign_shape(config: ModelConfig, image_shape: ImageShape) -> ForeignShape:
     return shape
 
 
+def libraries_with(name: str) -> list[str]:
+    """Return the nets of installed libraries that have a name, as `torchvision:resnet50`."""
+    installed = [library for library in reversed(LIBRARIES) if find_spec(library[:-1]) is not None]
+    return [f"{each}{name}" for each in installed if name in _nets(each[:-1])]
+
+
+def _nets(library: str) -> list[str]:
+    """Return the names of a library's nets: no detectors, no quantized nets."""
+    package = _package(library)
+    only = {} if library == "timm" else {"module": package}
+    return list(package.list_models(**only))
+
+
 @cache
 def _inspected(name: str, image_shape: ImageShape) -> ForeignShape:
     """Look at a net without memory, and at what it gives for two images in training."""
@@ -89,8 +103,7 @@ def _made(name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:
     """Make a net without its classifier; return it and the names of the parts left out."""
     library, _, entry = name.partition(":")
     package = _package(library)
-    only = {} if library == "timm" else {"module": package}  # no detectors, no quantized nets
-    known = package.list_models(**only)
+    known = _nets(library)
     if entry not in known:
         close = nearest(entry, known)
         hint = "" if close is None else f"; did you mean '{library}:{close}'?"

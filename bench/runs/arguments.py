@@ -41,6 +41,7 @@ STORE = _place(
     " default: $FEDBENCH_STORE, else ./leaderboards."
 )
 DATA_DIR = _place("Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.")
+_DATASET = _value("Data set: a name that `fedbench datasets` lists, or a folder or file of images.")
 _CONFIG = _value("YAML file over the preset; repeatable.", "--config", kind=list[Path] | None)
 _SEED = _value("Seed of all random draws; for tune, of the search and each trial's first run.")
 _DEVICE = Option(
@@ -59,6 +60,7 @@ class Sources:
             " grid, or demo."
         ),
     ] = None
+    dataset: Annotated[str | None, _DATASET] = None
     config_files: Annotated[Sequence[Path | str], _CONFIG] = ()
     set: Annotated[Mapping[str, Any] | None, SET] = None
 

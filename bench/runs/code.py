@@ -17,6 +17,7 @@ from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.method_names import GROUP
 from fedbench.bench.system.source import OURS, source_hash
 
 
@@ -59,7 +60,7 @@ def workers_for(config: RunConfig, given: int | None = None) -> int | None:
 
     Other processes import what installed packages bring, and nothing else: `ConfigError` for more.
     """
-    tops = {point.module.partition(".")[0] for point in entry_points(group=registry.GROUP)}
+    tops = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
     modules = [entry.cls.__module__ for entry in registry.parse_spec(config.spec)]
     own = {module.partition(".")[0] for module in modules} - tops
     if not own:
@@ -106,7 +107,7 @@ def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
         else:
             module = next(e.cls.__module__ for e in registry.parse_spec(spec) if e.name == name)
             top = module.partition(".")[0]
-            methods = entry_points(group=registry.GROUP)
+            methods = entry_points(group=GROUP)
             points += [p for p in methods if p.module.partition(".")[0] == top]
     dists = [point.dist for point in points if point.dist is not None]
     return {dist.name: dist.version for dist in dists}

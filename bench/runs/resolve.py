@@ -14,6 +14,7 @@ from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.reading import PLAIN, Reading
+from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
@@ -35,7 +36,7 @@ class Resolved:
     """A configuration and the source of each value.
 
     A source is `default`, `preset NAME (paper|code|ours)`, `tuned study ID`, `file PATH`,
-    `environment VARIABLE`, `--set` or `--seed`.
+    `environment VARIABLE`, `--dataset`, `--set` or `--seed`.
     """
 
     config: RunConfig  # complete and validated
@@ -53,6 +54,7 @@ def resolve(
     spec: str,
     *,
     preset: str | None = None,
+    dataset: str | None = None,
     set: Mapping[str, Any] | None = None,
     config_files: Sequence[Path | str] = (),
     seed: int | None = None,
@@ -65,11 +67,12 @@ def resolve(
     """Build the configuration of a run.
 
     Later sources win: field defaults, preset, tuned values, files in order, environment
-    (`FEDBENCH__CLIENT__LR`), `set`, seed.
+    (`FEDBENCH__CLIENT__LR`), `dataset`, `set`, seed.
 
     Args:
         spec: method spec; aliases are resolved.
         preset: its name or its YAML file; None = the one that the last file names, else `demo`.
+        dataset: a short way to set `data.name`, which takes a path without its kind too.
         set: dotted (or nested) names to values, as `--set` gives them.
         config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
             are no fields, and the last is printed.
@@ -98,6 +101,7 @@ def resolve(
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
         *((f"file {path}", values) for path, (values, _) in read.items()),
         *_environment(environ, canonical),
+        *_named(dataset, set),
         ("--set", flatten(set or {}, keep=infos)),
         ("--seed", {} if seed is None else {"seed": seed}),
     ]
@@ -154,6 +158,15 @@ def preset_of(files: Sequence[Path | str]) -> str:
     return str(named[-1]) if named else "demo"
 
 
+def _named(dataset: str | None, set: Mapping[str, Any] | None) -> list[Layer]:
+    if dataset is None:
+        return []
+    name = with_kind(dataset)
+    if (other := flatten(set or {}).get("data.name", name)) != name:
+        raise ConfigError(f"--dataset {dataset} and --set data.name={other} differ; give one")
+    return [("--dataset", {"data.name": name})]
+
+
 def user_keys(
     spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -188,8 +201,12 @@ def _environment(environ: Mapping[str, str] | None, spec: str) -> list[Layer]:
     """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
     environ = os.environ if environ is None else environ
     keys = {variable(key): key for key in field_infos(spec)}
+    short = {name.replace("__", "_"): name for name in keys}
     layers: list[Layer] = []
     for name in sorted(environ):
+        meant = short.get(name.upper().replace("__", "_"), name.upper())
+        if not name.upper().startswith(ENVIRONMENT) and meant != name.upper():
+            raise ConfigError(f"environment {name}: write {meant}, with two underscores each time")
         if name.upper().startswith(ENVIRONMENT):
             rest = name.upper().removeprefix(ENVIRONMENT)
             key = keys.get(name.upper(), rest.lower().replace("__", "."))

@@ -210,10 +210,9 @@ def _configuration(
     if isinstance(spec, str):
         resolved = resolve(spec, data_dir=data_dir, **vars(settings))
         return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
-    if settings.set or settings.config_files or settings.seed is not None:
-        raise ConfigError(
-            "a RunConfig is complete: change it instead of passing set, config_files or seed"
-        )
+    given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
+    if given not in ([], ["preset"]):
+        raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
     return canonical(spec), Origin(preset=settings.preset or CUSTOM)
 
 

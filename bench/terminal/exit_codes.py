@@ -1,5 +1,6 @@
 """Exit codes of the command line, and the lines on stderr that explain them."""
 
+import re
 import signal
 import sys
 import traceback
@@ -14,6 +15,16 @@ from fedbench.bench.terminal.console import note, setup_streams
 
 BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
 INTERRUPTED, TERMINATED = 130, 143
+_MEANT = {
+    "--epochs": ("--set client.local_epochs=VALUE",),
+    "--rounds": ("--set federation.num_rounds=VALUE",),
+    "--gpus": ("--gpus-per-trial X", "--device cuda"),
+    "--gpu": ("--gpus-per-trial X", "--device cuda"),
+    "--seeds": ("--seeds-per-trial N", "--seed N"),
+    "--data": ("--dataset NAME",),
+    "--model": ("--set model.backbone=NAME",),
+}
+"""By an option of other programs, what says it here; a command shows those that it has."""
 _MOST_KEYS = 3
 """Keys that a message about an unknown option names."""
 
@@ -77,11 +88,34 @@ def _usage(error: Any) -> str:
     message = " ".join(str(error.format_message()).split())
     message = message.replace("Value error, ", "").replace("Input should be", "must be")
     context = getattr(error, "ctx", None)
-    if keys := _keys_called(getattr(error, "option_name", ""), context):
+    option = getattr(error, "option_name", "")
+    if meant := _options_called(option, context):
+        message = f"no such option: {option}; write {' or '.join(meant)}"
+    elif keys := _keys_called(option, context):
         options = " or ".join(f"--set {key}=VALUE" for key in keys)
-        message = f"no such option: {error.option_name}; it is a value: {options}"
+        message = f"no such option: {option}; it is a value: {options}"
+    elif written := _blank_for_equals(message, context):
+        message = written
     text = f"error: {message[:1].lower()}{message[1:]}"
     return text if context is None else f"{text}\nsee {context.command_path} --help"
+
+
+def _options_called(option: str, context: Any) -> list[str]:
+    """Return what a command has for an option that other programs have."""
+    has = {name for each in context.command.params for name in each.opts} if context else set()
+    return [words for words in _MEANT.get(option, ()) if words.partition(" ")[0] in has]
+
+
+def _blank_for_equals(message: str, context: Any) -> str:
+    """Return the message about `--set KEY VALUE`; "" if the error is another one."""
+    extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((\S+)", message)
+    values = {} if context is None else context.params
+    for option in ("set", "where"):
+        for key in (text for text in values.get(option) or () if "=" not in text):
+            if extra is not None:
+                value = extra[1].rstrip(")")
+                return f"--{option} {key} {value}: write --{option} {key}={value}, in one word"
+    return ""
 
 
 def _keys_called(option: str, context: Any) -> list[str]:

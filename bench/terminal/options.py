@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.method_names import check_spec
 from fedbench.bench.terminal.console import emit_json
 from fedbench.bench.terminal.tables import show_record
 from fedbench.bench.tuning.cluster import CORES, LANES
@@ -62,9 +63,9 @@ def option_of(annotation: Any) -> Option | None:
     return next(found, None)
 
 
-def argument(text: str, metavar: str) -> Any:
-    """Describe an argument: its help, and its name there."""
-    return typer.Argument(metavar=metavar, help=text)
+def argument(text: str, metavar: str, check: Callable[[Any], Any] | None = None) -> Any:
+    """Describe an argument: its help, its name there, and what it must be."""
+    return typer.Argument(metavar=metavar, help=text, callback=check)
 
 
 def parse_names(text: str | None) -> list[str] | None:
@@ -79,8 +80,10 @@ def _parse_seeds(text: str | None) -> list[int] | None:
     return None if words is None else [int(word) for word in words]
 
 
-Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
-ShownSpec = Annotated[str | None, argument("Method with add-ons; default: all methods.", "SPEC")]
+Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC", check_spec)]
+ShownSpec = Annotated[
+    str | None, argument("Method with add-ons; default: all methods.", "SPEC", check_spec)
+]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
 RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings.", "RUN_ID…")]
 SomeRunIds = Annotated[list[str] | None, argument("Run ids, or beginnings of them.", "RUN_ID…")]

@@ -10,6 +10,7 @@ from typing import Literal
 
 from fedbench.bench.evaluation.objectives.names import OF_CLIENTS, SHIPPED
 from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.method_names import ALIASES
 
 Kind = Literal["method", "objective", "backbone"]
 
@@ -70,7 +71,7 @@ def _check_name(kind: Kind, name: str) -> None:
     from fedbench.bench.nn.backbones import BACKBONES
 
     taken = {
-        "method": {*registry.entries(), *registry.ALIASES},
+        "method": {*registry.entries(), *ALIASES},
         "objective": {*SHIPPED, *OF_CLIENTS},
         "backbone": set(BACKBONES),
     }

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.system.method_names import ALIASES
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
 
@@ -61,7 +62,7 @@ def method_records() -> list[dict[str, Any]]:
             "kind": "add-on" if entry.is_addon else "method",
             "summary": entry.summary,
             "goes_with": None if entry.bases is None else entry.fits(methods),
-            "aliases": [a for a, s in registry.ALIASES.items() if s.split("+")[-1] == entry.name],
+            "aliases": [a for a, s in ALIASES.items() if s.split("+")[-1] == entry.name],
             "fields": {
                 name: {
                     "default": info.get_default(call_default_factory=True),

@@ -85,7 +85,7 @@ def confirmation(
         methods=(configs["preset"].spec,),
     )
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
-    sources = Sources(settings.preset, settings.config_files, values)
+    sources = Sources(settings.preset, settings.dataset, settings.config_files, values)
     given = {**vars(sources), **vars(places), **vars(cluster)}
     result = sweep(grid, seeds=seeds, **given, retry_failed=True, on_progress=on_progress)
     store = places.open_store()

@@ -15,6 +15,7 @@ from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.data.datasets import content_names
+from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
@@ -216,6 +217,7 @@ def plan(
     preset: str = "demo",
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
+    dataset: str | None = None,
     set: Mapping[str, Any] | None = None,
     config_files: Sequence[Path | str] = (),
     tuned: Mapping[str, TunedValues] | None = None,
@@ -230,7 +232,8 @@ def plan(
     follow. `methods` and `seeds` replace the grid's, `seeds` also a seed of `config_files` and
     `environ`; a spec that is not in `tuned` stays untuned.
     The others are as in `resolve`: a field of a method goes to the methods that have it, and
-    `data.name` in `set` says where one of the grid's data sets lies; cells on others are left out.
+    `dataset`, or `data.name` in `set`, says where one of the grid's data sets lies; cells on others
+    are left out.
 
     Raises:
         FedbenchError: as in `resolve`; also for a value that the grid itself sets.
@@ -243,7 +246,7 @@ def plan(
     grid = grid.under_preset(label)
     methods = grid.methods if methods is None else methods
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
-    overrides = flatten(set or {})
+    overrides = flatten(set or {}) | ({} if dataset is None else {_DATA: with_kind(dataset)})
     keys = grid.keys
     points: list[Point] = [
         {**dict(zip(grid.axes, values, strict=True)), **point}

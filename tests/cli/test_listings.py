@@ -94,7 +94,10 @@ def test_config_says_where_values_come_from(
     monkeypatch.setenv("FEDBENCH__CLIENT__LR", "0.5")
     file = tmp_path / "mine.yaml"
     file.write_text("client.batch_size: 8\n", encoding="utf-8")
-    words = ("config", "fed-simclr", "--config", file, "--set", "data.alpha=1e-3")
+    (tmp_path / "digits").mkdir()  # a name goes before a folder of that name
+    monkeypatch.chdir(tmp_path)
+    given = ("--config", file, "--set", "data.alpha=1e-3", "--dataset", "digits")
+    words = ("config", "fed-simclr", *given)
     document = call(*words, "--json").json
     assert document["spec"] == "simclr+uv"
     assert document["client"]["lr"] == 0.5
@@ -104,8 +107,13 @@ def test_config_says_where_values_come_from(
     assert sources["client.lr"] == "environment FEDBENCH__CLIENT__LR"
     assert sources["client.batch_size"] == f"file {file}"
     assert sources["data.alpha"] == "--set"
+    assert (document["data"]["name"], sources["data.name"]) == ("digits", "--dataset")
     text = call(*words).out
     assert "data.alpha" in text
+    monkeypatch.setenv("FEDBENCH_CLIENT__LR", "0.5")
+    answer = call(*words)
+    assert (answer.code, answer.out) == (2, "")
+    assert "FEDBENCH_CLIENT__LR: write FEDBENCH__CLIENT__LR" in answer.err
 
 
 def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a source of a data set is, and the registry of the names that `data.name` takes."""
 
 import hashlib
+import itertools
 import os
 import re
 import shlex
@@ -25,6 +26,10 @@ from fedbench.bench.system.plugins import load, load_all
 
 READS = 2
 """Raised when the files of one source are read otherwise than before: caches are built again."""
+
+
+_MOST_FILES = 10_000
+"""Files of a folder that are looked at to see its kind."""
 
 
 class Source(ABC):
@@ -64,6 +69,7 @@ class Entry(NamedTuple):
     get: str = ""
     size: tuple[int, tuple[int, int, int], int, int] | None = None  # classes, (C, H, W), N, M
     has_columns: bool = False  # whether `data.label_column` and `data.natural_column` can name one
+    suffixes: frozenset[str] = frozenset()  # of files that show a folder to be such a set
 
 
 SOURCES: dict[str, Entry] = {}
@@ -137,6 +143,34 @@ def entry_of(name: str) -> Entry:
             kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
             raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
     raise UnknownNameError("data set", name, entries())
+
+
+def with_kind(name: str) -> str:
+    """Return the name of a data set; a path gets its kind before it, as its files show it.
+
+    >>> with_kind("digits"), with_kind("folder:photos")
+    ('digits', 'folder:photos')
+
+    Raises:
+        ConfigError: for a folder that shows no kind, or several.
+    """
+    if ":" in name or name in entries():
+        return name
+    path = user_path(name)
+    is_folder = is_file = False
+    with suppress(OSError):  # of a name that is longer than any file's
+        is_folder, is_file = path.is_dir(), path.is_file()
+    if not is_folder:
+        return f"file:{name}" if is_file else name
+    kinds = {form.partition(":")[0]: entry.suffixes for form, entry in entries().items()}
+    files = (file for _, _, files in os.walk(path, followlinks=True) for file in files)
+    found = {Path(file).suffix.lower() for file in itertools.islice(files, _MOST_FILES)}
+    shown = sorted(kind for kind, suffixes in kinds.items() if suffixes & found)
+    if len(shown) == 1:
+        return f"{shown[0]}:{name}"
+    what = "files of several kinds" if shown else "no images, Parquet, Arrow or tar files"
+    forms = " or ".join(f"{kind}:{name}" for kind in shown or ("folder", "hub"))
+    raise ConfigError(f"the folder {name!r} holds {what}; write {forms}")
 
 
 def prepare_command(name: str, data_dir: Path | None, reading: Reading = PLAIN) -> str:

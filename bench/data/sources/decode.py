@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter
-from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS
 from fedbench.bench.data.reading import fitted
 from fedbench.bench.data.sources.image_files import FRAMES, header_of, pixels_of
 from fedbench.bench.system.errors import DataError, ResourceError
@@ -204,9 +204,10 @@ def write_splits(
         smallest = min(min(pair) for pair in sizes)
         listed = ", ".join(f"{w}x{h} ({n} images)" for (w, h), n in sizes.most_common(5))
         more = f" and {len(sizes) - 5} more" if len(sizes) > 5 else ""
+        too = "" if class_names else f"; as they have no labels, set {WITHOUT_LABELS} too"
         raise DataError(
             f"all images must have one size, but widths x heights are {listed}{more}; set"
-            f" data.image_size, for example {smallest}, to resize them"
+            f" data.image_size, for example {smallest}, to resize them{too}"
         )
     ((width, height),) = sizes if size is None else [(size, size)]
     total = sizes.total()

@@ -86,7 +86,9 @@ class ImageFolders(PathSource):
 
 
 SOURCES["folder:PATH"] = Entry(
-    ImageFolders.make, "a folder of images: train/CLASS/ and test/CLASS/, or CLASS/"
+    ImageFolders.make,
+    "a folder of images: train/CLASS/ and test/CLASS/, or CLASS/",
+    suffixes=IMAGE_SUFFIXES,
 )
 
 

@@ -388,6 +388,14 @@ class HubName(Source):
 
 SOURCES["hf:OWNER/NAME"] = Entry(HubName, has_columns=True)
 SOURCES["hub:PATH"] = Entry(
-    HubFolder.make, "a folder of Parquet files, or one that save_to_disk wrote", has_columns=True
+    HubFolder.make,
+    "a folder of Parquet files, or one that save_to_disk wrote",
+    has_columns=True,
+    suffixes=frozenset(HubFolder.suffixes),
 )
-SOURCES["webdataset:PATH"] = Entry(WebDataset.make, "a folder of tar shards", has_columns=True)
+SOURCES["webdataset:PATH"] = Entry(
+    WebDataset.make,
+    "a folder of tar shards",
+    has_columns=True,
+    suffixes=frozenset(WebDataset.suffixes),
+)

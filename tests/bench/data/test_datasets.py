@@ -22,7 +22,7 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from fedbench.bench.data import datasets
 from fedbench.bench.data.datasets import content_names, load_dataset, prepare, reopen
 from fedbench.bench.data.known import REVISIONS
-from fedbench.bench.data.sources.base import SOURCES
+from fedbench.bench.data.sources.base import SOURCES, with_kind
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
 RNG = np.random.default_rng(0)
@@ -332,3 +332,42 @@ def test_names_are_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert content_names(data)(name) == "cifar100"
     with pytest.raises(DataError, match="nowhere"):
         look_up(f"hub:{tmp_path}/nowhere")
+
+
+def test_a_path_alone_shows_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "photos/a/1.JPG": "folder",
+        "rows/data/train-0.parquet": "hub",
+        "tars/0.tar": "webdataset",
+    }
+    for file in (*files, "both/1.png", "both/1.parquet", "none/a.txt", "digits/1.png", "all.csv"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
+    for file, kind in files.items():
+        name = file.partition("/")[0]
+        assert with_kind(name) == f"{kind}:{name}"
+        assert with_kind(str(tmp_path / name)) == f"{kind}:{tmp_path / name}"
+    assert with_kind("all.csv") == "file:all.csv"
+    assert with_kind("./digits") == "folder:./digits"
+    for name in ("digits", "hub:rows", "nosuch", "x" * 400):
+        assert with_kind(name) == name
+    for name, hint in (("both", "folder:both or hub:both"), ("none", "no images")):
+        with pytest.raises(ConfigError, match=hint):
+            with_kind(name)
+
+
+def test_a_known_set_is_found_wherever_it_was_prepared(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepare(f"hub:{hub}", tmp_path / "data")
+    with pytest.raises(DataError, match="fedbench data prepare cifar10"):
+        load_dataset("cifar10", tmp_path / "data")
+    know(monkeypatch, cifar10=made.sha256)
+    found = load_dataset("cifar10", tmp_path / "data")
+    assert (found.name, found.path, found.revision) == ("cifar10", made.path, made.sha256)
+    whole = len(found.train_labels)
+    assert len(load_dataset("cifar10", tmp_path / "data", train_subset=6).train_labels) == 6 < whole
+    (made.path / "meta.json").write_text("{}")
+    with pytest.raises(DataError, match="fedbench data prepare cifar10"):
+        load_dataset("cifar10", tmp_path / "data")

@@ -37,6 +37,7 @@ def test_entries_serve_listing_and_construction() -> None:
 def test_aliases_stand_for_specs() -> None:
     assert registry.canonical_spec("local-simclr") == "simclr"
     assert registry.canonical_spec("fed-simclr") == "simclr+uv"
+    assert registry.canonical_spec("Fed-SimCLR") == registry.canonical_spec("SimCLR+UV")
     assert registry.canonical_spec("local-simclr+uv") == "simclr+uv"
     assert registry.create("fed-simclr", {}) == registry.create("simclr+uv", {})
 

@@ -1,5 +1,6 @@
 """The quotas of cgroups v1 and v2 count where they hold: here, or in a group above."""
 
+import os
 from pathlib import Path
 
 import psutil
@@ -43,6 +44,6 @@ def test_the_smallest_of_cores_affinity_and_quota(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 8)
     for affinity, quota, usable in ((16, None, 8), (6, None, 6), (6, 3, 3), (6, 12, 6)):
         allowed = {*range(affinity)}
-        monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _, a=allowed: a, raising=False)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, a=allowed: a, raising=False)
         monkeypatch.setattr(cores, "cpu_quota", lambda q=quota: q)
         assert usable_cores() == usable

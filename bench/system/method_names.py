@@ -1,0 +1,51 @@
+"""Names of methods without their code, which loads torch: a wrong one is refused at once."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedbench.bench.system.errors import UnknownNameError
+
+GROUP = "fedbench.methods"
+"""Entry points of methods; that of fedbench itself names the package of this name."""
+ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
+"""Other names of method specs."""
+_MEANT = {
+    "fedavg": "; FedAvg's average is every method's: supervised is FedAvg with labels, simclr and"
+    " others learn without, fedavg-ae trains an autoencoder",
+}
+"""By a name that many look for, what they may mean."""
+_REGISTERED = re.compile(r'^@register\("([^"]+)"', re.MULTILINE)
+
+
+def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNameError:
+    """Return the error for a name of no method; `more` is the end of its message."""
+    return UnknownNameError("method", name, [*known, *ALIASES], _MEANT.get(name, "") + more)
+
+
+@cache
+def shipped() -> dict[str, bool]:
+    """Map the names that ship to whether they are add-ons, as the files of methods have them."""
+    found = find_spec(GROUP)
+    folders = [] if found is None else found.submodule_search_locations or []
+    texts = [file.read_text("utf-8") for place in folders for file in Path(place).glob("*.py")]
+    return {name: "(AddOn):" in text for text in texts for name in _REGISTERED.findall(text)}
+
+
+def check_spec(spec: str | None) -> str | None:
+    """Return a method spec; refuse a method that no installed package can have.
+
+    Where other packages bring methods, the registry has the answer.
+
+    Raises:
+        UnknownNameError: with the nearest names.
+    """
+    method = (spec or "").partition("+")[0].lower()
+    others = any(point.value != GROUP for point in entry_points(group=GROUP))
+    names = shipped()
+    if spec is not None and not others and method not in names and method not in ALIASES:
+        raise unknown_method(method, (name for name in names if not names[name]))
+    return spec
