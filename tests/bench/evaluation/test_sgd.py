@@ -177,7 +177,7 @@ def test_a_run_is_fine_tuned_on_both_shares(
 ) -> None:
     """The net has a part that lives for one round, which no state_dict holds."""
     for fraction in FRACTIONS:
-        monkeypatch.setitem(FRACTIONS, fraction, (2, 8))
+        monkeypatch.setitem(FRACTIONS, fraction, (2, 8, 1))
     setup = tiny_setup(tiny_config("featarc", evaluation__protocols=["finetune"]))
     trainer = train(setup, tmp_path)
     before = trainer.vector.clone()
@@ -187,6 +187,30 @@ def test_a_run_is_fine_tuned_on_both_shares(
     encoded: Any = SimpleNamespace(setup=setup, net=trainer.binding.net, device=CPU)
     again = finetune_accuracies(encoded, ())
     assert {name: metrics[name] for name in again} == again
+
+
+@pytest.mark.parametrize(
+    ("size", "epochs"),
+    # Batches of 64 and 256 in 1 % and 10 %: 7 and 19 (420 and 570 steps), 1 and 3, 15 and 39.
+    [(50_000, [60, 30]), (10_000, [420, 190]), (100_000, [60, 30])],
+)
+def test_few_images_are_seen_in_as_many_steps_as_a_hundredth_and_a_tenth_of_cifar10(
+    size: int, epochs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    def record(setup: Any, net: Any, images: Any, labels: Any, epochs: int, *_: Any) -> float:
+        given.append(epochs)
+        return 0.5
+
+    monkeypatch.setattr(sgd, "finetune", record)
+    setup = setup_of(np.zeros((size, 1, 1, 1), np.uint8), np.arange(size) % 3, 0)
+    setup.make_net, setup.probed = blind_net, np.arange(size)
+    encoded: Any = SimpleNamespace(setup=setup, net=blind_net(), device=CPU)
+    assert finetune_accuracies(encoded, ()) == dict.fromkeys(
+        ("finetune_1pct_acc", "finetune_10pct_acc"), 0.5
+    )
+    assert given == epochs
 
 
 @pytest.mark.parametrize(

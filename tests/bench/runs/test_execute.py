@@ -190,7 +190,7 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
 def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other labels in place of the hidden ones change no weight and no metric of any protocol."""
     for fraction in FRACTIONS:
-        monkeypatch.setitem(FRACTIONS, fraction, (2, 8))
+        monkeypatch.setitem(FRACTIONS, fraction, (2, 8, 1))
     config = tiny_config("simclr", data__label_fraction=0.25)
     setup = tiny_setup(config)
     labels = np.array(setup.dataset.train_labels)

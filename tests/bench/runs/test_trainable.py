@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedbench.bench.config import config_id, row_id, training_id
+from fedbench.bench.evaluation.sgd import FRACTIONS
 from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.method import Labels, Net, Sharing, registry
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
@@ -174,8 +175,12 @@ def test_statistics_of_frozen_norms_are_not_filled() -> None:
     assert not changed & {*layout.frozen}
 
 
-def test_fine_tuning_trains_an_encoder_that_was_frozen_as_any_other(tmp_path: Path) -> None:
+def test_fine_tuning_trains_an_encoder_that_was_frozen_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The probe judges an encoder as a start, however that was trained."""
+    for fraction in FRACTIONS:
+        monkeypatch.setitem(FRACTIONS, fraction, (2, 8, 1))
     values: dict[str, Any] = {"federation__num_rounds": 0, "evaluation__protocols": ["finetune"]}
     values |= {"evaluation__untrained": False, "data__test_subset": 20}
     configs = [
