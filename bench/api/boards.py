@@ -29,6 +29,8 @@ def leaderboard(
     grid: str | None = None,
     dataset: str | None = None,
     preset: str | None = None,
+    methods: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     metric: str = "linear_acc",
     published: bool = True,
     reach: float | None = None,
@@ -41,6 +43,8 @@ def leaderboard(
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
         preset: only runs that started from this preset.
+        methods: only runs of these specs, which are ranked among themselves.
+        columns: of tables and CSV, by heading or by name in JSON; None = all.
         metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
@@ -49,7 +53,8 @@ def leaderboard(
 
     Raises:
         ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
-        UnknownNameError: for an unknown grid, metric or data set, or a preset of no run.
+        UnknownNameError: for an unknown grid, metric, column or data set, or a preset or method of
+            no run.
         StoreError: for a store that is not there or cannot be read.
     """
     if reach is not None and not 0 <= reach <= 1:
@@ -58,10 +63,12 @@ def leaderboard(
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
     store = open_store(store).require()
     frame = store.frame()
-    if preset is not None and not frame.empty:
-        if preset not in (held := sorted(frame.preset.unique())):
-            raise UnknownNameError("preset", preset, held, "; known = in the store")
-        frame = frame[frame.preset == preset]
+    for column, wanted in (("preset", preset and [preset]), ("method", methods)):
+        if wanted is not None and not frame.empty:
+            for name in wanted:
+                if name not in (held := sorted(frame[column].unique())):
+                    raise UnknownNameError(column, name, held, "; known = in the store")
+            frame = frame[frame[column].isin(wanted)]
     row_ids = None if grid is None else _cells_of(store.rows(), grid)
     curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
     people: dict[str, int] | None = None
@@ -77,6 +84,7 @@ def leaderboard(
         dataset=dataset,
         metric=metric,
         min_seeds=min_seeds,
+        columns=columns,
         published=published,
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,

@@ -93,9 +93,20 @@ def preset_records() -> list[dict[str, Any]]:
     def record(values: Mapping[str, Value]) -> dict[str, Any]:
         return {key: entry.model_dump(by_alias=True) for key, entry in values.items()}
 
+    def shape(preset: Preset) -> dict[str, Any]:
+        of = {key: entry.value for key, entry in preset.values.items()}
+        return {
+            "data": of.get("data.name"),
+            "clients": of.get("data.num_clients"),
+            "rounds": of.get("federation.num_rounds"),
+            "encoder": of.get("model.backbone"),
+            "minutes": preset.minutes,
+        }
+
     return [
         {
             "name": preset.preset,
+            **shape(preset),
             "description": preset.description,
             "source": preset.source,
             "equal": None if preset.equal is None else preset.equal.model_dump(mode="json"),

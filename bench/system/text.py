@@ -13,14 +13,6 @@ _HIDDEN = re.compile(
 _MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 """The `*` of a table's best is alone in its cell."""
 
-DROPPED_FIRST = (
-    *("num_rounds", "num_clients", "partition", "image_shape", "num_classes", "num_bytes"),
-    *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "area %", "local %", "ties"),
-    *("seconds", "objective", "k-NN %", "knn_acc", "published", "gain", "Δ start", "seeds"),
-    *("notes", "preset", "data", "formula", "finished_at", "dataset", "presets", "spec"),
-)
-"""Headings of columns that a narrow terminal does without, in this order."""
-
 
 def utf8_text(text: str) -> str:
     r"""Return a text that UTF-8 can encode.

@@ -240,6 +240,18 @@ class Board:
     grid: GridFilter = None
     dataset: DatasetFilter = None
     preset: PresetFilter = None
+    methods: Annotated[
+        Sequence[str] | None,
+        _listed("Only runs of these methods.", metavar="A,B", check=parse_names),
+    ] = None
+    columns: Annotated[
+        Sequence[str] | None,
+        _listed(
+            "Columns of tables and CSV, by heading or by name in --json; default: all.",
+            metavar="A,B",
+            check=parse_names,
+        ),
+    ] = None
     metric: Annotated[
         str,
         Option("Metric to rank by: linear, knn, objective, or another that runs have measured."),

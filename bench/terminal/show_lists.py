@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -27,8 +28,8 @@ _SOURCES = {
 }
 """For each list, the function that returns its records."""
 _COLUMNS = {
-    "methods": ("name", "kind", "aliases", "summary", "goes_with"),
-    "presets": ("name", "description"),
+    "methods": ("name", "year", "paper", "summary", "goes_with", "aliases"),
+    "presets": ("name", "data", "clients", "rounds", "encoder", "minutes", "description"),
     "grids": ("name", "axes", "seeds", "methods", "presets", "description"),
     "spaces": ("name", "dimensions"),
     "objectives": ("name", "better", "over", "bytes", "sees_contraction", "formula"),
@@ -61,6 +62,7 @@ def method_records() -> list[dict[str, Any]]:
             "name": entry.name,
             "kind": "add-on" if entry.is_addon else "method",
             "summary": entry.summary,
+            **_paper(entry.description),
             "goes_with": None if entry.bases is None else entry.fits(methods),
             "aliases": [a for a, s in ALIASES.items() if s.split("+")[-1] == entry.name],
             "fields": {
@@ -76,6 +78,12 @@ def method_records() -> list[dict[str, Any]]:
         }
         for entry in known.values()
     ]
+
+
+def _paper(description: str) -> dict[str, Any]:
+    """Return authors and year of the first source that a description names."""
+    found = re.search(r"Sources?:\s+(.{3,40}?)\s+((?:19|20)\d\d)\b", description, re.DOTALL)
+    return {"paper": found[1] if found else "", "year": found and int(found[2])}
 
 
 def spec_records(spec: str) -> list[dict[str, Any]]:
@@ -95,7 +103,11 @@ def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
         {name: [*value] if name in named else value for name, value in record.items()}
         for record in records
     ]
-    show_records(shown, _COLUMNS[kind])
+    addons = [record for record in shown if record.get("kind") == "add-on"]
+    show_records([record for record in shown if record not in addons], _COLUMNS[kind])
+    if addons:
+        emit("\n")
+        show_records(addons, _COLUMNS[kind], title="add-ons, as in simclr+fedprox")
 
 
 def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:

@@ -37,7 +37,7 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             # Where no method is tested to be the best, the first rank is in bold.
             tested = any(table.best) or "best" in table.header
             bold = table.best if tested else [row[0] == "1" for row in table.rows]
-            show_table(table.header, table.rows, title=table.title, bold=bold)
+            show_table(table.header, table.rows, title=table.title, bold=bold, narrow=table.narrow)
             if not quiet:
                 emit("\n".join(table.below()))
         if board.groups and not quiet:

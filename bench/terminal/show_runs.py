@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.config.dotted import last_names
 from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
 from fedbench.bench.evaluation.shrinkage import shrinkage
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
 from fedbench.bench.terminal.show_results import show_reproduction
-from fedbench.bench.terminal.tables import show_record, show_records
+from fedbench.bench.terminal.tables import head, show_record, show_records
 from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
@@ -26,10 +27,15 @@ _BEFORE = "untrained_"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
-    *("run_id", "method", "preset", "start", "dataset", "partition", "alpha", "num_clients"),
-    *("num_rounds", "seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "code"),
-    "finished_at",
+    *("run_id", "method", "settings", "preset", "start", "dataset", "partition", "alpha"),
+    *("num_clients", "participation", "num_rounds", "local_epochs", "grid", "seed", "status"),
+    *("at_chance", "linear_acc", "knn_acc", "objective", "code", "finished_at"),
 )
+_SHARED = (
+    *("preset", "dataset", "partition", "alpha", "num_clients", "participation", "num_rounds"),
+    *("local_epochs", "grid", "status"),
+)
+"""Columns of listed runs that are said once if all runs have one value there."""
 _PROVENANCE = (
     *("row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version"),
     *("dataset", "dataset_revision", "partition_hash", "device", "hardware", "platform", "grid"),
@@ -122,30 +128,52 @@ def _show_metrics(metrics: Mapping[str, float], rounds: int) -> None:
             gain = text(name, value - first).removesuffix(" %")  # points
             record |= {
                 "start": text(name, first),
-                "Δ start": gain if gain.startswith("-") else f"+{gain}",
+                "gain": gain if gain.startswith("-") else f"+{gain}",
             }
         records.append(record)
-    show_records(records, ("metric", "trained", "start", "Δ start"))
+    show_records(records, ("metric", "trained", "start", "gain"))
 
 
 def show_listing(listing: Listing) -> None:
-    """Print some rows as a table, newest first."""
+    """Print some rows as a table, newest first: what tells them apart, and above what all share."""
+    apart = _apart(listing.rows)
     records = [
         {
             "run_id": row.row_id[:8],
             "start": (row.start or "")[:8],
             "at_chance": marks.at_chance,
             "code": row.code,
+            "settings": settings,
             **dict(row),
         }
-        for row, marks in zip(listing.rows, listing.marks, strict=True)
+        for row, marks, settings in zip(listing.rows, listing.marks, apart, strict=True)
     ]
     if not records:
         note("no run that has ended fits; the command of one that was interrupted continues it")
         return
-    show_records(records, _LISTED)
+    alike = [name for name in _SHARED if len({record[name] for record in records}) == 1]
+    said = [f"{head(name)} {text(name, records[0][name])}" for name in alike if records[0][name]]
+    shared = " · ".join(said) if len(records) > 1 else ""
+    show_records(records, [n for n in _LISTED if not (shared and n in alike)], title=shared)
     if listing.total > len(records):
         note(f"{len(records)} of {count(listing.total, 'run')}; --limit shows more")
+
+
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """Return of each row the hyperparameters in which rows of its method differ, as `lr=0.1`."""
+    from fedbench.bench.results.leaderboard.comparability import as_text, differing
+    from fedbench.bench.results.store.settings import hyperparameters
+
+    of = [hyperparameters(row) for row in rows]
+    names = {
+        method: differing([o for o, row in zip(of, rows, strict=True) if row.method == method])
+        for method in {row.method for row in rows}
+    }
+    last = last_names(sorted({name for each in names.values() for name in each}))
+    return [
+        " ".join(f"{last[name]}={as_text(o[name])}" for name in names[row.method] if name in o)
+        for o, row in zip(of, rows, strict=True)
+    ]
 
 
 def show_description(description: Description) -> None:

@@ -9,12 +9,31 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbench.bench.system.text import DROPPED_FIRST, number_columns, plain_table, single_line
+from fedbench.bench.evaluation.metrics import heading, is_accuracy
+from fedbench.bench.system.text import number_columns, plain_table, single_line
 from fedbench.bench.terminal.console import emit, is_terminal, rich_console, write
 from fedbench.bench.terminal.units import text
 
-_LEAST = 16
-"""Characters of a column of words below which a table leaves columns out instead."""
+_LEAST, _GAP = 16, 2
+"""Characters of a column of words below which a table leaves columns out instead, and between."""
+_HEADS = {
+    "run_id": "run",
+    "study_id": "study",
+    "num_bytes": "traffic",
+    "num_train": "training images",
+    "num_test": "test images",
+    "image_shape": "image",
+    "get": "how to get it",
+    "finished_at": "finished",
+    "at_chance": "loss hardly fell",
+    "goes_with": "goes with",
+}
+"""Headings of values whose names are no words."""
+_DROPPED_FIRST = (
+    "aliases goes_with num_rounds num_clients partition image_shape num_classes num_bytes seconds"
+    " objective knn_acc notes preset data formula finished_at dataset presets spec"
+)
+"""Values of records that a narrow terminal does without, in this order."""
 
 
 def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> None:
@@ -60,7 +79,21 @@ def show_records(
     filled = {name: cells for name, cells in columns.items() if any(cells)}
     rows = list(zip(*filled.values(), strict=True))
     if rows:
-        show_table(list(filled), rows, title=title, bold=bold)
+        narrow = [head(name) for name in _DROPPED_FIRST.split()]
+        show_table([*map(head, filled)], rows, title=title, bold=bold, narrow=narrow)
+
+
+def head(name: str) -> str:
+    """Return the heading of a value of a record, in words.
+
+    >>> head("knn_acc"), head("num_clients"), head("seeds_per_trial")
+    ('k-NN %', 'clients', 'seeds per trial')
+    """
+    if name in _HEADS:
+        return _HEADS[name]
+    if is_accuracy(name):
+        return heading(name)
+    return name.removeprefix("num_").replace("_", " ")
 
 
 def show_table(
@@ -69,8 +102,13 @@ def show_table(
     *,
     title: str = "",
     bold: Sequence[bool] = (),
+    narrow: Sequence[str] = (),
 ) -> None:
-    """Print a table, with columns of numbers aligned to the right and, in a terminal, bold rows."""
+    """Print a table, with columns of numbers aligned to the right and, in a terminal, bold rows.
+
+    A terminal without room for all columns leaves out those with the headings of `narrow`, the
+    first one first, and says so. What is still too wide wraps.
+    """
     lines = [list(map(single_line, row)) for row in (header, *rows)]
     title = single_line(title)
     if not is_terminal(sys.stdout):
@@ -80,7 +118,7 @@ def show_table(
     from rich.table import Table
 
     console = rich_console(sys.stdout)
-    dropped = _drop(lines, console.width)
+    dropped = _drop(lines, narrow, console.width)
     header, rows = lines[0], lines[1:]
     style = not os.environ.get("NO_COLOR")
     table = Table(
@@ -88,16 +126,19 @@ def show_table(
         title_justify="left",
         title_style="bold" if style else "",
         header_style="bold cyan" if style else "",
-        box=box.ROUNDED,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        collapse_padding=True,
     )
+    fits = _needed(header, rows) <= console.width
     right = number_columns(header, rows)
     for name, number, whole in zip(header, right, _whole(header, rows), strict=True):
         justify: Any = "right" if number else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole and fits)
     for index, row in enumerate(rows):
         in_bold = style and index < len(bold) and bold[index]
         table.add_row(*row, style="bold" if in_bold else "")
-    console.width = max(console.width, _needed(header, rows))
     with console.capture() as captured:
         console.print(table)
     write(captured.get())
@@ -108,20 +149,20 @@ def show_table(
 def _whole(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     """For each column, whether its cells stay in one line: numbers, and ids."""
     numbers = zip(header, number_columns(header, rows), strict=True)
-    return [number or name.endswith("_id") for name, number in numbers]
+    return [number or name in ("run", "study") for name, number in numbers]
 
 
 def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Width of a drawn table whose other columns wrap."""
     columns = zip(_whole(header, rows), zip(header, *rows, strict=True), strict=True)
     widths = [(whole, max(map(len, column))) for whole, column in columns]
-    return 1 + sum(3 + (size if whole else min(size, _LEAST)) for whole, size in widths)
+    return sum(_GAP + (size if whole else min(size, _LEAST)) for whole, size in widths)
 
 
-def _drop(lines: list[list[str]], width: int) -> list[str]:
+def _drop(lines: list[list[str]], narrow: Sequence[str], width: int) -> list[str]:
     """Take columns for which there is no room out of headings and rows; return their headings."""
     dropped = []
-    for name in DROPPED_FIRST:
+    for name in narrow:
         if _needed(lines[0], lines[1:]) <= width:
             break
         if name in lines[0]:

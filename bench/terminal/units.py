@@ -38,7 +38,7 @@ def _number(name: str, value: float) -> str:
     if name.endswith("seconds"):
         return duration(value)
     if isinstance(value, int):
-        return str(value) if name == "seed" else f"{value:,}"
+        return str(value) if name in ("seed", "year") else f"{value:,}"
     return f"{value:g}" if value.is_integer() else f"{value:.4g}"
 
 

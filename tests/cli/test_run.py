@@ -34,7 +34,7 @@ def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> No
     assert again.code == 0
     assert "was in the store already" in again.err
     assert finished.json["run_id"] in again.out
-    assert "Δ start" in again.out
+    assert "gain" in again.out
     assert "next: fedbench leaderboard --store '" in again.err
 
 

@@ -53,8 +53,9 @@ def test_filters_agree_with_the_rows(call: Call, rows: list[Row]) -> None:
 
 def test_a_table_with_short_ids_that_other_commands_take(call: Call, rows: list[Row]) -> None:
     answer = call("runs", "--store", str(STORE), "--limit", "2")
-    header, *lines = answer.out.splitlines()
-    assert header.split()[:2] == ["run_id", "method"]
+    shared, header, *lines = answer.out.splitlines()
+    assert shared.startswith("preset cross-device-cpu · dataset cifar10 ·")  # of both
+    assert header.split()[:2] == ["run", "method"]
     assert answer.err.strip() == f"2 of {len(rows)} runs; --limit shows more"
     short = lines[0].split()[0]
     assert open_store(STORE).find(short).row_id.startswith(short)
@@ -66,9 +67,20 @@ def test_a_terminal_of_80_columns_holds_the_table(
     monkeypatch.setattr(tables, "is_terminal", lambda stream: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    for words in (("runs", "--store", STORE), ("grids",)):
-        table = [line for line in call(*words).out.splitlines() if line.startswith("│")]
-        assert 0 < max(map(len, table)) <= 80
+    board = ("leaderboard", "--store", STORE, "--dataset", "fashion-mnist")
+    for words in (("runs", "--store", STORE), ("grids",), ("methods",), ("presets",), board):
+        rules = [line for line in call(*words).out.splitlines() if {*line} == {"─"}]
+        assert 0 < max(map(len, rules)) <= 80  # as wide as the table below
+
+
+def test_runs_show_what_tells_them_apart(call: Call, rows: list[Row]) -> None:
+    out = call("runs", "--store", STORE, "--method", "simclr", "--dataset", "fashion-mnist").out
+    shared, header, *lines = out.splitlines()
+    assert "preset laptop · dataset fashion-mnist" in shared
+    assert "preset" not in header
+    rates = {f"lr={row.config.client.lr:g}" for row in rows if row.row_id[:8] in out}
+    assert len(rates) > 1
+    assert {line.split()[2] for line in lines} == rates
 
 
 def test_a_run_in_full(call: Call, rows: list[Row]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.evaluation.shrinkage import SHARES
 from fedbench.bench.results.leaderboard.seeds import Seeds, distinct
+from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import content_id
 
 MARKS = {"first": "*", "alike": "*", "unclear": "?", "worse": "", "untested": ""}
@@ -144,7 +145,7 @@ def notes(line: Any) -> list[Note]:
 # Columns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """A column of the board; a new one is an object in `BOARD` and nothing else."""
 
@@ -171,13 +172,42 @@ class Column:
 
     def cell(self, line: Any) -> str:
         """Return the cell of a line for people."""
-        return self.text(line) if self.text is not None else ""
+        if self.text is not None:
+            return self.text(line)
+        value = getattr(line, self.name)
+        texts = map(_plain, value if isinstance(value, tuple) else [value])
+        return " ".join(texts)
 
 
-def cells(line: Any) -> dict[str, str]:
-    """Return a line of the board for people, by heading; empty where nothing was measured."""
-    titled = ((column, column.heading(line.metric)) for column in BOARD)
-    return {title: column.cell(line) for column, title in titled if title}
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def cells(line: Any, columns: Sequence[Column] = ()) -> dict[str, str]:
+    """Return a line of the board for people, by heading; empty where nothing was measured.
+
+    `columns` are shown under their names if they have no heading; default: those with a heading.
+    """
+    titled = [(column, column.heading(line.metric)) for column in columns or BOARD]
+    named = [(column, title or column.name) for column, title in titled if title or columns]
+    return {title: column.cell(line) for column, title in named}
+
+
+def columns_named(names: Collection[str], metric: str) -> tuple[Column, ...]:
+    """Return columns by their names or headings, rank and method first.
+
+    Raises:
+        UnknownNameError: for a name that no column has.
+    """
+    by_name = {column.name: column for column in BOARD}
+    by_name |= {c.heading(metric).removesuffix(" %"): c for c in BOARD if c.heading(metric)}
+    for name in names:
+        if name.removesuffix(" %") not in by_name:
+            raise UnknownNameError("column", name, sorted(by_name))
+    found = [by_name[name] for name in ("rank", "method")]
+    return tuple(dict.fromkeys([*found, *(by_name[name.removesuffix(" %")] for name in names)]))
 
 
 def _spread(line: Any) -> str:

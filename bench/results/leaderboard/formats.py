@@ -17,6 +17,7 @@ from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellCompa
 from fedbench.bench.results.leaderboard.columns import (
     BOARD,
     MARKS,
+    Column,
     Note,
     cells,
     chance_notes,
@@ -91,7 +92,9 @@ def _table(
     sentences = [*dict.fromkeys(note.sentence for each in notes for note in each)]
     marks = [[str(1 + sentences.index(note.sentence)) for note in each] for each in notes]
     names = dict.fromkeys(name for row in rows for name in row)
-    texts = [{**row, "notes": ", ".join(mark)} for row, mark in zip(rows, marks, strict=True)]
+    texts = [dict(row) for row in rows]
+    for row, mark in zip(texts, marks, strict=True):
+        row |= {"notes": ", ".join(mark)} if "notes" in row else {}
     header = [name for name in names if name in always or any(row[name] for row in texts)]
     column = header.index(stressed if stressed in header else "method")
     table = [[row[name] for name in header] for row in texts]
@@ -160,6 +163,8 @@ def to_csv(board: Leaderboard) -> str:
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
     table = to_frame(board).map(_csv)
+    if board.columns != BOARD:
+        table = table[[column.name for column in board.columns]]
     return table.to_csv(index=False, lineterminator="\n")
 
 
@@ -218,22 +223,26 @@ def to_latex(board: Leaderboard) -> str:
 
 def tables(board: Leaderboard) -> list[TextTable]:
     """Return the tables of the groups, and those over several groups."""
-    groups = [group_table(group, board.usual) for group in board.groups]
+    chosen = board.columns if board.columns != BOARD else ()
+    groups = [group_table(group, board.usual, chosen) for group in board.groups]
     return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
 
 
-def group_table(group: Group, usual: Usual | None = None) -> TextTable:
-    """Return a group as text; see `across_table` for `usual`."""
+def group_table(
+    group: Group, usual: Usual | None = None, columns: Sequence[Column] = ()
+) -> TextTable:
+    """Return a group as text; see `across_table` for `usual`, `cells` for `columns`."""
     entries, no_area = group.entries, group.frame.area.isna()
     metric = entries[0].metric
     untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
     budgets = {entry.tune_runs for entry in entries if entry.tuned}
     uneven = not no_area.all() and any(map(len, group.frame.curve_ids[no_area]))
+    noted = not columns or any(column.name == "notes" for column in columns)
     narrow = sorted((c for c in BOARD if c.narrow), key=lambda column: -column.narrow)
     return _table(
         group.title,
-        [*map(cells, entries)],
-        [*map(notes, entries)],
+        [cells(entry, columns) for entry in entries],
+        [notes(entry) if noted else () for entry in entries],
         [MARKS[standing] == "*" for standing in group.frame.standing],
         [
             *[UNEQUAL_BUDGETS] * (len(budgets) > 1),

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import pandas as pd
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
+from fedbench.bench.results.leaderboard.columns import BOARD, Column, columns_named
 from fedbench.bench.results.leaderboard.comparability import (
     classes,
     measured_metrics,
@@ -36,6 +37,7 @@ class Leaderboard:
     groups: tuple[Group, ...]
     reach: float | None = None  # k-NN accuracy that curves were asked for
     usual: Usual = field(default_factory=dict)  # what labels of entries leave out, by method
+    columns: tuple[Column, ...] = BOARD  # of tables and CSV
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -58,6 +60,7 @@ def leaderboard(
     dataset: str | None = None,
     metric: str = "linear_acc",
     min_seeds: int = 1,
+    columns: Collection[str] | None = None,
     **beside: Unpack[Beside],
 ) -> Leaderboard:
     """Rank the rows of `Store.frame` within their comparability class, whatever their order.
@@ -66,14 +69,15 @@ def leaderboard(
     fewer than `min_seeds` seeds that measured it or diverged are left out.
 
     Raises:
-        UnknownNameError: a metric that is no column and in no row.
+        UnknownNameError: a metric that is no column and in no row, or an unknown column.
     """
     rows = named_by_content(frame if dataset is None else on_dataset(frame, dataset))
     if row_ids is not None:
         rows = rows[rows.row_id.isin(row_ids)]
     metric, reach = _checked_metric(metric, rows), beside.get("reach")
+    chosen = BOARD if columns is None else columns_named(columns, metric)
     if rows.empty:
-        return Leaderboard(metric, (), reach)
+        return Leaderboard(metric, (), reach, columns=chosen)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
     asked = ["class_id", "preset", "method", "config_json", "scaled_json"]
@@ -88,7 +92,7 @@ def leaderboard(
         unscaled = unscaled_keys(of_class[i], keys[i])
         groups.append(Group(title_of[i], keys[i], table, note, unscaled))
     groups.sort(key=lambda group: order(group.keys))
-    return Leaderboard(metric, tuple(groups), reach, usual)
+    return Leaderboard(metric, tuple(groups), reach, usual, chosen)
 
 
 def _checked_metric(metric: str, rows: pd.DataFrame) -> str:

@@ -9,12 +9,14 @@ from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.formats import (
     Ranking,
+    tables,
     to_csv,
     to_latex,
     to_markdown,
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.seeds import Spent
+from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.show_results import show_leaderboard
 from tests.bench.results.conftest import build_row, rank, seeds_of
 
@@ -121,6 +123,25 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert records[1]["run_ids"].split() == list(board.entries[1].run_ids)
     assert records[1]["published"] == records[1]["published_source"] == ""
     assert to_csv(rank([])).startswith("rank,method")
+
+
+def test_chosen_columns_in_tables_and_csv(board: Leaderboard) -> None:
+    """By heading or by name; one without a heading goes by its name."""
+    rows = [row for alpha in (0.1, 1.0) for row in seeds_of({"byol": (0.25, 0.5)}, alpha)]
+    chosen = rank(rows, columns=["std", "linear %", "num_failed"])
+    header = ("rank", "method", "std", "linear %", "num_failed")
+    first = tables(chosen)[0]
+    assert (tuple(first.header), first.rows[0][2:]) == (
+        header,
+        ["0.1768", "37.5 (25.0, 50.0)", "0"],
+    )
+    assert to_csv(chosen).splitlines()[:2] == [
+        "rank,method,std,mean,num_failed",
+        f"1,byol,{0.125 * 2**0.5!r},0.375,0",  # half of 0.25, times sqrt(2)
+    ]
+    assert rank([], columns=["gain"]).columns != board.columns
+    with pytest.raises(UnknownNameError, match="gain"):
+        rank(rows, columns=["gian"])
 
 
 def test_names_of_strangers_are_text_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
