@@ -106,6 +106,8 @@ def test_an_incomplete_cell_is_left_out(study: ModuleType, tmp_path: Path) -> No
     rows = study.read(store(study, tmp_path, of))
     gone = rows[(rows["method"] == "byol") & (rows["client.lr"] == 0.1)].index[0]
     assert {*study.tables(rows)} - {*study.tables(rows.drop(gone))} == {("fashion-mnist", "byol")}
+    first = rows[rows["method"] == "simclr"].dropna(axis="columns", how="all")
+    assert [*study.tables(first)] == [("fashion-mnist", "simclr")]
 
 
 def test_the_best_of_some_random_trials(study: ModuleType) -> None:

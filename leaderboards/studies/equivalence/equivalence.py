@@ -145,6 +145,7 @@ def tables(
         of = ("fashion-mnist", method) if ("fashion-mnist", method) in SPACES else (data, method)
         mine = rows[(rows["dataset"] == data) & (rows["method"] == method)]
         wanted = configurations(of)
+        mine = mine.reindex(columns=mine.columns.union([*SPACES[of]]))  # none has run of a field
         lines = []
         for seed in seeds:
             for index, values in enumerate(wanted):
@@ -410,6 +411,8 @@ def main() -> None:
             line = [f"{mean}: {power(spreads, mean):.2f}" for mean in (0.0, 0.25, 0.5)]
             print(f"Fashion-MNIST 0.64, CIFAR-10 {wide}; power at a true mean of", *line)
         return
+    if not (arguments.store / "rows").is_dir():
+        raise SystemExit(f"{arguments.store} has no rows yet")
     rows = read(arguments.store)
     found = tables(rows)
     print(f"{len(rows)} rows; {len(found)} of {len(SPACES)} cells are complete")
