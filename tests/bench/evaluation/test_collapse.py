@@ -33,6 +33,17 @@ def test_isotropic_features_are_not() -> None:
     assert measured.collapsed is False
 
 
+@pytest.mark.parametrize(("t", "collapsed"), [(0.05, False), (0.04, True)])
+def test_spread_and_verdict_by_hand(t: float, collapsed: bool) -> None:
+    """Of (1, ±t, ±t) at length 1 two dimensions deviate by t / s, s = sqrt(1 + 2 t^2), one by 0.
+
+    The mean, 2 t / 3 s, times sqrt(3) is 0.0576 and 0.0461; the two deviate alike: rank 2.
+    """
+    measured = spread(torch.tensor([[1, a, b] for a in (t, -t) for b in (t, -t)]))
+    expected = 2 * t / math.sqrt(1 + 2 * t * t) / math.sqrt(3)
+    assert [*measured] == [pytest.approx(expected), pytest.approx(2.0), collapsed]
+
+
 def test_features_on_a_line_are_collapsed_although_their_directions_spread() -> None:
     measured = spread(gaussian(200, 1) @ gaussian(1, 8))
     assert measured.effective_rank == pytest.approx(1.0, abs=1e-3)

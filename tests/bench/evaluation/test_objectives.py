@@ -290,6 +290,13 @@ def test_noise_of_all_sums_together_costs_what_is_stated() -> None:
     assert float(drawn.std()) == pytest.approx(1, abs=0.05)  # 2,048 draws: 3 sd
 
 
+def test_noise_is_taken_out_of_a_squared_mean() -> None:
+    """Ten images, mean (0.6, 0): of |mean|^2 = 0.36, 2 * 2 / 10^2 is noise of variance 2."""
+    sums = {"pairs": [10.0, 9.0], "directions": [6.0, 0.0], "directions.variance": 2.0}
+    given = {name: torch.tensor(v, dtype=torch.float64) for name, v in sums.items()}
+    assert OBJECTIVES["global-rho"].combine(given) == pytest.approx(1 - (0.36 - 0.04))
+
+
 def test_noise_adds_no_bias() -> None:
     """Means over 200 draws lie within 4 standard errors of the value without noise."""
     z, view = images(4000)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.evaluation.suite import fill_statistics
+from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
 from fedbench.bench.runs.execute import open_dataset, untrained_figures
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.training.setup import Setup
@@ -90,5 +90,12 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     }
     assert {name: figures[name] for name in reported} == reported
     assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
-    rho, delta, sep = (float(result.metrics[n] or 0) for n in ("rho", "delta_views", "sep"))
-    assert sep == 1 - delta / rho  # pfedae: of means over clients' encoders
+
+
+def test_over_clients_metrics_are_means_and_sep_is_of_means() -> None:
+    """Deviations of rho from 0.2: 0.1, 0.1, 0.2; SEP is 1 - 0.04 / 0.2, the mean of ratios 0.75."""
+    clients = [(0.1, 0.02, 0.8), (0.1, 0.04, 0.6), (0.4, 0.06, 0.85)]
+    names = ("rho", "delta_views", "sep")
+    found = _over_clients([dict(zip(names, client, strict=True)) for client in clients])
+    wanted = {"rho": 0.2, "rho_std": 0.02**0.5, "delta_views": 0.04, "sep": 0.8}
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
