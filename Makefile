@@ -42,7 +42,7 @@ test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	  tests=$$?; { wait $$types || $(BIN)/mypy; } && exit $$tests
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m perf $(ARGS)
 
 # Tutorials are executed, unless ARGS="-D nb_execution_mode=off". One job: they run processes of
 # their own. -E builds every page anew.

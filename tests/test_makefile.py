@@ -76,8 +76,8 @@ def test_make_demo(tmp_path: Path) -> None:
 
 def test_the_line_of_make_bench() -> None:
     python, *words = shlex.split(make("-n", "bench", "ARGS=--help").splitlines()[-1])
-    assert (Path(python).name, words) == ("python", ["-m", "benchmarks", "--help"])
-    assert importlib.util.find_spec("benchmarks.__main__")
+    assert (Path(python).name, words) == ("python", ["-m", "perf", "--help"])
+    assert importlib.util.find_spec("perf.__main__")
 
 
 def test_make_format_and_clean(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
 SUFFIXES = (".py", ".yaml", ".parquet")
 OWN_RESULTS = [
-    f"leaderboards/{name}" for name in ("results", "selection", "confirmation", "start", "tables")
+    f"leaderboards/{name}"
+    for name in ("results", "selection", "confirmation", "start", "studies", "tables")
 ]
 """For readers of the repository, and not in the wheel."""
 

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.context import Context
-from benchmarks.measure import Result, time_calls
 from fedbench.bench.nn.clustering import cluster_globally
 from fedbench.bench.system.seeding import generator, single_thread
+from perf.context import Context
+from perf.measure import Result, time_calls
 
 LAMBDA, TEMPERATURE = 25.0, 0.1
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import clustering, evaluation, growth, rounds, steps, trials
-from benchmarks.context import Context
-from benchmarks.measure import Result, log, machine, save
+from perf import clustering, evaluation, growth, rounds, steps, trials
+from perf.context import Context
+from perf.measure import Result, log, machine, save
 
 WORKS: Mapping[str, Callable[[Context], Result]] = {
     "views": steps.views,
@@ -33,17 +33,17 @@ RIVALS = ("W3-rivals", "W4-flower")
 
 def main() -> None:
     """Parse options, measure, write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=WORKS, metavar="WORK", help=", ".join(WORKS))
     parser.add_argument("--repeats", type=int, default=5, help="of every unit (default 5)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
     parser.add_argument("--no-rivals", action="store_true", help="leave other simulators out")
     parser.add_argument("--data", help="10 classes of 32x32 colour images, as hub:DIR; else noise")
-    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="for results")
+    parser.add_argument("--out", type=Path, default=Path("build/perf"), help="for results")
     parser.add_argument(
         "--cache",
         type=Path,
-        default=Path.home() / ".cache" / "fedbench-benchmarks",
+        default=Path.home() / ".cache" / "fedbench-perf",
         help="for images and rivals' environments (several GB)",
     )
     options = parser.parse_args()

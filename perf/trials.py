@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.context import RIVAL_ENV, Context, fresh_folder
-from benchmarks.measure import Result, log
-from benchmarks.turn import ROOT
+from perf.context import RIVAL_ENV, Context, fresh_folder
+from perf.measure import Result, log
+from perf.turn import ROOT
 
 SET = {
     "data.train_subset": 200,
@@ -74,7 +74,7 @@ def command_start(context: Context) -> Result:
 
 def _child(context: Context, kind: str, size: int) -> dict[str, float]:
     folder = fresh_folder(context.cache)
-    command = [sys.executable, "-m", "benchmarks.trials", kind, str(size), str(folder)]
+    command = [sys.executable, "-m", "perf.trials", kind, str(size), str(folder)]
     environment = {**os.environ, **RIVAL_ENV, "PYTHONPATH": str(ROOT)}
     began = time.time()
     done = subprocess.run(

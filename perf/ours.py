@@ -1,6 +1,6 @@
 """fedbench as a contender: whole rounds of a run, or single clients, run by its code.
 
-`python -m benchmarks.ours --dataset CACHE --folder DIR …`, started by `benchmarks.turn`.
+`python -m perf.ours --dataset CACHE --folder DIR …`, started by `perf.turn`.
 """
 
 import argparse
@@ -12,7 +12,6 @@ from unittest import mock
 
 import torch
 
-from benchmarks.turn import Turn
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.method import RoundPlan
@@ -23,6 +22,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
+from perf.turn import Turn
 
 W3: dict[str, Any] = {
     "data.num_clients": 100,

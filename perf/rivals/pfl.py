@@ -17,9 +17,9 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from benchmarks.plain import BATCH, make_net, simclr_loss
-from benchmarks.rivals import client
-from benchmarks.turn import Turn
+from perf.plain import BATCH, make_net, simclr_loss
+from perf.rivals import client
+from perf.turn import Turn
 
 
 class Net(nn.Module):

@@ -1,7 +1,7 @@
 """Other simulators on W3, each in a separate environment that is made here.
 
 The client code is written here to be fair: images and net are kept per process, the
-arithmetic is that of `benchmarks.plain`, views are made by torchvision on PIL images, as the users
+arithmetic is that of `perf.plain`, views are made by torchvision on PIL images, as the users
 of these frameworks do.
 """
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measure import log
+from perf.measure import log
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("flower", "pfl")

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu, table
-from benchmarks.clustering import autograd_clustering
-from benchmarks.data import dataset_folder
-from benchmarks.evaluation import setup_of
-from benchmarks.ours import W1, config_of
-from benchmarks.plain import Style, make_net, make_optimizer, step
-from benchmarks.turn import ROOT
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client
 from fedbench.bench.nn.clustering import cluster_globally
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.client import make_optimizer as fedbench_optimizer
+from perf import gpu, table
+from perf.clustering import autograd_clustering
+from perf.data import dataset_folder
+from perf.evaluation import setup_of
+from perf.ours import W1, config_of
+from perf.plain import Style, make_net, make_optimizer, step
+from perf.turn import ROOT
 
 IN_ONE_PROCESS = ("views", "W6")
 
@@ -68,7 +68,7 @@ def test_the_published_clustering_ends_where_ours_does() -> None:
 @pytest.mark.extended
 def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
     works = (*IN_ONE_PROCESS, "W3")
-    command = ["-m", "benchmarks", "--smoke", "--only", *works]
+    command = ["-m", "perf", "--smoke", "--only", *works]
     folders = ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
     done = subprocess.run(
         [sys.executable, *command, *folders], cwd=ROOT, capture_output=True, text=True, check=False
@@ -98,7 +98,7 @@ def test_a_part_ends_when_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--smoke", "--out", str(file)]
+    command = [sys.executable, "-m", "perf.gpu", "--smoke", "--out", str(file)]
     command += ["--device", "cpu"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     content = json.loads(file.read_text())

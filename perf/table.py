@@ -1,4 +1,4 @@
-"""Tables in Markdown from a folder of results: `python -m benchmarks.table DIR`."""
+"""Tables in Markdown from a folder of results: `python -m perf.table DIR`."""
 
 import json
 import sys

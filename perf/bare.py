@@ -1,6 +1,6 @@
 """Bare training loop: steps on views that are ready in memory, the limit of speed.
 
-`python -m benchmarks.bare --clients 50 --images 96 --processes 2`, started by `benchmarks.turn`.
+`python -m perf.bare --clients 50 --images 96 --processes 2`, started by `perf.turn`.
 Weights and optimizer stay where they are; with several processes each takes the next client.
 """
 
@@ -11,8 +11,8 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor, nn
 
-from benchmarks.plain import BATCH, Style, make_net, make_optimizer, step
-from benchmarks.turn import Turn
+from perf.plain import BATCH, Style, make_net, make_optimizer, step
+from perf.turn import Turn
 
 
 class Loop:

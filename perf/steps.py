@@ -5,21 +5,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.context import Context, fresh_folder
-from benchmarks.evaluation import setup_of
-from benchmarks.measure import Result, interleave, time_calls
-from benchmarks.ours import BF16, W1, config_of
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
+from perf.context import Context, fresh_folder
+from perf.evaluation import setup_of
+from perf.measure import Result, interleave, time_calls
+from perf.ours import BF16, W1, config_of
 
 ONE_CLIENT = {"data.num_clients": 1, "federation.participation": 1.0}
 
 
 def views(context: Context) -> Result:
     """Make two views of each image in one thread: fedbench, and torchvision on PIL images."""
-    from benchmarks.rivals.client import Views  # torchvision imports the compiler: seconds
+    from perf.rivals.client import Views  # torchvision imports the compiler: seconds
 
     result, size = Result(), 32 if context.smoke else 512
     folder = context.images(size, 32)

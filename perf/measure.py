@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.turn import ROOT, Contender
+from perf.turn import ROOT, Contender
 
 
 @dataclass

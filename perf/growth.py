@@ -1,8 +1,8 @@
 """W4: clients per round, population, rounds."""
 
-from benchmarks.context import Context
-from benchmarks.data import dataset_folder
-from benchmarks.measure import Result, interleave, log
+from perf.context import Context
+from perf.data import dataset_folder
+from perf.measure import Result, interleave, log
 
 TINY = {
     "model.width": 4,

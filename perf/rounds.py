@@ -1,9 +1,9 @@
 """W3: a federated round of 50 out of 100 clients with 100 images each."""
 
-from benchmarks.context import Context
-from benchmarks.measure import Result, interleave
-from benchmarks.ours import BF16
-from benchmarks.turn import Contender
+from perf.context import Context
+from perf.measure import Result, interleave
+from perf.ours import BF16
+from perf.turn import Contender
 
 
 def _w3(context: Context) -> tuple[int, int, int]:

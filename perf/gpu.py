@@ -1,6 +1,6 @@
 """Measure fedbench on one GPU within minutes and write everything into one file.
 
-    python -m benchmarks.gpu --minutes 9 --out FILE
+    python -m perf.gpu --minutes 9 --out FILE
 
 Needs no network, no data set and neither Ray nor Optuna. Parts that no time is left for are named
 in the file, which is written again after every part. `--device cpu --smoke` runs all parts in tiny
@@ -24,10 +24,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.data import dataset_folder
-from benchmarks.measure import log, save
-from benchmarks.ours import W1, W3
-from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import RoundPlan, net, registry
@@ -43,6 +39,10 @@ from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.training.workers import InProcess
 from fedbench.bench.tuning.doctor.first_runs import first_run
+from perf.data import dataset_folder
+from perf.measure import log, save
+from perf.ours import W1, W3
+from perf.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 
 PAPER_IMAGES = 100 * 50 * 10 * 496
 """Images of a cross-device run: 100 rounds, 50 clients, 10 epochs, 31 batches of 16."""
@@ -347,7 +347,7 @@ PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
 
 def main() -> None:
     """Parse options, run the parts, write JSON after each."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf.gpu", description=__doc__)
     parser.add_argument(
         "--minutes",
         type=float,

@@ -8,8 +8,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmarks.rivals import client
-from benchmarks.turn import Turn
+from perf.rivals import client
+from perf.turn import Turn
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import dataset_folder
-from benchmarks.turn import Contender
+from perf.data import dataset_folder
+from perf.turn import Contender
 
 RIVAL_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
 
@@ -36,24 +36,24 @@ class Context:
         return dataset_folder(self.data, self.cache / "data", train, test)
 
     def bare(self, name: str, *options: object, processes: int = 1, threads: int = 1) -> Contender:
-        """The bare loop, with the options of `benchmarks.bare`."""
-        command = ["-m", "benchmarks.bare", "--processes", processes, *options]
+        """The bare loop, with the options of `perf.bare`."""
+        command = ["-m", "perf.bare", "--processes", processes, *options]
         return Contender(name, list(map(str, command)), threads=threads)
 
     def ours(
         self, name: str, dataset: Path, *options: object, changes: dict[str, Any] | None = None
     ) -> Contender:
-        """fedbench, with the options of `benchmarks.ours`."""
+        """fedbench, with the options of `perf.ours`."""
         where = ["--dataset", dataset, "--folder", fresh_folder(self.cache)]
-        command = ["-m", "benchmarks.ours", *where, "--set", json.dumps(changes or {}), *options]
+        command = ["-m", "perf.ours", *where, "--set", json.dumps(changes or {}), *options]
         return Contender(name, list(map(str, command)))
 
     def rival(self, name: str, dataset: Path, *options: object, label: str = "") -> Contender:
-        """A rival, with the options of `benchmarks.rivals.NAME`."""
-        from benchmarks.rivals import environment
+        """A rival, with the options of `perf.rivals.NAME`."""
+        from perf.rivals import environment
 
         python = environment(name, self.cache / "rivals")
-        command = ["-m", f"benchmarks.rivals.{name}", "--dataset", dataset, *options]
+        command = ["-m", f"perf.rivals.{name}", "--dataset", dataset, *options]
         return Contender(label or name, list(map(str, command)), python=python, env=RIVAL_ENV)
 
 

@@ -1,4 +1,4 @@
-"""Client of the rivals: views by torchvision, training by `benchmarks.plain`."""
+"""Client of the rivals: views by torchvision, training by `perf.plain`."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from benchmarks.plain import BATCH, Style, make_net, make_optimizer, step
+from perf.plain import BATCH, Style, make_net, make_optimizer, step
 
 STYLE = Style()
 

@@ -8,10 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.context import Context, fresh_folder
-from benchmarks.measure import Result, time_calls
-from benchmarks.ours import W1, config_of
-from benchmarks.plain import Style, make_net
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.features import extract
@@ -23,6 +19,10 @@ from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
+from perf.context import Context, fresh_folder
+from perf.measure import Result, time_calls
+from perf.ours import W1, config_of
+from perf.plain import Style, make_net
 
 
 def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:

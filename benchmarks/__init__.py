@@ -1,1 +1,0 @@
-"""Speed of fedbench beside a bare PyTorch loop and other simulators: `python -m benchmarks`."""

@@ -1,0 +1,1 @@
+"""Speed of fedbench beside a bare PyTorch loop and other simulators: `python -m perf`."""
