@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.results.chance import ended, marks
+from fedbench.bench.results.chance import marks
 from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -15,6 +15,7 @@ from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
 from fedbench.bench.results.leaderboard.leaderboard import why_empty
 from fedbench.bench.results.leaderboard.studies import spent
 from fedbench.bench.results.report.page import Report, write_page
+from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
@@ -89,7 +90,7 @@ def leaderboard(
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
-        marks=marks(store, ended(frame)),
+        marks=marks(store, lines(frame[["row_id", "status", "finished_at"]])),
         reproduced=people,
     )
     problems = (*store.problems(), *unreadable)

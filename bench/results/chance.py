@@ -5,14 +5,11 @@ follows for a row is derived when a store is read, and remembered in `at-chance.
 rows, which may be deleted: methods take a while to load.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
@@ -20,9 +17,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, DataError, PluginWarning, StoreError
 from fedbench.bench.system.files import atomic_write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LAST_ROUNDS, NEAR = 5, 0.1
 """Rounds at the end whose mean counts, and the share of the value that a term must be below it."""
@@ -40,19 +34,6 @@ class Marks:
 
 
 NO_MARKS = Marks()
-
-
-class _Ended(NamedTuple):
-    """What marks ask of a row."""
-
-    row_id: str
-    status: str
-    finished_at: datetime
-
-
-def ended(frame: pd.DataFrame) -> Iterable[_Ended]:
-    """Return what `marks` asks of the rows of a frame, whose lines would be slow to make."""
-    return map(_Ended, *(frame[name].tolist() for name in _Ended._fields))
 
 
 def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -82,7 +63,7 @@ def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tu
 def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
     """Return the marks of finished rows by row id; the first replica counts.
 
-    `rows` are of a store, or `ended` of its frame. Rows of methods that are not here have no marks.
+    `rows` are of a store, or lines of its frame. Rows of methods that are not here have no marks.
     """
     path, found = store.root / MARKS, dict[str, Marks]()
     known: dict[str, list[Any]] = {}

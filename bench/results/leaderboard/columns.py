@@ -7,8 +7,8 @@ the list in the docs are made of `BOARD`. A new column is one object there, such
         "hours",
         "wall time of all runs",
         lambda seeds: seeds.means(seeds.of(seeds.done, "wall_seconds") / 3600),
-        title="hours",
-        text=lambda line: short(line.hours),
+        "hours",
+        "short",
     )
 """
 
@@ -25,7 +25,7 @@ import pandas as pd
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.evaluation.shrinkage import SHARES
-from fedbench.bench.results.leaderboard.seeds import Seeds, distinct
+from fedbench.bench.results.leaderboard.seeds import Seeds
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import content_id
 
@@ -157,8 +157,8 @@ class Column:
     """Values of all lines; None: ranks, names and tests between the lines of a class give it."""
     title: str | Callable[[str], str] = ""
     """Heading for people, perhaps by the metric that ranks; empty: for machines only."""
-    text: Callable[[Any], str] | None = None
-    """The cell of a line for people; empty for nothing. A column without any cell is left out."""
+    text: str | Callable[[Any], str] = "plain"
+    """The cell of a line for people, or a key of `FORMS`. A column without any cell is left out."""
     narrow: int = 0
     """A narrow terminal leaves out the columns with the highest numbers first; 0: it stays."""
     always: bool = False
@@ -172,17 +172,27 @@ class Column:
 
     def cell(self, line: Any) -> str:
         """Return the cell of a line for people."""
-        if self.text is not None:
+        if callable(self.text):
             return self.text(line)
         value = getattr(line, self.name)
-        texts = map(_plain, value if isinstance(value, tuple) else [value])
-        return " ".join(texts)
+        return "" if value is None else FORMS[self.text](value)
 
 
 def _plain(value: Any) -> str:
-    if value is None:
-        return ""
+    if isinstance(value, tuple):
+        return " ".join(map(_plain, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    "plain": _plain,
+    "percent": lambda value: number(value, True),
+    "score": lambda value: number(value, False),
+    "short": lambda value: short(value),
+    "minutes": lambda value: f"{value:.{1 if value >= 0.1 else 2}f}",
+    "listed": ", ".join,
+}
+"""How values that are there read."""
 
 
 def cells(line: Any, columns: Sequence[Column] = ()) -> dict[str, str]:
@@ -236,21 +246,16 @@ def _published(line: Any) -> str:
     )
 
 
-def _reached(name: str) -> Callable[[Any], str]:
+def _reached(line: Any, name: str = "rounds_to_reach") -> str:
     """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
-
-    def text(line: Any) -> str:
-        if line.num_reached is None or not line.n_seeds:
-            return ""
-        value = getattr(line, name)
-        return f"{line.num_reached} of {line.n_seeds} seeds" if value is None else short(value)
-
-    return text
+    if line.num_reached is None or not line.n_seeds:
+        return ""
+    value = getattr(line, name)
+    return f"{line.num_reached} of {line.n_seeds} seeds" if value is None else short(value)
 
 
-def _minutes(line: Any) -> str:
-    value = line.minutes
-    return "" if value is None else f"{value:.{1 if value >= 0.1 else 2}f}"
+def _gb_reached(line: Any) -> str:
+    return _reached(line, "gb_to_reach")
 
 
 def _other(name: str) -> Callable[[str], str]:
@@ -258,13 +263,17 @@ def _other(name: str) -> Callable[[str], str]:
     return lambda metric: "" if name == metric else heading(name)
 
 
-def _of_metric(name: str, percent: bool) -> Callable[[Any], str]:
-    return lambda line: number(getattr(line, name), percent)
-
-
 def _per_gb(line: Any) -> str:
     scale = 100 if is_accuracy(line.metric) else 1
     return "" if line.per_gb is None else short(scale * line.per_gb)
+
+
+def _per_title(metric: str) -> str:
+    return "% / GB" if is_accuracy(metric) else "per GB"
+
+
+def _study(part: int) -> Callable[[Seeds], Any]:
+    return lambda seeds: [study[part] for study in seeds.studies]
 
 
 def _summary(name: str) -> Callable[[Seeds], Any]:
@@ -275,8 +284,48 @@ def _rounds(name: str) -> Callable[[Seeds], Any]:
     return lambda seeds: seeds.over_rounds[name]
 
 
-def _start(seeds: Seeds) -> Any:
-    return seeds.means(seeds.start)
+def _first(name: str) -> Callable[[Seeds], Any]:
+    return lambda seeds: seeds.of(seeds.first, name)
+
+
+def _alike(name: str) -> Callable[[Seeds], Any]:
+    return lambda seeds: seeds.means_alike(name)
+
+
+def _megabytes(*names: str) -> Callable[[Seeds], Any]:
+    def value(seeds: Seeds) -> Any:
+        return seeds.means(sum(seeds.of(seeds.done, name) for name in names) / 1e6)
+
+    return value
+
+
+def _collapsed(seeds: Seeds) -> Any:
+    return seeds.any(seeds.figures(seeds.done, "collapsed") > 0)
+
+
+def _terms(seeds: Seeds) -> Any:
+    return [tuple(dict.fromkeys(t for m in each for t in m.at_chance)) for each in seeds.marks]
+
+
+def _num_at_chance(seeds: Seeds) -> Any:
+    return [sum(bool(mark.at_chance) for mark in each) for each in seeds.marks]
+
+
+def _minimises(seeds: Seeds) -> Any:
+    return [any(mark.minimises_objective for mark in each) for each in seeds.marks]
+
+
+def _diverged(seeds: Seeds) -> Any:
+    return seeds.counts(seeds.ends[seeds.ends.status == "diverged"])
+
+
+def _failed(seeds: Seeds) -> Any:
+    every = seeds.rows.drop_duplicates("slot")
+    return seeds.counts(every[~every.slot.isin(seeds.ends.slot)])
+
+
+def _revealing(seeds: Seeds) -> Any:
+    return seeds.most(seeds.of(seeds.done, "revealing_messages").fillna(0))
 
 
 def _per_byte(seeds: Seeds) -> Any:
@@ -347,315 +396,109 @@ def _settings_id(seeds: Seeds) -> Any:
 
 
 _TEST = "(t test over seeds, Holm, 5 %)"
+_STAR = f"*: the best, or not significantly different from it {_TEST}"
+_UNCLEAR = "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
+_TIES = f"ties: lines with one letter are not told from their best {_TEST}"
+_AREA = "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %"
+_LOCAL = "local: on each client's own test images, mean and sd over clients"
+_OTHER = "mean of runs that measured it as most lines of the class did"
+_REACH = "first evaluated round with the accuracy asked for, mean over seeds"
 
 BOARD = (
-    Column(
-        "rank",
-        "1 is best, ties share a rank; null if not ranked: nothing measured, or oracle",
-        title="rank",
-        text=lambda line: "" if line.rank is None else str(line.rank),
-        always=True,
-    ),
-    Column(
-        "method",
-        "method spec",
-        lambda seeds: seeds.of(seeds.first, "method"),
-        title="method",
-        text=lambda line: str(line.label),
-        always=True,
-    ),
-    Column(
-        "variant", "hyperparameters in which lines of its method differ, where a class has several"
-    ),
+    Column("rank", "1 is best, ties share it; null if not ranked", None, "rank", always=True),
+    Column("method", "spec", _first("method"), "method", lambda line: line.label, always=True),
+    Column("variant", "hyperparameters in which lines of a method differ, if a class has several"),
     Column("label", "name in tables and charts"),
-    Column(
-        "config_id", "identity of the training configuration", lambda seeds: seeds.first.config_id
-    ),
+    Column("config_id", "identity of the training configuration", _first("config_id")),
     Column("metric", "ranked by", lambda seeds: seeds.metric),
     Column(
-        "mean",
-        "of the metric over seeds",
-        _summary("mean"),
-        title=heading,
-        text=_spread,
+        "mean", "of the metric over seeds", _summary("mean"), heading, _spread,
         explains={"±": "± half of the 95 % interval over seeds; of 2 seeds both values"},
     ),
     Column("std", "likewise; needs 2 seeds", _summary("std")),
     Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds", _summary("ci95_low")),
     Column("ci95_high", "likewise", _summary("ci95_high")),
     Column(
-        "best",
-        "the first of its class, or not told from it by a t-test; null with fewer than 3 seeds",
-        title="best",
-        text=lambda line: MARKS[line.standing],
-        narrow=2,
-        explains={
-            "*": f"*: the best, or not significantly different from it {_TEST}",
-            "?": "?: the seeds cannot tell whether it is below the first; on the first, whether"
-            " any is",
-        },
+        "best", "the first, or not told from it by a t-test; null with fewer than 3 seeds", None,
+        "best", lambda line: MARKS[line.standing], 2, explains={"*": _STAR, "?": _UNCLEAR},
     ),
     Column(
-        "ties",
-        "letter of a group whose lines are not told from its first",
-        title="ties",
-        text=lambda line: line.ties or "",
-        narrow=6,
-        explains={
-            "ties": f"ties: lines with one letter are not told from the best of them {_TEST}"
-        },
+        "ties", "letter of a group whose lines are not told from its first", None, "ties",
+        narrow=6, explains={"ties": _TIES},
     ),
     Column("standing", "place beside the first of its class, see `separation.STANDINGS`"),
     Column("p_best", "p-value of the test against the first of the class, adjusted"),
-    Column(
-        "detectable", "smallest difference to the first that the test finds with probability 0.8"
-    ),
-    Column(
-        "n_seeds",
-        "seeds that measured the metric",
-        lambda seeds: [each.n for each in seeds.summaries],
-        title="seeds",
-        text=lambda line: str(line.n_seeds),
-        narrow=1,
-        always=True,
-    ),
+    Column("detectable", "smallest difference to the first that is found with probability 0.8"),
+    Column("n_seeds", "seeds that measured the metric", _summary("n"), "seeds", always=True),
     Column("seeds", "these seeds", lambda seeds: seeds.lists(seeds.measured.seed)),
     Column("values", "the metric of each", lambda seeds: seeds.lists(seeds.measured.value)),
     Column(
-        "run_ids",
-        "the runs that those values are from; `fedbench export` takes one",
+        "run_ids", "the runs that those values are from; `fedbench export` takes one",
         lambda seeds: seeds.lists(seeds.measured.row_id),
     ),
-    Column("untrained_mean", "of the metric before training", _start),
+    Column("untrained_mean", "before training", lambda seeds: seeds.means(seeds.start)),
     Column(
-        "gain",
-        "mean of trained - untrained",
-        lambda seeds: seeds.means(seeds.gain),
-        title="gain",
-        text=lambda line: number(line.gain, is_accuracy(line.metric), signed=True),
-        narrow=4,
+        "gain", "mean of trained - untrained", lambda seeds: seeds.means(seeds.gain), "gain",
+        lambda line: number(line.gain, is_accuracy(line.metric), signed=True), 4,
         explains={"gain": "gain: over the same encoder before training"},
     ),
     Column(
-        "local_acc_mean",
-        "the probe on clients' own test images, mean over clients",
-        _clients_own(""),
-        title="local %",
-        text=_local,
-        narrow=7,
-        explains={"local": "local: on each client's own test images, mean and sd over clients"},
+        "local_acc_mean", "the probe on clients' own test images, mean over clients",
+        _clients_own(""), "local %", _local, 7, explains={"local": _LOCAL},
+    ),
+    Column("local_acc_std", "deviation over clients, mean over seeds", _clients_own("_std")),
+    Column("linear_acc_mean", _OTHER, _alike("linear_acc"), _other("linear_acc"), "percent", 4),
+    Column("knn_acc_mean", "likewise", _alike("knn_acc"), _other("knn_acc"), "percent", 5),
+    Column("objective_mean", "likewise", _alike("objective"), _other("objective"), "score", 8),
+    Column(
+        "area", "mean k-NN accuracy over the rounds; needs curves, as do the next three",
+        _rounds("area"), "area %", "percent", 9, explains={"area": _AREA},
+    ),
+    Column("rounds_to_reach", _REACH, _rounds("rounds_to_reach"), "rounds to", _reached, 3),
+    Column("gb_to_reach", "in bytes [1e9 B]", _rounds("gb_to_reach"), "GB to", _gb_reached, 3),
+    Column("num_reached", "seeds that got there; null means unless all", _rounds("num_reached")),
+    Column("mb_up", "sent by clients [1e6 B]", _megabytes("bytes_up"), "MB up", "short", 10),
+    Column("mb_down", "sent to clients", _megabytes("bytes_down"), "MB down", "short", 12),
+    Column("mb_up_down", "both directions of one run", _megabytes("bytes_up", "bytes_down")),
+    Column("per_gb", "the metric over bytes [1 / 1e9 B]", _per_byte, _per_title, _per_gb, 13),
+    Column(
+        "minutes", "wall time of one run on the device that most runs of the class had",
+        lambda seeds: seeds.means(seeds.minutes), "minutes", "minutes", 11,
     ),
     Column(
-        "local_acc_std", "standard deviation over clients, mean over seeds", _clients_own("_std")
-    ),
-    Column(
-        "linear_acc_mean",
-        "mean of runs that measured it as most lines of the class did",
-        lambda seeds: seeds.means_alike("linear_acc"),
-        title=_other("linear_acc"),
-        text=_of_metric("linear_acc_mean", True),
-        narrow=4,
-    ),
-    Column(
-        "knn_acc_mean",
-        "likewise",
-        lambda seeds: seeds.means_alike("knn_acc"),
-        title=_other("knn_acc"),
-        text=_of_metric("knn_acc_mean", True),
-        narrow=5,
-    ),
-    Column(
-        "objective_mean",
-        "likewise",
-        lambda seeds: seeds.means_alike("objective"),
-        title=_other("objective"),
-        text=_of_metric("objective_mean", False),
-        narrow=8,
-    ),
-    Column(
-        "area",
-        "mean k-NN accuracy over the rounds; needs curves, as do the next three",
-        _rounds("area"),
-        title="area %",
-        text=lambda line: number(line.area, True),
-        narrow=9,
-        explains={
-            "area": "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy"
-            " {reach:g} %"
-        },
-    ),
-    Column(
-        "rounds_to_reach",
-        "first evaluated round with the accuracy asked for, mean over seeds",
-        _rounds("rounds_to_reach"),
-        title="rounds to",
-        text=_reached("rounds_to_reach"),
-        narrow=3,
-    ),
-    Column(
-        "gb_to_reach",
-        "the same in bytes of both directions [1e9 B]",
-        _rounds("gb_to_reach"),
-        title="GB to",
-        text=_reached("gb_to_reach"),
-        narrow=3,
-    ),
-    Column(
-        "num_reached",
-        "seeds that got there; the two means are null unless all did",
-        _rounds("num_reached"),
-    ),
-    Column(
-        "mb_up",
-        "client to server, one run [1e6 B]",
-        lambda seeds: seeds.means(seeds.of(seeds.done, "bytes_up") / 1e6),
-        title="MB up",
-        text=lambda line: short(line.mb_up),
-        narrow=10,
-    ),
-    Column(
-        "mb_down",
-        "server to clients, likewise",
-        lambda seeds: seeds.means(seeds.of(seeds.done, "bytes_down") / 1e6),
-        title="MB down",
-        text=lambda line: short(line.mb_down),
-        narrow=12,
-    ),
-    Column(
-        "mb_up_down",
-        "both directions of one run [1e6 B]",
-        lambda seeds: seeds.means(
-            seeds.of(seeds.done, "bytes_up", "bytes_down").sum(axis="columns", skipna=False) / 1e6
-        ),
-    ),
-    Column(
-        "per_gb",
-        "the metric over bytes in both directions [1 / 1e9 B]",
-        _per_byte,
-        title=lambda metric: "% / GB" if is_accuracy(metric) else "per GB",
-        text=_per_gb,
-        narrow=13,
-    ),
-    Column(
-        "minutes",
-        "wall time of one run on the device that most runs of the class had",
-        lambda seeds: seeds.means(seeds.minutes),
-        title="minutes",
-        text=_minutes,
-        narrow=11,
-    ),
-    Column(
-        "published",
-        "the published number of the same setting",
-        lambda seeds: seeds.published,
-        title="published",
-        text=_published,
-        narrow=5,
+        "published", "the published number of the same setting", lambda seeds: seeds.published,
+        "published", _published, 5,
     ),
     Column("difference", "mean - published number", _difference),
+    Column("notes", "what speaks against the line, in words", None, "notes", "listed", 3),
+    Column("collapsed", "whether the encoder of a run has collapsed", _collapsed),
+    Column("contracted", "whether projections have lost half of their spread", _contracted),
     Column(
-        "notes",
-        "what speaks against the line, or must be known before it is compared",
-        title="notes",
-        text=lambda line: ", ".join(line.notes),
-        narrow=3,
-    ),
-    Column(
-        "collapsed",
-        "whether the encoder of a run has collapsed",
-        lambda seeds: seeds.any(seeds.figures(seeds.done, "collapsed") > 0),
-    ),
-    Column(
-        "contracted",
-        "whether projections have lost half of their spread before training",
-        _contracted,
-    ),
-    Column(
-        "unmoved",
-        "whether a run that was to train has moved no weight",
+        "unmoved", "whether a run that was to train has moved no weight",
         lambda seeds: seeds.any(seeds.of(seeds.done, "unmoved")),
     ),
+    Column("at_chance", "terms of the loss that ended at chance", _terms),
+    Column("num_at_chance", "such runs", _num_at_chance),
+    Column("minimises_objective", "whether its loss is the score of tuning", _minimises),
+    Column("num_diverged", "runs that diverged; a line with any ranks last", _diverged),
+    Column("num_failed", "runs that failed", _failed),
     Column(
-        "at_chance",
-        "terms of the loss that ended at chance, see `bench.results.chance`",
-        lambda seeds: [distinct(mark.at_chance for mark in each) for each in seeds.marks],
-    ),
-    Column(
-        "num_at_chance",
-        "such runs",
-        lambda seeds: [sum(bool(mark.at_chance) for mark in each) for each in seeds.marks],
-    ),
-    Column(
-        "minimises_objective",
-        "whether the method's loss is the objective that chooses settings",
-        lambda seeds: [any(mark.minimises_objective for mark in each) for each in seeds.marks],
-    ),
-    Column(
-        "num_diverged",
-        "runs that diverged; a line with any ranks last",
-        lambda seeds: seeds.counts(seeds.ends[seeds.ends.status == "diverged"]),
-    ),
-    Column(
-        "num_failed",
-        "runs that failed",
-        lambda seeds: [
-            all_ - ended
-            for all_, ended in zip(
-                seeds.counts(seeds.rows.drop_duplicates("slot")),
-                seeds.counts(seeds.ends),
-                strict=True,
-            )
-        ],
-    ),
-    Column(
-        "tuned",
-        "whether hyperparameters come from a study",
+        "tuned", "whether hyperparameters come from a study",
         lambda seeds: seeds.any(seeds.of(seeds.rows, "tuned")),
     ),
-    Column("selection", "how they were chosen", lambda seeds: seeds.of(seeds.first, "selection")),
-    Column(
-        "tune_runs",
-        "runs of the study that they come from; null if untuned or not known",
-        lambda seeds: [runs for runs, _ in seeds.studies],
-    ),
-    Column(
-        "tuned_on",
-        "data set of that study if it is another one",
-        lambda seeds: [dataset for _, dataset in seeds.studies],
-    ),
-    Column(
-        "preset", "that the first run started from", lambda seeds: seeds.of(seeds.first, "preset")
-    ),
-    Column(
-        "epsilon",
-        "differential privacy, the largest over seeds; null unless every run has it",
-        _epsilon,
-    ),
+    Column("selection", "how they were chosen", _first("selection")),
+    Column("tune_runs", "runs of that study; null if untuned or not known", _study(0)),
+    Column("tuned_on", "data set of that study if it is another one", _study(1)),
+    Column("preset", "that the first run started from", _first("preset")),
+    Column("epsilon", "differential privacy, the largest; null unless every run has it", _epsilon),
     Column("epsilon_of", "what it protects", _epsilon_of),
-    Column(
-        "revealing_messages",
-        "messages that hold something of a single image, the most of any seed",
-        lambda seeds: seeds.most(seeds.of(seeds.done, "revealing_messages").fillna(0)),
-    ),
-    Column(
-        "num_replicas",
-        "further runs of these seeds that got another value, as on another machine",
-        _replicas,
-    ),
-    Column(
-        "replica_spread",
-        "largest minus smallest value of one seed, the most of any seed",
-        _replica_spread,
-    ),
-    Column(
-        "reproduced",
-        "people who reproduced its runs, of the run with the fewest; null if the store has no"
-        " reproductions",
-        _reproduced,
-    ),
-    Column("class_id", "identity of the comparability class", lambda seeds: seeds.first.class_id),
-    Column("settings_id", "the same for equal hyperparameters, whatever the class", _settings_id),
-)
+    Column("revealing_messages", "with something of a single image, most of any seed", _revealing),
+    Column("num_replicas", "further runs of these seeds that got another value", _replicas),
+    Column("replica_spread", "of the values of one seed, the most of any seed", _replica_spread),
+    Column("reproduced", "people who reproduced its runs, of that with the fewest", _reproduced),
+    Column("class_id", "identity of the comparability class", _first("class_id")),
+    Column("settings_id", "equal for equal hyperparameters, whatever the class", _settings_id),
+)  # fmt: skip
 """Every column of the board, in the order of tables and machine formats."""
 
 WHOLE = ("revealing_messages", "tune_runs", "num_reached")

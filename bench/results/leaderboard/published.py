@@ -10,7 +10,7 @@ Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual informat
 """
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -67,16 +67,6 @@ _TOLD_BY = {"federation.num_rounds": "num_rounds", "model.backbone": "backbone"}
 """Fields that most rows differ in from a paper, and their columns, which take no parsing."""
 
 
-class _Any:
-    """Contains whatever a paper leaves open."""
-
-    def __contains__(self, value: object) -> bool:
-        return True
-
-
-_ANY = _Any()
-
-
 def published_number(row: Any, metric: str) -> PaperCell | None:
     """Find the printed number for the method of a row in exactly the setting of that row.
 
@@ -88,7 +78,7 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     cells = [
         (cell, fixed)
         for cell, fixed in _cells_of().get((known_name(row), row.method), ())
-        if all(getattr(row, column) in fixed.get(name, _ANY) for name, column in _TOLD_BY.items())
+        if all(n not in fixed or getattr(row, c) in fixed[n] for n, c in _TOLD_BY.items())
     ]
     config = json.loads(row.config_json) if cells else {}
     if cells:  # rows from before there was a choice start at random and train everything
@@ -104,7 +94,7 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     return None
 
 
-_Fixed = Mapping[str, Container[Any]]
+_Fixed = Mapping[str, Sequence[Any]]
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ counts that has it and, of those, finished first.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
@@ -274,8 +274,3 @@ class Seeds:
             of_class = [[self.curves[i] for i in ids] for ids in members]
             found.loc[members.index, [*names]] = over_rounds(of_class, self.beside.get("reach"))
         return {name: found[name].tolist() for name in names}
-
-
-def distinct(values: Iterable[Collection[str]]) -> tuple[str, ...]:
-    """Return the words of some lists, each once, in their order."""
-    return tuple(dict.fromkeys(word for each in values for word in each))

@@ -19,7 +19,7 @@ from fedbench.bench.data.preview import preview_png
 from fedbench.bench.evaluation.catalogue import load_plugins, needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
-from fedbench.bench.results.chance import NO_MARKS, Marks, ended, marks
+from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.columns import BOARD
 from fedbench.bench.results.leaderboard.comparability import (
@@ -196,7 +196,7 @@ def content(
     tell(f"reading the curves of {len(frame):,} runs")
     losses: dict[str, Losses] = {}
     curves, unreadable = load_curves(store, frame, losses)
-    marked = marks(store, ended(frame))
+    marked = marks(store, lines(frame[["row_id", "status", "finished_at"]]))
     geometry, torn = geometries(store, frame.file)
     views = studies(store)
     by_client, not_known = partitions(store, frame, data_dir)
