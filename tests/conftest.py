@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -55,6 +56,16 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         patch.setattr(os, "fsync", lambda descriptor: None)  # no test is about a loss of power
         yield root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hangup() -> Iterator[None]:
+    """Let the processes of tests take SIGHUP as under a terminal, also where `nohup` runs these."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before == signal.SIG_IGN:  # what a handler is set for, other programs start with as usual
+        signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.config.dotted import last_names
 from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
 from fedbench.bench.evaluation.shrinkage import shrinkage
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
@@ -161,6 +160,7 @@ def show_listing(listing: Listing) -> None:
 
 def _apart(rows: Sequence[Row]) -> list[str]:
     """Return of each row the hyperparameters in which rows of its method differ, as `lr=0.1`."""
+    from fedbench.bench.config.dotted import last_names  # loads pydantic
     from fedbench.bench.results.leaderboard.comparability import as_text, differing
     from fedbench.bench.results.store.settings import hyperparameters
 
