@@ -1,19 +1,21 @@
-"""Cost of a run before it is run: steps and bytes by counting, time from one real round of it.
+"""Cost of a run before it is run: steps and bytes by counting, time from a few real steps of it.
 
-The round is the run's last but one, of a few of its clients, whose training is cut short after some
-seconds; all else in it happens as in the run. Which clients take part in which round is drawn as in
-the run, so that steps and bytes are exact unless the method leaves out images by what it has
-learned. Left out are the decoding of a data set that is not in the cache yet, and other load on the
-machine.
+Nearly all time of a run goes into its encoder, and an encoder takes the same time for each image.
+So a few steps and a few passes are made and timed. Everything else happens once in small, in a
+round of some clients and an evaluation of some images, with stand-ins for the encoders that only
+count: what these take apart from their encoders, plus the counted images times the time of one.
+Which clients take part in which round is drawn as in the run, so that steps and bytes are exact
+unless the method leaves out images by what it has learned. Left out are the decoding of a data set
+that is not in the cache yet, and other load on the machine.
 """
 
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +28,8 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.method import ACTIVATIONS, Client
+from fedbench.bench.method import ACTIVATIONS, Client, Loss, Net
+from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.regime import check_precision, reproducible
@@ -44,10 +47,14 @@ from fedbench.bench.training.workers import InProcess
 _CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
 """Local steps of the first client that are not counted, and of each client that are."""
-_STEP_SECONDS = 4.0  # time after which no further step is made, unless none was
+_STEP_SECONDS = 3.0  # time after which a client makes no second step
+_PASS_SECONDS = 1.0  # of the passes by which an encoder's time for an image is measured
+_MOST_IMAGES = 256  # in one of these
+_BACKWARD = 3.0  # time of a pass forward and back, in passes forward
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
-_LONG = 5.0  # seconds of an evaluation of an eighth of these which is enough to go by
+_LONG, _TOO_LONG = 4.0, 6.0
+"""Seconds of an evaluation of an eighth of these which are enough, and after which it is ended."""
 
 
 @dataclass(frozen=True)
@@ -160,33 +167,62 @@ class Estimator:
         )
 
     def _measure(self, setup: Setup, trainer: Trainer) -> _Parts:
-        parts = _Parts(evaluation=self._evaluation_seconds(setup))
+        image, batch = self._image_seconds(setup), setup.config.client.batch_size
+        parts = _Parts(evaluation=self._evaluation_seconds(setup, image))
         if not trainer.total_rounds:
             return parts
-        runner = _TimedRunner(setup, self._device, trainer.folder / "clients")
+        needs = setup.method.needs()
+        quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
+        if (measured := max(2, needs.min_batch, quick)) < batch:
+            client = setup.config.client.model_copy(update={"batch_size": measured})
+            setup = self._setup(setup.config.model_copy(update={"client": client}))
+            monitor = CollapseMonitor(setup, self._device)
+            trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
+        stand_ins = _StandIns(setup)
+        runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
         executor = _CutShort(runner)
         trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
         began = time.perf_counter()
-        with suppress(Diverged):
+        with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
             next(trainer.rounds(executor))
-        parts.server = max(0.0, time.perf_counter() - began - runner.seconds)
+        elapsed = time.perf_counter() - began
+        at_clients = runner.seconds + image * runner.passed
+        parts.server = max(0.0, elapsed - runner.seconds) + image * (
+            stand_ins.images - runner.passed
+        )
         began = time.perf_counter()
         with single_thread():
             save_checkpoint(trainer.folder, Checkpoint(0, {"server": trainer.vector.cpu()}, {}))
         parts.checkpoint = time.perf_counter() - began
         timed = runner.steps
-        parts.step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
-        parts.client = max(0.0, runner.seconds - sum(timed)) / max(1, runner.clients)
+        step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
+        parts.step = step * max(1.0, batch / measured)
+        parts.client = max(0.0, at_clients - sum(timed)) / max(1, runner.clients)
         images = max(1, runner.images)
         parts.wire = runner.wire[0] / images, runner.wire[1] / images
         parts.latents = runner.latents / max(1, runner.latent_images)
         parts.extras = runner.extras / max(1, runner.clients)
         return parts
 
-    def _evaluation_seconds(self, setup: Setup) -> float:
-        """Seconds of an evaluation of a new encoder; of many images, some are measured.
+    def _image_seconds(self, setup: Setup) -> float:
+        """Seconds in which the encoder takes one image forward."""
+        net = setup.make_net().eval()
+        setup.layout(net).bind(net, self._device)
+        count, seconds = 2, 0.0
+        with single_thread(), torch.no_grad():
+            while True:
+                images = torch.zeros(count, *setup.spec.image_shape, device=self._device)
+                began = time.perf_counter()
+                net(images, "encoder").sum().item()  # which waits for a GPU
+                seconds = time.perf_counter() - began
+                if 4 * seconds > _PASS_SECONDS or count >= _MOST_IMAGES:
+                    return seconds / count
+                count *= 4
 
-        Of a large encoder an eighth of these is enough: the images take nearly all of the time.
+    def _evaluation_seconds(self, setup: Setup, image: float) -> float:
+        """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
+
+        Of many images, some are measured, first an eighth of these.
         """
         given = (len(setup.images), len(setup.dataset.test_images))
         # The partition costs nothing here, and fewer images might not fill every client.
@@ -202,18 +238,72 @@ class Estimator:
             net = part.make_net()
             binding = part.layout(net).bind(net, self._device)
             began = time.perf_counter()
-            evaluate(part, binding, lambda client_id: None, protocols, self._device)
-            seconds, share = time.perf_counter() - began, (train + test) / sum(given)
-            if seconds >= _LONG:
+            stand_ins = _StandIns(part, began + _TOO_LONG)
+            with suppress(_TooLong), stand_ins.of(net):
+                evaluate(part, binding, lambda client_id: None, protocols, self._device)
+            elapsed, share = time.perf_counter() - began, (train + test) / sum(given)
+            seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
+            if elapsed >= _LONG:
                 break
         return seconds / share
+
+
+class _TooLong(Exception):  # noqa: N818
+    """Ends an evaluation whose time is a lower bound then."""
+
+
+@dataclass
+class _StandIns:
+    """Counts images that encoders would take; what comes out is cut from the images themselves."""
+
+    setup: Setup
+    deadline: float = float("inf")  # of `time.perf_counter`
+    images: int = 0  # forward
+    trained: int = 0  # forward and back
+    active: bool = True
+    _shapes: dict[tuple[int, ...], torch.Size] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, net: Net) -> Iterator[None]:
+        """Put stand-ins in the place of a net's encoders for the length of the block."""
+        parts = [net[name] for name in ("encoder", *self.setup.method.needs().encoders.values())]
+        for part in parts:
+            part.forward = partial(self._forward, part.forward)
+        try:
+            yield
+        finally:
+            for part in parts:
+                del part.forward
+
+    def _forward(self, encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        if not self.active or len(inputs) != 1:
+            return encoder(*inputs)
+        if time.perf_counter() > self.deadline:
+            raise _TooLong
+        (images,) = inputs
+        if (key := tuple(images.shape[1:])) not in self._shapes:
+            with torch.no_grad():
+                self._shapes[key] = encoder(images[:2]).shape[1:]
+        shape = self._shapes[key]
+        if torch.is_grad_enabled():
+            self.trained += len(images)
+        else:
+            self.images += len(images)
+        flat = images.flatten(1)
+        return flat.repeat(1, -(-shape.numel() // flat.shape[1]))[:, : shape.numel()].reshape(
+            len(images), *shape
+        )
 
 
 class _TimedRunner(ClientRunner):
     """Trains clients for a few local steps and measures each of them."""
 
-    def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
+    def __init__(
+        self, setup: Setup, device: torch.device, personal_dir: Path, stand_ins: _StandIns
+    ) -> None:
         super().__init__(setup, device, personal_dir)
+        self.net, self._stand_ins = self.binding.net, stand_ins
+        self.passed = 0  # images of stand-ins in the clients' parts
         self.clients = self.images = 0
         self.latents = self.latent_images = 0  # bytes that went up after the steps, of how many
         self.extras = 0  # bytes of all else that went up, without weights
@@ -223,9 +313,10 @@ class _TimedRunner(ClientRunner):
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         """Train one client, or ask for its pre-round statistics."""
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self._stand_ins.images
         trained = super().run(task, server, out)
         self.seconds += time.perf_counter() - began
+        self.passed += self._stand_ins.images - before
         wire = self.binding.net.wire
         crossed = (0, 0) if task.pre_round else (wire.up, wire.down)
         activations = trained.wire.up.get(ACTIVATIONS, 0)
@@ -235,6 +326,14 @@ class _TimedRunner(ClientRunner):
         self.latent_images += len(trained.extras.get(ACTIVATIONS, ()))
         self.extras += trained.wire.bytes_up - activations
         return trained
+
+    def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
+        """Make one local step, with the true encoders."""
+        self._stand_ins.active = False
+        try:
+            return super().step(batch, client, optimizer)
+        finally:
+            self._stand_ins.active = True
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         most = _STEPS + (0 if self.steps else _WARM_UP)
@@ -252,14 +351,24 @@ class _TimedRunner(ClientRunner):
 
 
 class _CutShort(InProcess):
-    """Executor that runs a few clients of a cohort, if possible those that make steps."""
+    """Executor that runs a few clients of a cohort, if possible those that make steps.
+
+    After some seconds there is no further one.
+    """
+
+    def __init__(self, runner: _TimedRunner) -> None:
+        super().__init__(runner)
+        self._timed = runner
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Yield their results."""
         setup = self._runner.setup
         steps = steps_per_epoch(setup.config, setup.dataset)
         some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
-        yield from super().train(some, server)
+        for task in some:
+            yield from super().train([task], server)
+            if self._timed.seconds > _STEP_SECONDS:
+                return
 
 
 @cache
