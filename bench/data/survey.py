@@ -34,7 +34,10 @@ class Survey:
         if self.num_distinct == 1 < total:
             return [f"all {total:,} images are equal: nothing can be learnt from them"]
         copies = [f"{count:,} in {split}" for split, count in self.copies.items() if count]
+        missing = [each["name"] for each in self.classes if not (each["train"] and each["test"])]
         said = {
+            f"classes without an image in train or test: {', '.join(missing[:5])}"
+            + (", …" if len(missing) > 5 else ""): len(missing),
             f"{self.test_in_train:,} of {tests:,} test images are training images, too;"
             " an accuracy on them is no measure": self.test_in_train,
             f"images that have two labels or more: {self.two_labels:,}": self.two_labels,

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.decode import Part, Picture, Splits, decoded, pictures_of
+from fedbench.bench.data.sources.bounds import PackedFile, check_unpacked
+from fedbench.bench.data.sources.decode import LeftOut, Part, Picture, Splits, decoded, pictures_of
 from fedbench.bench.data.sources.huggingface import (
     IMAGE_COLUMNS,
     Shard,
@@ -115,7 +116,7 @@ def _open(file: Path) -> IO[bytes]:
     """Open a file, unpacked if need be."""
     with file.open("rb") as stream:
         is_packed = stream.read(2) == b"\x1f\x8b"
-    return cast("IO[bytes]", gzip.open(file)) if is_packed else file.open("rb")
+    return cast("IO[bytes]", PackedFile(file)) if is_packed else file.open("rb")
 
 
 def _kind(file: Path) -> str:
@@ -252,6 +253,8 @@ def _npz(file: Path) -> Splits:
     with _open(file) as stream:
         data = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
         with np.load(data, allow_pickle=False) as arrays:
+            unpacked = sum(member.file_size for member in arrays.zip.infolist())
+            check_unpacked(str(file), file.stat().st_size, unpacked)
             names = next((names for names in NPZ_NAMES if set(names) <= set(arrays)), None)
             if names is None:
                 allowed = " or ".join(map(", ".join, NPZ_NAMES))
@@ -260,7 +263,9 @@ def _npz(file: Path) -> Splits:
                 decoded(arrays[names[i]], arrays[names[i + 1]], f"{file}, {names[i]}")
                 for i in (0, 2)
             )
-    return Splits([train], [test], None)
+            rest = sorted(set(arrays) - set(names))
+    left_out = [LeftOut("an array of another name", rest)] if rest else []
+    return Splits([train], [test], None, left_out)
 
 
 class NpzFile(OneFile):

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.data.cache import first_line
-from fedbench.bench.data.sources.decode import MAX_IMAGES
+from fedbench.bench.data.sources.bounds import check_rows, check_unpacked
 from fedbench.bench.system.errors import DataError
 
 _ROWS, _BYTES = 512, 1 << 28  # rows and, roughly, bytes that are decoded at a time
-_RATIO, _LEAST = 256, 1 << 30  # a file may unpack to so many times its size, and to 1 GiB anyway
 
 
 class ParquetRows:
@@ -35,7 +34,8 @@ class ParquetRows:
         self._size = len(source) if isinstance(source, bytes) else source.stat().st_size
         self._file = pq.ParquetFile(pa.BufferReader(source) if is_bytes else source)
         check_rows(self._file.metadata.num_rows, place)
-        self._check_bytes(sum(chunk.total_uncompressed_size for chunk in self._chunks()))
+        unpacked = sum(chunk.total_uncompressed_size for chunk in self._chunks())
+        check_unpacked(place, self._size, unpacked)
 
     @cached_property
     def features(self) -> Any:
@@ -59,7 +59,7 @@ class ParquetRows:
         unpacked = 0
         for batch in self._file.iter_batches(number, columns=self._columns):
             unpacked += batch.nbytes
-            self._check_bytes(unpacked)
+            check_unpacked(self.place, self._size, unpacked)
             yield from batch.to_pylist()
 
     def _chunks(self) -> Iterator[Any]:
@@ -86,20 +86,6 @@ class ParquetRows:
                 stream.seek(start)
                 head = stream.read(16)
         return _page_bytes(head) or int(chunk.total_uncompressed_size)
-
-    def _check_bytes(self, unpacked: int) -> None:
-        allowed = max(_LEAST, _RATIO * self._size)
-        if unpacked > allowed:
-            raise DataError(
-                f"{self.place}: its {self._size:,} bytes unpack to {unpacked / 1e9:,.1f} GB;"
-                f" allowed: {allowed / 1e9:,.1f} GB ({_RATIO} times the file, at least 1 GiB)"
-            )
-
-
-def check_rows(number: int, place: str) -> None:
-    """Raise `DataError` for more rows than a data set may have."""
-    if number > MAX_IMAGES:
-        raise DataError(f"{place} has {number:,} rows; allowed: {MAX_IMAGES:,}, so take a part")
 
 
 def check_footers(files: Iterable[Path], place: str) -> None:

@@ -71,7 +71,8 @@ def test_counts(train: dict[int, int], test: dict[int, int], changes: dict[str, 
     found = survey(cache.arrays, cache.meta["class_names"])
     assert found == replace(CLEAN, **changes)  # type: ignore[arg-type]
     spoken = {"test_in_train", "two_labels", "copies", "one_colour"} & changes.keys()
-    assert len(found.cautions()) == len(spoken)
+    assert len(found.cautions()) == len(spoken) + 1
+    assert found.cautions()[0].endswith("test: c")  # has no test image
 
 
 def test_images_that_are_all_equal_are_one_caution() -> None:

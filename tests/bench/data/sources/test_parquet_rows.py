@@ -1,17 +1,21 @@
 """Parquet files of a few kB that unpack to more than a machine has."""
 
+import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.data.sources import decode, parquet_rows
+from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.data.sources import bounds, decode
 from fedbench.bench.data.sources.parquet_rows import ParquetRows
 from fedbench.bench.system.errors import DataError, ResourceError
 from tests.bench.data.sources.test_torn_sources import png
+
+SPLITS = ("train", "val", "test")
 
 
 def repeated(root: Path, value: bytes, rows: int, split: str = "train") -> Path:
@@ -61,11 +65,11 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The footer says how many rows there are, in all files together.
     repeated(tmp_path / "rows", png(), 600)
     repeated(tmp_path / "rows", png(), 500, "test")
-    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 1000)
+    monkeypatch.setattr(bounds, "MAX_IMAGES", 1000)
     assert "1,100 rows; allowed: 1,000" in refused(tmp_path / "rows")
-    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
+    monkeypatch.setattr(bounds, "MAX_IMAGES", 10**6)
     # It says how many bytes: 2 MB in a file of less than 1 kB.
-    monkeypatch.setattr(parquet_rows, "_LEAST", 1_000_000)
+    monkeypatch.setattr(bounds, "LEAST", 1_000_000)
     file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
     assert file.stat().st_size < 2000
     assert " bytes unpack to " in refused(tmp_path / "bytes")
@@ -73,9 +77,45 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repeated(tmp_path / "times", png() + bytes(100_000), 1000)
     assert "times the file" in refused(tmp_path / "times")
     # One value.
-    monkeypatch.setattr(parquet_rows, "_LEAST", 1 << 30)
+    monkeypatch.setattr(bounds, "LEAST", 1 << 30)
     monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
     assert "row 0: the image has 2 MB; allowed: 1 MiB" in refused(tmp_path / "bytes")
     # Pixels that no disk holds.
     with pytest.raises(ResourceError, match=r"10 images take .*data\.image_size"):
         decode._check_room(tmp_path, 10, 10**15, "set")
+
+
+@pytest.mark.parametrize("form", ["csv.gz", "npz", "npz.gz", "parquet.gz", "ubyte.gz"])
+def test_a_packed_file_that_unpacks_to_too_much(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros are packed to a thousandth; a thousand times 256 is the least that is refused."""
+    monkeypatch.setattr(bounds, "LEAST", 1 << 16)
+    file = tmp_path / f"a.{form}"
+    if form == "npz":
+        zeros = np.zeros((1000, 40, 40), np.uint8)
+        labels = np.arange(1000) % 2
+        np.savez_compressed(file, x_train=zeros, y_train=labels, x_test=zeros, y_test=labels)
+    else:
+        head = {"csv": b"label,p0\n", "npz": b"PK", "parquet": b"PAR1", "ubyte": b"\0\0\10\3"}
+        file.write_bytes(gzip.compress(head[form.split(".")[0]] + bytes(1 << 22)))
+        if form == "csv.gz":
+            file.write_bytes(gzip.compress(b"label,p0\n" + b"0,0\n" * (1 << 20)))
+        if form == "ubyte.gz":
+            file = file.rename(tmp_path / "train-images.gz")
+            (tmp_path / "train-labels.gz").write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="bytes unpack to"):
+        load_dataset(f"file:{file}", tmp_path / "data")
+
+
+def test_arrays_that_are_not_read_are_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        f"{s}_images": rng.integers(0, 255, (6, 4, 4), np.uint8) for s in SPLITS
+    }
+    arrays |= {f"{s}_labels": np.arange(6) % 2 for s in SPLITS}
+    np.savez(tmp_path / "a.npz", **arrays)
+    found = prepare(f"file:{tmp_path / 'a.npz'}", tmp_path / "data").left_out
+    assert found == [
+        {"why": "an array of another name", "count": 2, "first": ["val_images", "val_labels"]}
+    ]
