@@ -131,7 +131,7 @@ class Orchestra(Method):
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make online parts, their targets, classifier of turns, centroids, and the memory."""
         if self.degeneracy:
-            data.require_square("method.degeneracy=false")
+            data.require_square(self.name, "method.degeneracy=false")
         dim = self.projection_dim
         head = projector(backbone, self.hidden_dim, dim, normed=True, out_bias=False)
         net = Net({"encoder": backbone.make(), "projector": head})

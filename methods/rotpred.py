@@ -43,7 +43,7 @@ class RotPred(Method):
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder, projector and the classifier of turns."""
-        data.require_square()
+        data.require_square(self.name)
         dims = self.hidden_dim, self.projection_dim
         return Net(
             {

@@ -99,14 +99,14 @@ class DataSpec:
     num_clients: int  # K
     labelled: bool = False  # at least one label is visible, so a classifier is of use
 
-    def require_square(self, remedy: str = "") -> None:
+    def require_square(self, method: str, remedy: str = "") -> None:
         """Refuse images that `rotate90` cannot turn; `remedy` is a setting without turns."""
         height, width = self.image_shape[1:]
         if height != width:
             raise ConfigError(
-                f"quarter turns of images need square ones, but these are {width}x{height} (width x"
-                f" height); set data.image_size={min(width, height)}, which keeps their middle"
-                + (f", or {remedy}" if remedy else "")
+                f"{method} turns images by quarters, so they must be square, but these are"
+                f" {width}x{height} (width x height); set data.image_size={min(width, height)},"
+                " which keeps their middle" + (f", or {remedy}" if remedy else "")
             )
 
 
