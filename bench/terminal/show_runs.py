@@ -26,20 +26,20 @@ _BEFORE = "untrained_"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
-    *("run_id", "method", "settings", "preset", "start", "dataset", "partition", "alpha"),
-    *("num_clients", "participation", "num_rounds", "local_epochs", "grid", "seed", "status"),
-    *("at_chance", "linear_acc", "knn_acc", "objective", "code", "finished_at"),
-)
+    "run_id", "method", "settings", "preset", "start", "dataset", "partition", "alpha",
+    "num_clients", "participation", "num_rounds", "local_epochs", "grid", "seed", "status",
+    "at_chance", "linear_acc", "knn_acc", "objective", "code", "finished_at",
+)  # fmt: skip
 _SHARED = (
-    *("preset", "dataset", "partition", "alpha", "num_clients", "participation", "num_rounds"),
-    *("local_epochs", "grid", "status"),
-)
+    "preset", "dataset", "partition", "alpha", "num_clients", "participation", "num_rounds",
+    "local_epochs", "grid", "status",
+)  # fmt: skip
 """Columns of listed runs that are said once if all runs have one value there."""
 _PROVENANCE = (
-    *("row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version"),
-    *("dataset", "dataset_revision", "partition_hash", "device", "hardware", "platform", "grid"),
-    *("study_id", "measured_from", "argv"),
-)
+    "row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version",
+    "dataset", "dataset_revision", "partition_hash", "device", "hardware", "platform", "grid",
+    "study_id", "measured_from", "argv",
+)  # fmt: skip
 
 
 def show_plan(plan: RunPlan) -> None:

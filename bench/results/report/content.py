@@ -64,13 +64,13 @@ _MAX_PICTURES, _MAX_CLASSES = 8, 24
 _MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
 """Clients in a chart, and partitions on a page, the first ones."""
 _RUN_COLUMNS = (
-    *("row_id", "measured_from", "status", "method", "preset", "dataset", "partition", "alpha"),
-    *("num_clients", "participation", "num_rounds", "local_epochs", "seed"),
-    *("linear_acc", "knn_acc", "objective", "untrained_linear_acc", "untrained_knn_acc"),
-    *("collapsed", "at_chance", "unmoved", "bytes_up", "bytes_down", "revealing_messages"),
-    *("epsilon", "epsilon_of", "wall_seconds", "peak_memory_bytes", "device", "hardware"),
-    *("package_version", "grid", "study_id", "started_at", "error"),
-)
+    "row_id", "measured_from", "status", "method", "preset", "dataset", "partition", "alpha",
+    "num_clients", "participation", "num_rounds", "local_epochs", "seed", "linear_acc", "knn_acc",
+    "objective", "untrained_linear_acc", "untrained_knn_acc", "collapsed", "at_chance", "unmoved",
+    "bytes_up", "bytes_down", "revealing_messages", "epsilon", "epsilon_of", "wall_seconds",
+    "peak_memory_bytes", "device", "hardware", "package_version", "grid", "study_id", "started_at",
+    "error",
+)  # fmt: skip
 
 NUM_COLOURS, NUM_SYMBOLS = 36, 7
 """Colours and symbols of the page: a method has one colour, its lines have different symbols."""

@@ -19,9 +19,9 @@ function heatmap() {
     id: "heatmap", title: "Methods and cells", controls: [shade],
     draw(width) {
       const groups = board().groups;
-      const points = groups.flatMap((each) => shown(each.points).map((p) => ({ ...p, cell: each.short, of: each.points.filter((q) => q.rank).length })));
+      const points = groups.flatMap((each) => chosen(each.points).map((p) => ({ ...p, cell: each.short, of: each.points.filter((q) => q.rank).length })));
       if (groups.length < 2 || !points.length) return null;
-      const names = board().order.filter(seen), left = leftOf(names) + 12;
+      const label = new Map(points.map((p) => [p.label, p.name])), names = [...new Set(board().order.map((name) => label.get(name)).filter((name) => name != null))], left = leftOf(names) + 12;
       const value = { value: (p) => (p.diverged ? null : p.mean), gain: (p) => p.gain, place: (p) => (p.of > 1 && p.rank ? (p.of - p.rank) / (p.of - 1) : null) }[shade.value];
       const [low, high] = d3.extent(points, value), at = (p) => (high > low ? (value(p) - low) / (high - low) : 1);
       const text = (p) => (p.diverged ? "diverged" : p.mean == null ? "no value" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
@@ -38,12 +38,12 @@ function heatmap() {
             Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: pitch / 14, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
             Plot.cell(points, { x: "cell", y: "name", fill: (p) => (value(p) == null ? "var(--raised)" : d3.interpolateCividis(at(p))) }),
             Plot.text(points, { x: "cell", y: "name", text, fill: (p) => (value(p) == null ? "currentColor" : at(p) > 0.55 ? "#000" : "#fff"), fontWeight: (p) => (best(p) ? 700 : 400), pointerEvents: "none" }),
-            tips(points, "cell", "name", (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, { maxRadius: 120 }),
+            tips(points, "cell", "name", (p) => `${p.label}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, { maxRadius: 120 }),
           ],
         },
         caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
         header: ["method", "cell", measure().title, "gain", "rank", "seeds", "standing"],
-        rows: points.map((p) => [p.name, p.cell, exact(p.mean), exact(p.gain), p.rank == null ? "" : [`${p.rank}`, p.rank], [`${p.values.length}`, p.values.length], STANDING[p.standing]]),
+        rows: points.map((p) => [p.label, p.cell, exact(p.mean), exact(p.gain), p.rank == null ? "" : [`${p.rank}`, p.rank], [`${p.values.length}`, p.values.length], STANDING[p.standing]]),
       };
     },
   });
@@ -53,28 +53,28 @@ function ranking() {
   return figure({
     id: "ranking", title: "Methods", controls: [lines],
     draw(width) {
-      const points = known(chosen(group()?.points || []), "mean"), names = points.map((p) => p.title), left = leftOf(names), wide = width > 560;
+      const points = known(chosen(group()?.points || []), "mean"), names = unique(points), left = leftOf(names), wide = width > 560;
       if (!points.length) return null;
       const ends = d3.extent([...points.flatMap((p) => [p.low ?? p.mean, p.high ?? p.mean, p.untrained, ...p.values])]);
       const pad = (ends[1] - ends[0]) * 0.04 || 0.01, [low, high] = [ends[0] - pad, ends[1] + pad];
-      const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, title: p.title, value })));
+      const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, value })));
       return {
         options: {
           height: 25 * names.length + 74, marginLeft: left, marginTop: 24, marginRight: wide ? 150 : 16,
           x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0, tickFormat: cutTo(left) },
           marks: [
-            Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "title", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
-            Plot.tickX(known(points, "untrained"), { x: "untrained", y: "title", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
-            Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "title", stroke: ink, strokeWidth: 2.5 }),
-            Plot.tickX(seeds, { x: "value", y: "title", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
-            dots(points, "mean", "title", { r: 6 }),
-            wide ? Plot.text(points, { y: "title", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.diverged ? `, ${p.diverged} diverged` : ""}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
-            tips(points, "mean", "title", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
+            Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
+            Plot.tickX(known(points, "untrained"), { x: "untrained", y: "name", strokeDasharray: "3 3", strokeOpacity: 0.7 }),
+            Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
+            Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
+            dots(points, "mean", "name", { r: 6 }),
+            wide ? Plot.text(points, { y: "name", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.diverged ? `, ${p.diverged} diverged` : ""}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
+            tips(points, "mean", "name", (p) => `${p.label}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
           ],
         },
         caption: `${titleOf()}. ${lines.value === "main" ? "Of each method the line with the most seeds. " : ""}Symbols are means, strokes single seeds, dashed ones the start. ${INTERVALS} ${group().power}`,
         header: ["method", "rank", measure().title, "low", "high", "gain", "seeds", "values", "standing"],
-        rows: points.map((p) => [p.name, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
+        rows: points.map((p) => [p.label, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
       };
     },
   });
@@ -92,7 +92,7 @@ function axis() {
   return figure({
     id: "axis", title: "Along an axis", controls: [which],
     draw(width) {
-      const sweep = data.sweeps[metric.value]?.[which.value], kept = sweep ? longest(shown(sweep.points)) : [], names = unique(kept);
+      const sweep = data.sweeps[metric.value]?.[which.value], kept = sweep ? longest(shown(sweep.points)).map(called) : [], names = unique(kept);
       if (!names.length) return null;
       const xs = [...new Set(sweep.points.map((p) => p.x))].sort(d3.ascending);
       // Even steps with the methods of a step side by side, so that intervals stay apart.
@@ -100,7 +100,7 @@ function axis() {
       const points = kept.map((p) => ({ ...p, at: dodge(p) }));
       const axisName = sweep.axis.replaceAll("_", " ");
       return {
-        names, title: (name) => (lines.value === "main" ? points.find((p) => p.name === name).method : name),
+        names,
         options: {
           height: Math.max(280, Math.min(440, width * 0.45)),
           x: { domain: [-0.5, xs.length - 0.5], ticks: xs.map((_, i) => i), tickFormat: (i) => `${xs[i] ?? ""}`, label: axisName, labelAnchor: "center" }, y: GRID(),
@@ -109,12 +109,12 @@ function axis() {
             Plot.lineY(points, { x: "at", y: "mean", z: "name", stroke: ink, strokeOpacity: 0.45, strokeWidth: 1.2 }),
             Plot.ruleX(known(points, "low"), { x: "at", y1: "low", y2: "high", stroke: ink, strokeWidth: 2 }),
             dots(points, "at", "mean"),
-            tips(points, "at", "mean", (p) => `${p.name}, ${axisName} ${p.x}\n${measure().title} ${spread(p)}\n${p.n} seeds`),
+            tips(points, "at", "mean", (p) => `${p.label}, ${axisName} ${p.x}\n${measure().title} ${spread(p)}\n${p.n} seeds`),
           ],
         },
         caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. A method without a symbol diverged there, or was not measured. ${INTERVALS}`,
         header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), exact(p.n, String)]),
+        rows: points.map((p) => [p.label, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), exact(p.n, String)]),
       };
     },
   });
@@ -139,12 +139,12 @@ function cost(id, title, x, label) {
             Plot.ruleX(known(points, "low"), { x, y1: "low", y2: "high", stroke: ink, strokeOpacity: 0.5, strokeWidth: 1.5 }),
             dots(points, x, "mean"),
             Plot.text(named, { x, y: "mean", text: "name", dx: -7, dy: -8, textAnchor: "end", stroke: "var(--back)", strokeWidth: 3, fill: "currentColor" }),
-            tips(points, x, "mean", (p) => `${p.name}\n${label} ${d3.format(".3~r")(p[x])}\n${measure().title} ${spread(p)}`),
+            tips(points, x, "mean", (p) => `${p.label}\n${label} ${d3.format(".3~r")(p[x])}\n${measure().title} ${spread(p)}`),
           ],
         },
         caption: `${titleOf()}. The dashed line is the Pareto front: no other method is at most as costly and at least as good. ${INTERVALS}`,
         header: ["method", label, measure().title, "low", "high", "on the front"],
-        rows: points.map((p) => [p.name, [p[x].toPrecision(4), p[x]], exact(p.mean), exact(p.low), exact(p.high), p[`front_${x}`] ? "yes" : ""]),
+        rows: points.map((p) => [p.label, [p[x].toPrecision(4), p[x]], exact(p.mean), exact(p.low), exact(p.high), p[`front_${x}`] ? "yes" : ""]),
       };
     },
   });
@@ -191,7 +191,7 @@ function losses() {
   return figure({
     id: "losses", title: "Training loss",
     draw(width) {
-      const points = shown(all[cell.value] || []), order = (group()?.points || []).map((p) => p.name);
+      const points = shown(all[cell.value] || []).map((p) => ({ ...p, label: p.name, name: p.method })), order = (group()?.points || []).map((p) => p.method);
       const series = d3.sort(d3.groups(points, (p) => p.name).filter(([, of]) => of.length > 1), ([name]) => order.indexOf(name));
       if (!series.length) return null;
       const columns = Math.max(1, Math.min(series.length, Math.floor(width / (width < 750 ? 165 : 200))));
@@ -208,14 +208,14 @@ function losses() {
           marks: [
             Plot.frame({ stroke: "var(--line)" }),
             Plot.lineY(placed, { x: "round", y: "at", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
-            Plot.text(ends, { ...fxy, frameAnchor: "top-left", text: (p) => cutTo(width / columns + 10)(p.method), dy: -14, fontWeight: 600 }),
+            Plot.text(ends, { ...fxy, frameAnchor: "top-left", text: (p) => cutTo(width / columns + 10)(p.name), dy: -14, fontWeight: 600 }),
             Plot.text(ends, { ...fxy, frameAnchor: "top-right", dx: -4, dy: 5, text: (p) => `${p.first.toPrecision(3)} → ${p.last.toPrecision(3)}`, fill: "var(--faint)", stroke: "var(--back)", strokeWidth: 3 }),
-            tips(placed, "round", "at", (p) => `${p.name}, round ${p.round}\nloss ${p.mean.toPrecision(4)}`, fxy),
+            tips(placed, "round", "at", (p) => `${p.label}, round ${p.round}\nloss ${p.mean.toPrecision(4)}`, fxy),
           ],
         },
         caption: `${titleOf()}. Mean local loss of each round over seeds, of each method the line with the most seeds. Losses of two methods have no common scale, so that each panel goes from the least to the greatest of its own; the numbers are the first and the last.`,
         header: ["method", "round", "loss"],
-        rows: placed.map((p) => [p.name, [`${p.round}`, p.round], [p.mean.toPrecision(4), p.mean]]),
+        rows: placed.map((p) => [p.label, [`${p.round}`, p.round], [p.mean.toPrecision(4), p.mean]]),
       };
     },
   });
@@ -234,8 +234,9 @@ function curves() {
   return figure({
     id: "curves", title: "Over rounds and bytes", controls: [what, over],
     draw(width) {
-      const main = new Set(chosen(group()?.points || []).map((p) => p.name));
-      const points = (all[cell.value] || []).filter((p) => main.has(p.name) && p.metric === what.value), x = over.value, title = titles[what.value];
+      const of = new Map(chosen(group()?.points || []).map((p) => [p.label, p.name]));
+      const measured = (all[cell.value] || []).filter((p) => of.has(p.name) && p.metric === what.value);
+      const points = measured.map((p) => ({ ...p, label: p.name, name: of.get(p.name) })), x = over.value, title = titles[what.value];
       const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       if (!points.some((p) => p.round > 0)) return null;
       const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / (width < 750 ? 165 : 210))));

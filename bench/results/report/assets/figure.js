@@ -61,11 +61,9 @@ const titleOf = () => group()?.title || "";
 
 const seen = (name) => !link.getAll("hide").includes(name);
 const shown = (points) => points.filter((point) => seen(point.name));
-// One line of each method, unless all are asked for; `title` is how it is called then.
-function chosen(points) {
-  const one = lines.value === "main";
-  return shown(points).filter((p) => !one || p.main).map((p) => ({ ...p, title: one ? p.method : p.name }));
-}
+// One line of each method, which has its name then, unless all are asked for; `label` is its name among all.
+const called = (p) => ({ ...p, label: p.name, name: lines.value === "main" ? p.method : p.name });
+const chosen = (points) => shown(points).filter((p) => lines.value !== "main" || p.main).map(called);
 // Figures in a closed part of the page are drawn when it is opened.
 const closed = (node) => node.closest("details.part:not([open])") != null;
 addEventListener("toggle", (event) => { if (event.target.matches("details.part[open]")) follow(); }, true);
@@ -76,10 +74,10 @@ const exact = (value, text = asText) => (value == null ? "" : [text(value), valu
 
 // The symbol and colour of each name, as a picture of its own: above charts, in lists, in saved files.
 const lookOf = (name) => [ink({ name }), shape({ name })];
-function legend(names, width = 900, look = lookOf, title = (name) => name) {
+function legend(names, width = 900, look = lookOf) {
   let x = 0, y = 12;
   const items = names.map((name) => {
-    const wide = 28 + 7.3 * title(name).length;
+    const wide = 28 + 7.3 * name.length;
     if (x && x + wide > width) { x = 0; y += 20; }
     const at = [x + 8, y];
     x += wide;
@@ -90,7 +88,7 @@ function legend(names, width = 900, look = lookOf, title = (name) => name) {
   const svg = d3.create("svg").attr("class", "legend").attr("width", wide).attr("height", y + 10).attr("viewBox", [0, 0, wide, y + 10]).attr("role", "img").attr("aria-label", `Legend: ${names.join(", ")}`).style("font-size", "12px");
   const entry = svg.selectAll("g").data(items).join("g").attr("transform", (d) => `translate(${d.at})`);
   entry.append("path").attr("d", (d) => d3.symbol(d.symbol, 62)()).attr("fill", (d) => d.fill);
-  entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => title(d.name));
+  entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => d.name);
   return svg.node();
 }
 
@@ -161,7 +159,7 @@ function figure({ id, title, controls = [], draw }) {
     const plot = Plot.plot({ width, marginLeft: 52, marginBottom: 44, ...made.options, style: { fontSize: "12px", overflow: "visible", ...made.options.style } });
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `${title}. ${made.caption}`);
-    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width, made.look, made.title)] : []), plot);
+    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width, made.look)] : []), plot);
     const wide = plot.width.baseVal.value > width + 1;
     for (const [key, value] of Object.entries({ tabindex: 0, role: "region", "aria-label": `${title}, scrolls sideways` })) {
       if (wide) holder.setAttribute(key, value);
