@@ -162,15 +162,24 @@ class Status:
         self.title, self.quiet, self.verbose = title, quiet, verbose
         self.live = not quiet and is_terminal(sys.stderr) and sys.stderr.isatty()
         self._drawn: Live | None = None
+        self._lines: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         if self.live:
             from rich.live import Live
+            from rich.text import Text
+
+            def draw() -> Text:
+                text = "\n".join(map(visible, self.lines()))
+                return Text(text, overflow="ellipsis", no_wrap=True)
 
             console = rich_console(sys.stderr)
-            self._drawn = Live("", console=console, transient=True, refresh_per_second=4)
-            self._drawn.start()
+            self._drawn = Live(
+                console=console, transient=True, refresh_per_second=4, get_renderable=draw
+            )
         self.update(f"{self.title} · {self.first_step}")
+        if self._drawn is not None:
+            self._drawn.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,8 +189,8 @@ class Status:
 
     def update(self, *lines: str) -> None:
         """Replace the lines."""
-        if self._drawn is not None:
-            from rich.text import Text
+        self._lines = lines
 
-            text = "\n".join(map(visible, lines))
-            self._drawn.update(Text(text, overflow="ellipsis", no_wrap=True))
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines as they are now; called several times a second."""
+        return self._lines

@@ -102,43 +102,65 @@ class RunProgress(Status):
         return " · ".join(parts)
 
 
-def _bar(name: str, done: int, total: int, text: str = "") -> str:
-    filled = _BAR * done // max(total, 1)
+def _bar(name: str, done: int, total: int, text: str = "", share: float | None = None) -> str:
+    filled = int(_BAR * (done / max(total, 1) if share is None else share))
     return f"  {name:<7} {'━' * filled}{'┄' * (_BAR - filled)} {done}/{total} {text}"
 
 
 class SweepProgress(Status):
     """Runs of a study or a sweep: current ones on a terminal, a line per finished run in a pipe.
 
-    With `verbose`, a terminal gets the lines of finished runs too.
+    A terminal shows how long the command has taken, how long it will, and a bar of the whole, all
+    of which move every second. With `verbose` it gets the lines of finished runs too.
     """
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         super().__init__(title, quiet=quiet, verbose=verbose)
         self._running: dict[str, str] = {}
+        self._shares: dict[str, float] = {}  # of the rounds of each
         self._head = f"{title} · {self.first_step}"
-        self._counts = self._left = ""
+        self._done = self._total = 0
+        self._began = time.monotonic()
+        self._left: tuple[float, float] | None = None  # seconds, as of a moment
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
         if isinstance(event, Began):
             self._begin(event)
-        elif isinstance(event, CellProgress):
-            self._head = f"{self.title} · {self._counts} done{self._left}"
+            return
+        if event.eta_seconds is not None:
+            self._left = event.eta_seconds, time.monotonic()
+        self._head = self.title
+        if isinstance(event, CellProgress):
             loss = "-" if event.loss is None else f"{event.loss:.4f}"
             collapsed = " · collapsed" if event.collapsed else ""
             state = f" · round {event.round}/{event.total} · loss {loss}{collapsed}"
             self._running[event.id] = event.label + (state if event.round else "")
+            self._shares[event.id] = event.round / max(1, event.total)
         else:
             self._running.pop(event.id, None)
+            self._shares.pop(event.id, None)
             self._end(event)
-        running = [f"  {text}" for text in self._running.values()]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return time, bar and current runs."""
+        head = f"{self._head} · {self._elapsed()}"
+        if not self._total:
+            return (head,)
+        running = [f"  {text}" for text in [*self._running.values()]]
         if len(running) > _SHOWN_RUNS:
             running[_SHOWN_RUNS:] = [f"  and {len(running) - _SHOWN_RUNS} more"]
-        self.update(self._head, *running)
+        if self._left is not None and self._done < self._total:
+            seconds, moment = self._left
+            head += f", {duration(max(0.0, seconds - (time.monotonic() - moment)))} left"
+        share = (self._done + sum([*self._shares.values()])) / self._total
+        return head, _bar("runs", self._done, self._total, share=share), *running
+
+    def _elapsed(self) -> str:
+        return f"{duration(int(time.monotonic() - self._began))} so far"
 
     def _begin(self, event: Began) -> None:
-        self._counts = f"{event.done}/{event.total}"
+        self._done, self._total = event.done, event.total
         device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
         number = "as many as the cluster holds" if event.concurrency is None else event.concurrency
         text = (
@@ -150,16 +172,17 @@ class SweepProgress(Status):
             note(text)
 
     def _end(self, event: CellDone) -> None:
-        left = f" · {duration(event.eta_seconds)} left" if event.done < event.total else ""
-        self._left, self._counts = left, f"{event.done}/{event.total}"
-        self._head = f"{self.title} · {self._counts} done{left}"
+        self._done, self._total = event.done, event.total
         shown = not self.live or self.verbose or event.status in ("error", "diverged")
         if self.quiet or not shown:
             return
         objective = "" if event.objective is None else f" · objective {event.objective:.4f}"
         error = f" · {event.error}" if event.error else ""
+        left = ""
+        if event.done < event.total and event.eta_seconds is not None:
+            left = f" · {self._elapsed()}, {duration(event.eta_seconds)} left"
         note(
-            f"{self._counts} · {event.label} · {event.status}{objective}"
+            f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
             f" · {duration(event.seconds)}{error}{left}"
         )
 
@@ -175,12 +198,13 @@ class StudyProgress(SweepProgress):
             self._best = (score, event.label) if best is None or score > best[0] else best
         super()._end(event)
 
-    def update(self, *lines: str) -> None:
-        """Replace the lines on the terminal; the best trial stays above the running ones."""
-        if self._best is not None:
-            best = f"  best of this call {self._best[0]:.4f} · {self._best[1]}"
-            lines = (lines[0], best, *lines[1:])
-        super().update(*lines)
+    def lines(self) -> tuple[str, ...]:
+        """Return time, bar, the best trial and current runs."""
+        lines = super().lines()
+        if self._best is None:
+            return lines
+        best = f"  best of this call {self._best[0]:.4f} · {self._best[1]}"
+        return *lines[:2], best, *lines[2:]
 
 
 class DecodingProgress(Status):

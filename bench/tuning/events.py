@@ -24,6 +24,7 @@ class CellProgress:
     total: int  # rounds of this cell
     loss: float | None = None  # mean of the round; None if no client made a step
     collapsed: bool = False
+    eta_seconds: float | None = None  # until the last cell of the command ends; None = not known
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class CellDone:
     status: str  # `ok diverged error paused`, or `elsewhere` if another process ran it
     objective: float | None
     seconds: float  # wall time of the cell
-    done: int  # cells that have ended, this one included
+    done: int  # cells that have ended, this one included; encoders before training are none
     total: int  # cells of the whole command
-    eta_seconds: float  # until the last cell ends, from the pace so far
+    eta_seconds: float | None  # until the last cell of the command ends; None = not known
     error: str | None = None  # in one line
 
 

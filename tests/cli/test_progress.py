@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedbench.bench.terminal.progress import RunProgress, SweepProgress
+from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 
@@ -35,7 +35,7 @@ def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]
 
 
 HEAD = "sweep x · 2 to run, 1 of 3 in the store already · 2 at a time, 0.5 GPU each"
-ENDED = "2/3 · simclr seed=0 · ok · objective 0.2500 · 1 min 1 s · 30 s left"
+ENDED = "2/3 · simclr seed=0 · ok · objective 0.2500 · 1 min 1 s · 0 s so far, 30 s left"
 FAILED = "3/3 · simclr seed=1 · error · 1 s · torn"
 
 
@@ -47,3 +47,23 @@ def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFi
 
 def _ended(index: int, metrics: dict[str, float] | None = None) -> RoundRecord:
     return RoundRecord(index, 1.5, {}, 2, 0, 8, 1, 1, 1.0, 9.0, 1.0, False, metrics or {}, 2.0)
+
+
+def test_time_and_bar_move_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fedbench.bench.terminal.progress.time.monotonic", lambda: now[0])
+    progress = StudyProgress("tune x", quiet=True)
+    progress(events.Began(total=4, done=0, concurrency=2, gpus=0.0))
+    now[0] = 105.0
+    assert "starting Ray · 5 s so far" in progress.lines()[0]
+    progress(events.CellProgress("s", "start seed=0", 0, 4))
+    progress(events.CellDone("s", "start seed=0", "ok", 0.1, 1.0, 0, 4, None))
+    progress(events.CellProgress("a", "trial 0", 2, 4, 0.5, eta_seconds=30.0))
+    assert progress.lines()[:2] == ("tune x · 5 s so far, 30 s left", "  runs    ━┄┄┄┄┄┄┄┄┄ 0/4 ")
+    now[0] = 108.0
+    progress(events.CellDone("a", "trial 0", "ok", 0.25, 3.0, 1, 4, 27.0))
+    now[0] = 110.0
+    head, bar, best, *running = progress.lines()
+    assert (head, running) == ("tune x · 10 s so far, 25 s left", [])
+    assert bar == "  runs    ━━┄┄┄┄┄┄┄┄ 1/4 "
+    assert "0.2500 · trial 0" in best

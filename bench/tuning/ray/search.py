@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.tuning.events import CellDone, CellProgress, Event, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
+from fedbench.bench.tuning.pace import Pace
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.session import Session
 from fedbench.bench.tuning.ray.trial import train
@@ -59,7 +60,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._attempts, self._patience = attempts, patience
         self._common = {} if token is None else {"token": token}
         self._on_progress, self._tracking = on_progress, tracking
-        self._done, self._began = jobs.ended, time.monotonic()
+        self._done, self._pace = jobs.ended, Pace()
         self._live: dict[str, Job] = {}  # trial -> its job
         self._processes: set[str] = set()  # trials whose process is at work
         self._again: deque[Job] = deque()
@@ -135,7 +136,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         """Note that a trial process has started its job."""
         if (job := self._live.get(trial_id)) is not None:
             rounds = job.config.federation.num_rounds
-            self._emit(CellProgress(job.name, job.label, 0, rounds))
+            if not job.untrained:
+                self._pace.began(job.name, time.monotonic())
+            self._emit(CellProgress(job.name, job.label, 0, rounds, eta_seconds=self._left()))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
         """Handle a report of a trial process (see `job.work` and `trial.train`)."""
@@ -147,8 +150,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             if message["round"] > self._rounds.get(job.name, 0):
                 self._rounds[job.name] = message["round"]
                 del self._deaths[job.name]  # a Counter takes a missing key
-            progress = (message[key] for key in ("round", "rounds", "loss", "collapsed"))
-            self._emit(CellProgress(job.name, job.label, *progress))
+            progress = [message[key] for key in ("round", "rounds", "loss", "collapsed")]
+            self._pace.reported(job.name, progress[0] / progress[1], time.monotonic())
+            self._emit(CellProgress(job.name, job.label, *progress, self._left()))
         elif status == "unfit":
             self._unfit.add(trial_id)
             self._pool.leave_out(message["node"], message["error"])
@@ -157,6 +161,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         elif status == "abort":
             raise message["error"]
         elif status == "busy":
+            self._pace.ended(job.name, time.monotonic(), counts=False)
             self._again.append(self._live.pop(trial_id))
         else:
             self._end(trial_id, replace(message["outcome"], job=job))
@@ -166,6 +171,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         job = self._live.get(trial_id)
         if job is None or self.stopping:
             return
+        self._pace.ended(job.name, time.monotonic(), counts=False)
         unfit = trial_id in self._unfit  # the node's failure, not the job's
         self._deaths[job.name] += not unfit
         if unfit or self._deaths[job.name] < self._attempts:
@@ -202,10 +208,15 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         del self._live[trial_id]
         self._done += not outcome.job.untrained
         job, total = outcome.job, self._jobs.total
-        seconds_each = (time.monotonic() - self._began) / (self._done - self._jobs.ended)
-        counts = (self._done, total, seconds_each * max(0, total - self._done))
+        self._pace.ended(job.name, time.monotonic(), counts=outcome.status != "elsewhere")
+        counts = (self._done, total, self._left())
         result = (outcome.status, outcome.objective, outcome.seconds)
         self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
+
+    def _left(self) -> float | None:
+        running = sum(not job.untrained for job in self._live.values())
+        waiting = max(0, self._jobs.total - self._done - running)
+        return self._pace.left(waiting, self._limit, time.monotonic())
 
     def _emit(self, event: Event) -> None:
         if self._on_progress is not None:
