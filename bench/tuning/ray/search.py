@@ -152,7 +152,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
                 del self._deaths[job.name]  # a Counter takes a missing key
             progress = [message[key] for key in ("round", "rounds", "loss", "collapsed")]
             self._pace.reported(job.name, progress[0] / progress[1], time.monotonic())
-            self._emit(CellProgress(job.name, job.label, *progress, self._left()))
+            self._emit(CellProgress(job.name, job.label, *progress, eta_seconds=self._left()))
         elif status == "unfit":
             self._unfit.add(trial_id)
             self._pool.leave_out(message["node"], message["error"])
