@@ -150,9 +150,10 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             if message["round"] > self._rounds.get(job.name, 0):
                 self._rounds[job.name] = message["round"]
                 del self._deaths[job.name]  # a Counter takes a missing key
-            progress = [message[key] for key in ("round", "rounds", "loss", "collapsed")]
-            self._pace.reported(job.name, progress[0] / progress[1], time.monotonic())
-            self._emit(CellProgress(job.name, job.label, *progress, eta_seconds=self._left()))
+            done, total = message["round"], message["rounds"]
+            self._pace.reported(job.name, done / total, time.monotonic())
+            how = (message["loss"], message["collapsed"], self._left())
+            self._emit(CellProgress(job.name, job.label, done, total, *how))
         elif status == "unfit":
             self._unfit.add(trial_id)
             self._pool.leave_out(message["node"], message["error"])
