@@ -38,6 +38,13 @@ def test_fields_that_change_the_meaning_of_a_metric(metric: str, fields: str) ->
     assert {*needed(metric).reads} == {*fields.split()}
 
 
+@pytest.mark.parametrize(
+    ("metric", "worse", "better"), [("rankme", 4, 5), ("sigreg", 2, 1), ("alpha_req", 0.5, 1.25)]
+)
+def test_of_a_score_more_is_better(metric: str, worse: float, better: float) -> None:
+    assert needed(metric).score(worse) < needed(metric).score(better)
+
+
 def test_every_field_of_the_evaluation_is_read_or_says_when() -> None:
     load()
     read = {field for metric in metrics._KNOWN.values() for field in metric.reads}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.evaluation.objectives import registry, scores
+from fedbench.bench.evaluation.objectives import accumulator, registry, scores
 from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
     Accumulator,
@@ -19,7 +19,7 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     epsilon,
     with_noise,
 )
-from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums
+from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, triangle
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
@@ -111,7 +111,7 @@ def test_lidar_with_the_papers_constant() -> None:
     assert scores.lidar(between, torch.zeros(4, 4)) is None
     assert scores.lidar(torch.zeros(4, 4), within) == 1.0
     relative = values(Z, V)["lidar"]
-    assert relative == pytest.approx(scores.lidar(between, within) or 0, rel=1e-9)
+    assert relative == pytest.approx(scores.lidar(between, within, 1e-4) or 0, rel=1e-9)
     assert relative == pytest.approx(values(1e-3 * Z, 1e-3 * V)["lidar"], rel=1e-6)
 
 
@@ -121,6 +121,35 @@ def test_the_decay_of_a_power_law_and_of_a_bent_one() -> None:
     bent = torch.where(index <= 100, index**-0.8, 100**2.2 * index**-3)
     assert scores.decay(bent, 10, 100)[0] == pytest.approx(0.8)
     assert scores.decay(bent, 10, 230)[0] == pytest.approx(1.195678, abs=1e-6)
+
+
+def test_a_spectrum_that_is_no_power_law_has_no_exponent() -> None:
+    """Of a step from 1 to 0.1 the weighted R^2 is 0.73; of exp(-j / 5) it is 0.94."""
+    index, found = torch.arange(1, 25, dtype=torch.float64), []
+    for eigenvalues in (torch.where(index <= 8, 1.0, 0.1), torch.exp(-index / 5)):
+        products = triangle(torch.diag(eigenvalues.double()))
+        moments = torch.cat([torch.zeros_like(index), products])
+        found.append(OBJECTIVES["alpha-req"].combine({"pairs": torch.ones(2), "moments": moments}))
+    assert found == [None, pytest.approx(1.566296, abs=1e-6)]
+
+
+def test_ranks_count_what_is_small_and_leave_out_rounding() -> None:
+    share = 0.005 / 1.005
+    expected = math.exp(-share * math.log(share) - (1 - share) * math.log(1 - share))
+    assert scores.entropy_rank(torch.tensor([1.0, 0.005])) == pytest.approx(expected)
+    assert scores.entropy_rank(torch.tensor([1.0, 0.9e-6])) == 1.0
+
+
+def test_several_exchanges_are_made_of_an_equal_share_of_every_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accumulator, "KEPT", 60)
+    z, v = mixture(60, 12)
+    clients = [slice(0, 40), slice(40, 60)]  # 30 each are the first 30, and all 20
+    kept = torch.cat([torch.arange(30), torch.arange(40, 60)])
+    found = values(z, v, clients)["clusterability"]
+    assert found == pytest.approx(values(z[kept], v[kept])["clusterability"])
+    assert found != pytest.approx(values(z, v)["clusterability"])
 
 
 def test_sigreg_of_a_constant_and_of_normals() -> None:

@@ -78,8 +78,14 @@ def test_depends_on_the_seed_and_on_nothing_else() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_equals_the_protocol_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One full batch per epoch and constant images make order and views irrelevant."""
+@pytest.mark.parametrize(("peak", "nesterov"), [(30, False), (0.05, True)])
+def test_equals_the_protocol_written_out(
+    peak: float, nesterov: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One full batch per epoch and constant images make order and views irrelevant.
+
+    Of fine-tuning the net has no parameter, so that the linear layer alone is trained.
+    """
     images, labels = coloured(12, 3)
     images[:] = 128  # crops and flips of a constant image are that image
     steps: list[list[np.ndarray]] = []
@@ -98,23 +104,33 @@ def test_equals_the_protocol_written_out(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.append(batch)
         return torch.tensor([[0.5, -0.25]]).expand(len(batch), 2)
 
-    probe(encode, train=(images, labels), epochs=3, batch_size=12)
-    for batch in seen[1:]:
+    if nesterov:
+        setup = setup_of(images, labels, 0)
+        setup.method.encode = lambda net, batch: encode(batch)
+        finetune(setup, Net({}), images, labels, 3, 12, CPU)
+        del seen[0], seen[-1]  # one test image for the dimension, and all at the end
+    else:
+        probe(encode, train=(images, labels), epochs=3, batch_size=12)
+        del seen[0]
+    for batch in seen:
         torch.testing.assert_close(batch, torch.full_like(batch, 128 / 127.5 - 1))
 
-    # v <- 0.9 v + gradient, w <- w - lr v, no decay; lr = 30 * 12 / 256 * (1 + cos(pi t / 3)) / 2.
+    # v <- 0.9 v + gradient, w <- w - lr v, no decay; Nesterov's w <- w - lr (gradient + 0.9 v).
+    # lr = peak * 12 / 256 * (1 + cos(pi t / 3)) / 2.
     weight, bias = steps[0][0], steps[0][1]
     features, onehot = np.tile([0.5, -0.25], (12, 1)), np.eye(3)[labels]
     speed_weight, speed_bias = np.zeros_like(weight), np.zeros_like(bias)
     for index, step in enumerate(steps):
         logits = features @ weight.T + bias
         error = np.exp(logits) / np.exp(logits).sum(1, keepdims=True) - onehot
-        speed_weight = 0.9 * speed_weight + error.T @ features / 12
-        speed_bias = 0.9 * speed_bias + error.mean(0)
-        lr = 30 * 12 / 256 * (1 + math.cos(math.pi * index / 3)) / 2
-        weight, bias = weight - lr * speed_weight, bias - lr * speed_bias
-        np.testing.assert_allclose(step[2], weight, atol=1e-5)
-        np.testing.assert_allclose(step[3], bias, atol=1e-5)
+        slope_weight, slope_bias = error.T @ features / 12, error.mean(0)
+        speed_weight = 0.9 * speed_weight + slope_weight
+        speed_bias = 0.9 * speed_bias + slope_bias
+        lr = peak * 12 / 256 * (1 + math.cos(math.pi * index / 3)) / 2
+        weight = weight - lr * (slope_weight + 0.9 * speed_weight if nesterov else speed_weight)
+        bias = bias - lr * (slope_bias + 0.9 * speed_bias if nesterov else speed_bias)
+        np.testing.assert_allclose(step[2], weight, atol=1e-6 if nesterov else 1e-5)
+        np.testing.assert_allclose(step[3], bias, atol=1e-6 if nesterov else 1e-5)
     assert len(steps) == 3
 
 

@@ -67,6 +67,21 @@ def test_the_detectable_difference_is_found_with_probability_four_fifths(
     assert np.mean(p <= 0.05 / 3) == pytest.approx(0.8, abs=0.015 if not tests.welch else 0.1)
 
 
+@pytest.mark.parametrize(
+    ("shift", "p", "ties", "standings"),
+    [(0.245, 0.0399, "ab", ("first", "worse")), (0.22, 0.0544, "aa", ("unclear", "unclear"))],
+)
+def test_lines_are_told_apart_at_five_percent(
+    shift: float, p: float, ties: str, standings: tuple[str, str]
+) -> None:
+    """Deviation 0.1 over 3 seeds: t = shift / (0.1 sqrt(2 / 3)), 3.0006 and 2.694 at 4 degrees."""
+    first = [0.5, 0.6, 0.7]
+    (group,) = rank(seeds_of({"simclr": first, "byol": [v - shift for v in first]})).groups
+    assert group.entries[1].p_best == pytest.approx(p, abs=1e-4)
+    assert "".join(entry.ties for entry in group.entries) == ties
+    assert tuple(entry.standing for entry in group.entries) == standings
+
+
 def test_lines_tie_with_the_best_that_they_are_not_told_from() -> None:
     samples = [(BASE - shift).tolist() for shift in (0, 0.01, 0.2, 0.21, 0.4)]
     assert [*of(*samples, [0.1, 0.1]).groups().items()] == [

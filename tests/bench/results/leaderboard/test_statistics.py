@@ -148,6 +148,13 @@ def test_equal_counts_tie_and_unequal_ones_do_not(images: int) -> None:
     assert pareto_front([1, 1], [third, third + 1e-16]) == [True, True]
 
 
+def test_rounding_joins_last_bits_and_keeps_counts_of_many_images_apart() -> None:
+    for eighths in range(1, 8):
+        for off in (-math.inf, math.inf):
+            assert rounded(math.nextafter(eighths / 8, off)) == eighths / 8
+    assert rounded((2**27 + 1) / 2**28) > rounded(2**27 / 2**28)
+
+
 def test_slope() -> None:
     assert slope([-1, 0, 2], [0.1, 0.2, 0.4]) == pytest.approx(0.1)
     assert slope([1, 1], [0.1, 0.2]) is None
@@ -159,3 +166,4 @@ def test_pareto_front() -> None:
     costs, scores = [1.0, 2.0, 2.0, 3.0, None, 0.0], [0.5, 0.4, 0.7, 0.7, 0.9, None]
     assert pareto_front(costs, scores) == [True, False, True, False, False, False]
     assert pareto_front([1.0, 1.0], [0.5, 0.5]) == [True, True]  # neither is better than the other
+    assert pareto_front([1.0, 1.0], [0.4, 0.5]) == [False, True]
