@@ -64,6 +64,7 @@ KINDS = ("driver", "hangup", "terminal", "worker", *PARTS)
 """Kills of a sweep with a Ray of its own; on a cluster there is also "node"."""
 CODES = {"driver": {-9}, "hangup": {0, 143}, **{part: {0, 3} for part in PARTS}}
 """Exit codes after a kill; 0 where the last cell had just ended, so that nothing was cut short."""
+SECONDS_TO_DIE = 10.0
 KILLS_PER_SWEEP = 4
 """More would mostly hit the last cell; a cell whose process died five times counts as failed."""
 
@@ -201,6 +202,11 @@ class Torture:
         else:
             (driver if kind == "driver" else self.random.choice(targets)).kill()
         self.kills[kind, moment] += 1
+        if kind == "driver":
+            _, alive = psutil.wait_procs(theirs, SECONDS_TO_DIE)
+            if alive:
+                left = [program_of(process) for process in alive]
+                raise SystemExit(f"{left} outlive the driver by {SECONDS_TO_DIE} s")
         if kind not in CODES:
             return f"{kind} while {moment}"
         printed, _ = driver.communicate()
