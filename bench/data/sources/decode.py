@@ -3,9 +3,10 @@
 import hashlib
 import logging
 import shutil
+import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter
 from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS
 from fedbench.bench.data.reading import fitted
 from fedbench.bench.data.sources.image_files import FRAMES, header_of, pixels_of
+from fedbench.bench.data.sources.splits import nearest, some
 from fedbench.bench.system.errors import DataError, ResourceError
 
 _log = logging.getLogger(__name__)
@@ -161,6 +163,7 @@ class Layout:
     sizes: Counter[tuple[int, int]]
     colour: bool
     clients: list[str | int | None]
+    first: dict[type, str]  # kind of a label -> place of the first such label
 
 
 def write_splits(
@@ -192,7 +195,7 @@ def write_splits(
             )
         if not layout.labels:
             raise DataError(f"{name}: the {split} split has no images")
-    labels, class_names = _numbered(layouts, splits.class_names)
+    labels, class_names = _numbered(layouts, splits.class_names, name, bool(splits.test))
     unlabelled = int((labels["test"] == HIDDEN).sum())
     if not class_names:
         _log.warning("%s has no labels: encoders can be trained on it, and not probed", name)
@@ -241,6 +244,9 @@ def write_splits(
         writer.put(f"{split}_labels", labels[split])
     clients = layouts["train"].clients
     if clients[0] is not None:
+        if len({*map(type, clients)}) > 1:
+            found = ", ".join(sorted({type(client).__name__ for client in clients}))
+            raise DataError(f"{name}: clients are of several kinds ({found}); write all as text")
         writer.put(CLIENTS, np.unique(np.array(clients), return_inverse=True)[1].astype(np.int64))
     if notes[FRAMES]:
         _log.warning(
@@ -267,14 +273,22 @@ def _check_room(folder: Path, total: int, each: int, name: str) -> None:
 
 
 def _numbered(
-    layouts: Mapping[str, Layout], class_names: tuple[str, ...] | None
+    layouts: Mapping[str, Layout], class_names: tuple[str, ...] | None, name: str, has_test: bool
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Return the labels of each split as numbers, and the class names."""
-    used = {label for layout in layouts.values() for label in layout.labels} - {HIDDEN}
+    train, test = ({*layouts[split].labels} - {HIDDEN} for split in SPLITS)
+    used, texts = train | test, {label for label in train | test if isinstance(label, str)}
+    if texts and texts < used:
+        first = layouts["test"].first | layouts["train"].first
+        raise DataError(
+            f"{name}: labels are numbers in {first[int]} and text in {first[str]}; write both in"
+            " one form, numbers, text or numbers with the same class names"
+        )
     numbers: dict[int | str, int] = {}
-    if any(isinstance(label, str) for label in used):
-        class_names = tuple(sorted(map(str, used)))
-        numbers = {label: class_names.index(str(label)) for label in used}
+    if texts:
+        if not texts <= {*(class_names or ())}:
+            class_names = tuple(sorted({*(class_names or ()), *map(str, used)}))
+        numbers = {label: class_names.index(label) for label in texts}
     elif not class_names:
         num_classes = max(map(int, used), default=-1) + 1
         if missing := sorted(set(range(num_classes)) - used):
@@ -284,6 +298,14 @@ def _numbered(
                 f" below it have no image ({listed}); number them without gaps, or name all classes"
             )
         class_names = tuple(map(str, range(num_classes)))
+    if train and (never := sorted(numbers.get(label, label) for label in test - train)):
+        known = [class_names[numbers.get(label, label)] for label in train]
+        listed = [f"{class_names[c]!r}{nearest(class_names[c], known)}" for c in never]
+        message = f"{name}: no training image has the class of some test images: {some(listed)}"
+        if has_test:
+            raise DataError(f"{message}; spell classes alike in both splits, or leave them out")
+        _log.warning("%s; give these classes more images, or a test split", message)
+    check_spelling(texts, {*map(str, train & test)} if has_test else set(), name)
     labels = {
         split: np.array([numbers.get(label, label) for label in layout.labels], np.int64)
         for split, layout in layouts.items()
@@ -291,10 +313,28 @@ def _numbered(
     return labels, class_names
 
 
+def check_spelling(names: Iterable[str], consistent: Collection[str], place: str) -> None:
+    """Raise `DataError` if classes differ in case or blanks alone.
+
+    Single letters may, as in sets of characters, and classes that both splits have.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        key = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        alike.setdefault(key, []).append(name)
+    for spelt in alike.values():
+        if len(spelt) > 1 and len(spelt[0]) > 1 and not {*spelt} <= {*consistent}:
+            raise DataError(
+                f"{place}: the classes {' and '.join(map(repr, spelt))} differ in case or blanks"
+                " alone; spell one class in one way, or give two classes other names"
+            )
+
+
 def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> Layout:
     labels: list[int | str] = []
     sizes: Counter[tuple[int, int]] = Counter()
     colour, clients = False, []
+    first: dict[type, str] = {}
     # Without names only a label that would make a huge, mostly empty list of classes is refused.
     limit = len(class_names) if class_names is not None else 1 << 16
     for picture in pictures:
@@ -313,9 +353,11 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
         if len(labels) == MAX_IMAGES:
             what = f"{picture.place}: the data set has more than {MAX_IMAGES:,} images"
             raise DataError(f"{what}; take a part of it")
+        if picture.label != HIDDEN:
+            first.setdefault(type(picture.label), picture.place)
         labels.append(picture.label)
         clients.append(picture.client)
-    return Layout(labels, sizes, colour, clients)
+    return Layout(labels, sizes, colour, clients, first)
 
 
 def _pixels(

@@ -222,7 +222,7 @@ def _csv(file: Path, reading: Reading) -> list[Picture]:
     def values(column: tuple[str, ...] | None) -> list[Any]:
         return [None] * len(table) if column is None else rest[column[0]].to_pylist()
 
-    labels = [label_of(value) for value in values(columns.label)]
+    labels = [label_of(value, None, str(file)) for value in values(columns.label)]
     clients = values(columns.client) if columns.client else None
     if clients and None in clients:
         raise DataError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
+from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits, check_spelling
 from fedbench.bench.data.sources.listing import IMAGE_SUFFIXES, Folder
 from fedbench.bench.data.sources.splits import KNOWN, Split, is_split_name, nearest, some, split_of
 from fedbench.bench.system.errors import DataError
@@ -66,6 +66,7 @@ class ImageFolders(PathSource):
             return Splits([[*_unlabelled(train), *extra]], unlabelled, (), _present(left_out))
         classes = tuple(train.folders)
         parts = [_training_pictures(train, classes), extra]
+        check_spelling(classes, test.folders if test else (), str(train.path))
         if test is None:
             if found["train"] is root:
                 _check_classes(root)

@@ -58,6 +58,7 @@ class Shard:
             columns = columns_of(rows.features.arrow_schema, self.place, self.reading)
             if not self.labelled:
                 columns = columns._replace(label=None)
+            names = _names_of(rows.features, columns)
             used = dict.fromkeys(column[0] for column in columns if column is not None)
             rows = rows.select_columns(list(used))
             if isinstance(rows.features[columns.image[0]], Image):
@@ -73,7 +74,7 @@ class Shard:
                     raise DataError(
                         f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value"
                     )
-                label = label_of(value_of(row, columns.label))
+                label = label_of(value_of(row, columns.label), names, place)
                 yield Picture(content, label, self.place, number, client)
 
     def class_names(self) -> tuple[str, ...] | None:
@@ -81,8 +82,7 @@ class Shard:
         with self._reading():
             features = self.open().features
             columns = columns_of(features.arrow_schema, self.place, self.reading)
-        names = getattr(value_of(features, columns.label), "names", None)
-        return tuple(names) if names else None
+        return _names_of(features, columns)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -145,12 +145,29 @@ def value_of(row: Any, place: Field | None) -> Any:
     return row if place else None
 
 
-def label_of(value: Any) -> int | str:
-    """Return a label; `HIDDEN` for none."""
-    if value is None:
+def _names_of(features: Any, columns: Columns) -> tuple[str, ...] | None:
+    names = getattr(value_of(features, columns.label), "names", None)
+    return tuple(names) if names else None
+
+
+def label_of(value: Any, names: tuple[str, ...] | None, place: str) -> int | str:
+    """Return a label: its name among `names` if they say more than numbers; `HIDDEN` for none.
+
+    Numbers become names, because another file may have the same names in another order.
+    """
+    if isinstance(value, str):
+        if (text := value.strip()) == str(HIDDEN):
+            raise DataError(f"{place}: the label is the text {text!r}; for none, leave it empty")
+        return text or HIDDEN
+    if value is None or value == HIDDEN:
         return HIDDEN
-    label: int | str = value.strip() if isinstance(value, str) else value
-    return label
+    label: int = value
+    if names is None or names == tuple(map(str, range(len(names)))):
+        return label
+    if not 0 <= label < len(names):
+        allowed = f"{HIDDEN} (none), 0..{len(names) - 1}"
+        raise DataError(f"{place}: label {label} is out of range; allowed: {allowed}")
+    return names[label]
 
 
 def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
@@ -219,7 +236,9 @@ def _both(shards: Mapping[str, list[Shard]], name: str) -> Splits:
     test = shards.get("test") or shards.get("validation") or []
     # No client of a test image is asked for.
     test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
-    return Splits(train, test, labelled[0].class_names() if labelled else None)
+    # Names in the order of the first file; those of further files follow.
+    names = [name for shard in labelled or test for name in shard.class_names() or ()]
+    return Splits(train, test, tuple(dict.fromkeys(names)) or None)
 
 
 class HubFolder(PathSource):

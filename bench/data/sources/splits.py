@@ -137,7 +137,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     " (nearest: 'cat')"
     """
     folded = {each.strip().casefold(): each for each in names}
-    match = get_close_matches(name.strip().casefold(), folded, 1)
+    match = get_close_matches(name.strip().casefold(), folded, 1, 0.75)
     return f" (nearest: {folded[match[0]]!r})" if match else ""
 
 

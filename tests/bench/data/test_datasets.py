@@ -123,7 +123,7 @@ def test_names_of_classes_and_grey_among_coloured_images(tmp_path: Path) -> None
     folder, names = tmp_path / "named", ["ant", "bee", "cat", "never seen"]
     # One grey image among coloured ones becomes RGB with equal channels.
     write_parquet(folder / "train.parquet", [grey[0], png(COLOUR[1])], [0, 1], names=names)
-    write_parquet(folder / "test.parquet", [png(COLOUR[2], "RGBA")], [2], names=names)
+    write_parquet(folder / "test.parquet", [png(COLOUR[2], "RGBA")], [1], names=names)
     dataset = load_dataset(f"hub:{folder}", tmp_path)
     assert dataset.class_names == tuple(names)
     as_colour = np.stack([GREY[0]] * 3)
