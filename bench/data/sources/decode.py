@@ -121,6 +121,9 @@ class Splits(NamedTuple):
         return (picture for where, picture in self.pictures() if where == split)
 
 
+NO_VALUE = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"})
+"""Words, in lower case, that other programs write for no value; here they are classes."""
+
 HELD_OUT = 6
 """One of so many images is a test image where a data set has no test split."""
 
@@ -289,6 +292,11 @@ def _numbered(
         if not texts <= {*(class_names or ())}:
             class_names = tuple(sorted({*(class_names or ()), *map(str, used)}))
         numbers = {label: class_names.index(label) for label in texts}
+        for label in sorted(label for label in texts if label.lower() in NO_VALUE):
+            count = sum(layout.labels.count(label) for layout in layouts.values())
+            _log.warning(
+                "%s: %r is a class, of %d images; no label is an empty value", name, label, count
+            )
     elif not class_names:
         num_classes = max(map(int, used), default=-1) + 1
         if missing := sorted(set(range(num_classes)) - used):
@@ -301,7 +309,10 @@ def _numbered(
     if train and (never := sorted(numbers.get(label, label) for label in test - train)):
         known = [class_names[numbers.get(label, label)] for label in train]
         listed = [f"{class_names[c]!r}{nearest(class_names[c], known)}" for c in never]
-        message = f"{name}: no training image has the class of some test images: {some(listed)}"
+        message = (
+            f"{name}: test images are of classes that no training image has: {some(listed)};"
+            f" training images have {some([*map(repr, sorted(known))])}"
+        )
         if has_test:
             raise DataError(f"{message}; spell classes alike in both splits, or leave them out")
         _log.warning("%s; give these classes more images, or a test split", message)

@@ -1,32 +1,57 @@
 """`file:PATH`: one Parquet, CSV, IDX or NumPy file of any name, compressed by gzip or not."""
 
+import codecs
 import csv
 import gzip
 import io
 import math
+import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.bounds import PackedFile, check_unpacked
-from fedbench.bench.data.sources.decode import LeftOut, Part, Picture, Splits, decoded, pictures_of
-from fedbench.bench.data.sources.huggingface import (
+from fedbench.bench.data.sources.decode import (
+    NO_VALUE,
+    LeftOut,
+    Part,
+    Picture,
+    Splits,
+    decoded,
+    pictures_of,
+)
+from fedbench.bench.data.sources.huggingface import open_file
+from fedbench.bench.data.sources.parquet_rows import ParquetRows
+from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    Columns,
     Shard,
     columns_of,
     label_of,
-    open_file,
+    splits_of_shards,
 )
-from fedbench.bench.data.sources.parquet_rows import ParquetRows
+from fedbench.bench.data.sources.splits import (
+    Split,
+    columns_that_split,
+    is_split_name,
+    may_be_split,
+    split_of,
+    split_of_row,
+    template,
+)
 from fedbench.bench.system.errors import DataError
 
 NPZ_NAMES = (
@@ -52,8 +77,9 @@ class OneFile(PathSource):
       with `labels` (and idx1 for idx3) in its name.
     - .npz with arrays of `NPZ_NAMES`; pickled arrays are refused.
 
-    Of a file with `train` in its name the test images are in the file beside it with `t10k` or
-    `test` there; without one, one image of six is held out by its content.
+    Of a file whose name says `train` the test images are in the file beside it that says `test`
+    there, or else `validation`. Without one, columns of a Parquet or CSV file may say the split of
+    each row, as in `hub:`; else one image of six is held out by its content.
     """
 
     kind = "file"
@@ -65,39 +91,79 @@ class OneFile(PathSource):
 
     def files(self) -> list[Path]:
         """Return the file, those beside it, and the images that a CSV names."""
-        files = self._of_splits()
+        files = [*self._of_splits().values()]
         for file in tuple(files):
             with _reading(file):
                 kind = _kind(file)
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and not _header(file, self.reading).pixels:
-                    files += [cast("Path", picture.content) for picture in _csv(file, self.reading)]
+                    of_rows = _csv(file, self.reading, None).values()
+                    files += [cast("Path", p.content) for rows in of_rows for p in rows]
         return files
 
     def splits(self, scratch: Path) -> Splits:
-        parts: list[Part] = []
-        for file in self._of_splits():
-            reading = self.reading.without_clients() if parts else self.reading
+        files = self._of_splits()
+        kinds = {split: _kind_of(file) for split, file in files.items()}
+        if len({*kinds.values()}) > 1:
+            listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
+            raise DataError(f"files of two splits are of two kinds: {listed}; convert one of them")
+        if "parquet" in kinds.values():
+            shards = {
+                split: [Shard(str(file), partial(_parquet, file), self.reading, split)]
+                for split, file in files.items()
+            }
+            return splits_of_shards(shards, f"{self.kind}:{self.path.name}")
+        parts: dict[Split, list[Part]] = {}
+        for split, file in files.items():
             with _reading(file):
-                kind = _kind(file)
-                if kind == "npz":
+                if kinds[split] == "npz":
                     return _npz(file)
-                if kind == "parquet":
-                    parts.append(Shard(str(file), partial(_parquet, file), reading))
-                elif kind == "idx":
+                if kinds[split] == "idx":
                     labels = _labels_of(file)
                     with _reading(labels):
-                        parts.append(decoded(_idx(file), _idx(labels), str(file)))
+                        parts[split] = [decoded(_idx(file), _idx(labels), str(file))]
                 else:
-                    parts.append(_csv(file, reading))
-        names = parts[0].class_names() if isinstance(parts[0], Shard) else None
-        return Splits(parts[:1], parts[1:], names)
+                    reading = self.reading if split == "train" else self.reading.without_clients()
+                    says = split if len(files) > 1 else None
+                    for of_rows, pictures in _csv(file, reading, says).items():
+                        parts.setdefault(of_rows, []).append(pictures)
+        if "train" not in parts:
+            raise DataError(f"{self.path} has no training images; found: {', '.join(parts)}")
+        train = [*parts["train"], *parts.get("unlabelled", [])]
+        test = parts.get("test") or parts.get("validation", [])
+        rest = parts.get("validation") if "test" in parts else None
+        left_out = [LeftOut("test goes before it", [p.place for p in chain(*rest)])] if rest else ()
+        return Splits(train, test, None, left_out)
 
-    def _of_splits(self) -> list[Path]:
+    def _of_splits(self) -> dict[Split, Path]:
         """Return the file and, if there is one, that of the test images."""
-        test = (_beside(self.path, "train", new) for new in ("t10k", "test"))
-        return [self.path, *[file for file in test if file is not None][:1]]
+        files: dict[Split, Path] = {"train": self.path}
+        if split_of(_plain(self.path.name)) != "train":
+            return files
+        for split in ("test", "validation"):
+            found = [
+                each for each in sorted(self.path.parent.iterdir()) if self._is_of(each, split)
+            ]
+            if len(found) > 1:
+                listed = ", ".join(each.name for each in found)
+                raise DataError(
+                    f"{self.path} may belong to several files of {split} images: {listed}; leave"
+                    " one beside it"
+                )
+            if found:
+                return {**files, "test": found[0]}
+        return files
+
+    def _is_of(self, other: Path, split: str) -> bool:
+        """True if the name of a file beside this one differs by the split alone."""
+        if template(_plain(other.name)) != template(_plain(self.path.name)) or not other.is_file():
+            return False
+        return split_of(_plain(other.name)) == split
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz")
 
 
 @contextmanager
@@ -119,12 +185,22 @@ def _open(file: Path) -> IO[bytes]:
     return cast("IO[bytes]", PackedFile(file)) if is_packed else file.open("rb")
 
 
+def _kind_of(file: Path) -> str:
+    with _reading(file):
+        return _kind(file)
+
+
 def _kind(file: Path) -> str:
     with _open(file) as stream:
         head = stream.read(4096)
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             return kind
+    if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
+        raise DataError(
+            f"{file} is JSON, which is not read; write images and labels as Parquet, those of LEAF"
+            " with a column of their writers, for data.partition=natural"
+        )
     if not head or b"\0" in head:
         raise DataError(f"{file} is no Parquet, CSV, IDX or .npz file, nor one packed by gzip")
     return "csv"
@@ -182,8 +258,15 @@ def _header(file: Path, reading: Reading) -> Header:
     with _open(file) as stream:
         first = stream.readline(_LONGEST).decode("utf-8-sig").rstrip("\r\n")
     separator = max(",;\t", key=first.count)
-    names = next(csv.reader([first], delimiter=separator), [])
-    if all(name.strip().isdigit() for name in names):
+    try:
+        names = next(csv.reader([first], delimiter=separator), [])
+    except csv.Error as err:
+        raise DataError(
+            f"{file}: the first line names no columns, such as image,label; it has {len(first):,}"
+            f" characters, from {first[:40]!r} ({err})"
+        ) from err
+    names = [name.strip() for name in names]
+    if all(name.isdigit() for name in names):
         needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
         raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
     if any(name.lower() in PATH_COLUMNS for name in names):
@@ -192,7 +275,11 @@ def _header(file: Path, reading: Reading) -> Header:
     return Header(separator, names, [n for n in names if n[-1:].isdigit() and n not in asked])
 
 
-def _csv(file: Path, reading: Reading) -> list[Picture]:
+def _csv(file: Path, reading: Reading, says: Split | None) -> dict[Split, list[Picture]]:
+    """Return the images of each split that columns say, else of `says` or of `train`.
+
+    All values but pixels are text; only an empty one is none.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -200,9 +287,12 @@ def _csv(file: Path, reading: Reading) -> list[Picture]:
     with _open(file) as stream:
         table = arrow_csv.read_csv(
             pa.BufferReader(stream.read()),
+            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=1),
             parse_options=arrow_csv.ParseOptions(delimiter=separator),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(pixels, pa.uint8()), strings_can_be_null=True
+                column_types={n: pa.uint8() if n in pixels else pa.string() for n in names},
+                null_values=[""],
+                strings_can_be_null=True,
             ),
         )
     files = [name for name in names if name.lower() in PATH_COLUMNS]
@@ -216,23 +306,106 @@ def _csv(file: Path, reading: Reading) -> list[Picture]:
         if table[name].null_count:
             row = table[name].is_null().to_pylist().index(True)
             raise DataError(f"{file}, row {row}: {name!r} has no value")
-    rest = table.drop_columns(of_images)
-    columns = columns_of(rest.schema.append(pa.field("image", pa.binary())), str(file), reading)
-
-    def values(column: tuple[str, ...] | None) -> list[Any]:
-        return [None] * len(table) if column is None else rest[column[0]].to_pylist()
-
-    labels = [label_of(value, None, str(file)) for value in values(columns.label)]
-    clients = values(columns.client) if columns.client else None
+    rest = {
+        name: [(value or "").strip() or None for value in table[name].to_pylist()]
+        for name in dict.fromkeys(names)
+        if name not in of_images
+    }
+    splits = _splits_of_rows(rest, file, reading, says)
+    columns = _columns(rest, splits, file, reading)
+    labels = [HIDDEN] * len(table)
+    if columns.label:
+        labels = [label_of(value, None, str(file)) for value in _typed(rest[columns.label[0]])]
+    clients = _typed(rest[columns.client[0]]) if columns.client else None
     if clients and None in clients:
         raise DataError(
             f"{file}, row {clients.index(None)}: {reading.client_column!r} has no value"
         )
     if pixels:
         flat = np.stack([table[name].to_numpy() for name in pixels], axis=1)
-        return pictures_of(_squares(flat, file), labels, str(file), clients=clients)
-    paths = [file.parent / str(path) for path in table[files[0]].to_pylist()]
-    return pictures_of(paths, labels, str(file), clients=clients)
+        pictures = pictures_of(_squares(flat, file), labels, str(file), clients=clients)
+    else:
+        paths = [file.parent / path for path in table[files[0]].to_pylist()]
+        pictures = pictures_of(paths, labels, str(file), clients=clients)
+    if not splits:
+        return {says or "train": pictures}
+    found: dict[Split, list[Picture]] = {}
+    for number, picture in enumerate(pictures):
+        values = {name: rest[name][number] for name in splits}
+        split = split_of_row(values, f"{file}, row {number}")
+        if says and split != says:
+            listed = ", ".join(f"{name!r} is {value!r}" for name, value in values.items())
+            raise DataError(
+                f"{file}, row {number}: {listed}, but the name of the file says {says}; mend one of"
+                " them, or remove the column"
+            )
+        if split == "unlabelled":
+            picture = picture._replace(label=HIDDEN)
+        found.setdefault(split, []).append(picture)
+    return found
+
+
+_Texts = Mapping[str, list[str | None]]
+"""Values of the columns of a CSV file, None for empty ones."""
+
+
+def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, says: Split | None) -> list[str]:
+    """Return the columns that say the split of each row."""
+    asked = (reading.label_column, reading.client_column)
+    values = {
+        name: {*column}
+        for name, column in rest.items()
+        if name not in asked
+        and name.lower() not in LABEL_COLUMNS
+        and (may_be_split(name) or is_split_name(next(filter(None, column), "")))
+    }
+    return columns_that_split(values, str(file))
+
+
+def _columns(rest: _Texts, splits: Sequence[str], file: Path, reading: Reading) -> Columns:
+    """Find the columns of labels and clients, or raise a `DataError` for labels that are none."""
+    import pyarrow as pa
+
+    kinds = {"integers": pa.int64(), "numbers": pa.float64(), "dates": pa.date32()}
+    schema = pa.schema(
+        [(name, kinds.get(_kind_of_values(column), pa.string())) for name, column in rest.items()]
+    )
+    schema = schema.append(pa.field("image", pa.binary()))
+    columns = columns_of(schema, str(file), reading, [(name,) for name in splits])
+    if columns.label and _kind_of_values(column := rest[columns.label[0]]) == "numbers and none":
+        missing = Counter(value for value in column if value and value.lower() in NO_VALUE)
+        listed = ", ".join(f"{count} x {value!r}" for value, count in missing.items())
+        raise DataError(
+            f"{file}: {columns.label[0]!r} has numbers and {listed}; leave labels that are missing"
+            " empty, or name all classes by words"
+        )
+    return columns
+
+
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+
+
+def _kind_of_values(column: Sequence[str | None]) -> str:
+    """Return the kind of a column's values: integers as they are written from numbers, or text."""
+    values = {value for value in column if value}
+    if all(map(_INTEGER.fullmatch, values)):
+        return "integers"
+    if all(map(_DATE.fullmatch, values)):
+        return "dates"
+    numbers = {value for value in values if _NUMBER.fullmatch(value)}
+    if numbers == values and any(not value.isdigit() for value in values):
+        return "numbers"
+    rest = {value.lower() for value in values - numbers}
+    return "numbers and none" if numbers and rest and rest <= NO_VALUE else "text"
+
+
+def _typed(column: Sequence[str | None]) -> list[Any]:
+    """Return integers where all values are, else text: `01` and `1` are two values then."""
+    if _kind_of_values(column) != "integers":
+        return [*column]
+    return [None if value is None else int(value) for value in column]
 
 
 def _squares(flat: npt.NDArray[np.uint8], file: Path) -> npt.NDArray[np.uint8]:

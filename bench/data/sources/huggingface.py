@@ -3,17 +3,15 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fedbench.bench.data.cache import first_line
-from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import (
     READS,
     SOURCES,
@@ -23,84 +21,18 @@ from fedbench.bench.data.sources.base import (
     Source,
     is_hidden,
 )
-from fedbench.bench.data.sources.decode import Picture, Splits
+from fedbench.bench.data.sources.decode import LeftOut, Splits
 from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_footers
+from fedbench.bench.data.sources.rows import Shard, splits_of_shards
 from fedbench.bench.data.sources.splits import KNOWN, Split, some, split_of
+from fedbench.bench.data.sources.tar_samples import check_samples
 from fedbench.bench.system.errors import ConfigError, DataError
 
-IMAGE_COLUMNS = ("img", "image")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
 READERS: Mapping[str, dict[str, Any]] = {
     ".arrow": {"path": "arrow"},
     ".tar": {"path": "webdataset"},
 }
 """Suffix of a file -> the part of `datasets` that reads it, and its options."""
-
-Field = tuple[str, ...]
-"""A column, or a column and a field of it."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A file of rows."""
-
-    place: str  # its name in messages
-    open: Callable[[], Any] = field(repr=False)  # as a `datasets.IterableDataset` or `Dataset`
-    reading: Reading
-    labelled: bool = True
-
-    def __iter__(self) -> Iterator[Picture]:
-        """Yield the images in their order."""
-        from datasets import Image
-
-        with self._reading():
-            rows = self.open()
-            columns = columns_of(rows.features.arrow_schema, self.place, self.reading)
-            if not self.labelled:
-                columns = columns._replace(label=None)
-            names = _names_of(rows.features, columns)
-            used = dict.fromkeys(column[0] for column in columns if column is not None)
-            rows = rows.select_columns(list(used))
-            if isinstance(rows.features[columns.image[0]], Image):
-                rows = rows.cast_column(columns.image[0], Image(decode=False))
-            for number, row in enumerate(rows):
-                place = f"{self.place}, row {number}"
-                image = value_of(row, columns.image)
-                content = image["bytes"] if isinstance(image, dict) else image
-                if content is None:
-                    raise DataError(f"{place}: no image bytes")
-                client = value_of(row, columns.client)
-                if columns.client and not isinstance(client, (str, int)):
-                    raise DataError(
-                        f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value"
-                    )
-                label = label_of(value_of(row, columns.label), names, place)
-                yield Picture(content, label, self.place, number, client)
-
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names that the features have, or None."""
-        with self._reading():
-            features = self.open().features
-            columns = columns_of(features.arrow_schema, self.place, self.reading)
-        return _names_of(features, columns)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Turn any error of the library, which raises those of every format, into a `DataError`."""
-        try:
-            yield
-        except DataError:
-            raise
-        except Exception as err:
-            raise DataError(f"{self.place} cannot be read ({first_line(err)})") from err
-
-
-class Columns(NamedTuple):
-    """Where the images, labels and clients of a shard are; None where it has none."""
-
-    image: Field
-    label: Field | None
-    client: Field | None
 
 
 def open_file(file: Path, suffix: str) -> Any:
@@ -138,107 +70,7 @@ def offline(*, unless: bool = False) -> Iterator[None]:
             place.HF_HUB_OFFLINE = set_by_user
 
 
-def value_of(row: Any, place: Field | None) -> Any:
-    """Return a value of a row, or the feature of a column; None without a place."""
-    for name in place or ():
-        row = row[name]
-    return row if place else None
-
-
-def _names_of(features: Any, columns: Columns) -> tuple[str, ...] | None:
-    names = getattr(value_of(features, columns.label), "names", None)
-    return tuple(names) if names else None
-
-
-def label_of(value: Any, names: tuple[str, ...] | None, place: str) -> int | str:
-    """Return a label: its name among `names` if they say more than numbers; `HIDDEN` for none.
-
-    Numbers become names, because another file may have the same names in another order.
-    """
-    if isinstance(value, str):
-        if (text := value.strip()) == str(HIDDEN):
-            raise DataError(f"{place}: the label is the text {text!r}; for none, leave it empty")
-        return text or HIDDEN
-    if value is None or value == HIDDEN:
-        return HIDDEN
-    label: int = value
-    if names is None or names == tuple(map(str, range(len(names)))):
-        return label
-    if not 0 <= label < len(names):
-        allowed = f"{HIDDEN} (none), 0..{len(names) - 1}"
-        raise DataError(f"{place}: label {label} is out of range; allowed: {allowed}")
-    return names[label]
-
-
-def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
-    """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
-
-    Fields of a `.json` count as columns.
-    """
-    import pyarrow as pa
-
-    def is_image(kind: Any) -> bool:
-        if pa.types.is_struct(kind):
-            return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-    def is_label(kind: Any) -> bool:
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        return bool(text or pa.types.is_integer(kind))
-
-    # WebDataset's own columns are __key__ and __url__.
-    schema = [column for column in arrow_schema if column.name[:2] != "__"]
-    kinds: dict[Field, Any] = {(column.name,): column.type for column in schema}
-    for column in schema:
-        if column.name == "json" and pa.types.is_struct(column.type):
-            kinds |= {("json", inner.name): inner.type for inner in column.type.fields}
-    listed = ", ".join(f"{'.'.join(name)}: {kind}" for name, kind in kinds.items())
-
-    def find(key: str, wanted: str) -> Field:
-        for name, kind in kinds.items():
-            if name[-1] == wanted and is_label(kind):
-                return name
-        raise DataError(
-            f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
-        )
-
-    client = None
-    if reading.client_column is not None:
-        client = find("data.natural_column", reading.client_column)
-    images = [name for name, kind in kinds.items() if is_image(kind)]
-    named = [name for name in images if name[0] in IMAGE_COLUMNS]
-    fitting = [name for name, kind in kinds.items() if name != client and is_label(kind)]
-    labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
-    # Without any column that could be meant the images are unlabelled.
-    meant = [name for name in kinds if name in fitting or name[0] in LABEL_COLUMNS]
-    if (wanted := reading.label_column) is not None:
-        labels = [find("data.label_column", wanted)]
-    elif not labels and [len(name) for name in fitting] == [1]:
-        labels = fitting
-    if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
-        raise DataError(
-            f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
-            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
-            f" data.label_column=NAME); found: {listed}"
-        )
-    return Columns((named or images)[0], labels[0] if labels else None, client)
-
-
 NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
-
-
-def _both(shards: Mapping[str, list[Shard]], name: str) -> Splits:
-    """Return the training and test images of shards by split."""
-    labelled = shards.get("train", [])
-    train = [*labelled, *shards.get("unlabelled", [])]
-    if not train:
-        raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
-    test = shards.get("test") or shards.get("validation") or []
-    # No client of a test image is asked for.
-    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
-    # Names in the order of the first file; those of further files follow.
-    names = [name for shard in labelled or test for name in shard.class_names() or ()]
-    return Splits(train, test, tuple(dict.fromkeys(names)) or None)
 
 
 class HubFolder(PathSource):
@@ -264,21 +96,16 @@ class HubFolder(PathSource):
         check_footers(files, f"{self.kind}:{self.path.name}")
         shards = {
             split: [
-                Shard(
-                    str(file),
-                    partial(open_file, file, file.suffix),
-                    self.reading,
-                    labelled=split != "unlabelled",
-                )
+                Shard(str(file), partial(open_file, file, file.suffix.lower()), self.reading, split)
                 for file in files
             ]
             for split, files in self._splits().items()
         }
-        return _both(shards, f"{self.kind}:{self.path.name}")
+        return splits_of_shards(shards, f"{self.kind}:{self.path.name}")
 
-    def _splits(self) -> dict[str, list[Path]]:
+    def _splits(self) -> dict[Split, list[Path]]:
         """Return the files of each split, in order of name."""
-        named: dict[Path, dict[str, list[Path]]] = {}
+        named: dict[Path, dict[Split, list[Path]]] = {}
         unnamed: dict[Path, list[Path]] = {}
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not is_hidden(f))
@@ -334,6 +161,11 @@ class WebDataset(HubFolder):
     kind = "webdataset"
     suffixes = (".tar",)
 
+    def splits(self, scratch: Path) -> Splits:
+        for file in self.files():
+            check_samples(file)
+        return super().splits(scratch)
+
 
 def _check_numbers(files: list[Path]) -> None:
     """Raise `DataError` unless the numbers in the names make one complete split."""
@@ -376,13 +208,25 @@ class HubName(Source):
 
     def splits(self, scratch: Path) -> Splits:
         name, reading = self.request.name, self.request.reading
-        shards: dict[str, list[Shard]] = {}
-        for split, rows in self._load().items():
-            if kind := split_of(split):
+        shards: dict[Split, list[Shard]] = {}
+        unknown = []
+        loaded = self._load()
+        for split, rows in loaded.items():
+            if kind := "train" if len(loaded) == 1 else split_of(split):
                 opened = partial(lambda rows: rows, rows)
-                shard = Shard(f"{name} ({split})", opened, reading, labelled=kind != "unlabelled")
-                shards.setdefault(kind, []).append(shard)
-        return _both(shards, name)
+                shards.setdefault(kind, []).append(
+                    Shard(f"{name} ({split})", opened, reading, kind)
+                )
+            else:
+                unknown.append(split)
+        if unknown and not {"train", "test"} <= shards.keys():
+            known = ", ".join(shards) or "none"
+            raise DataError(
+                f"{name} has splits that are not known: {some(unknown)} (known: {known}); write"
+                " them by save_to_disk under other names, and read hub:PATH"
+            )
+        left_out = [LeftOut("a split of another name", unknown)] if unknown else []
+        return splits_of_shards(shards, name, left_out)
 
     def _load(self) -> Mapping[str, Any]:
         import datasets
@@ -398,6 +242,12 @@ class HubName(Source):
                     match["name"], match["config"], revision=match["revision"]
                 )
         except Exception as err:  # the library raises those of every format and of the network
+            if listed := re.search(r"available configs: \[(.*)\]", str(err)):
+                names = listed[1].replace("'", "").split(", ")
+                raise ConfigError(
+                    f"{self.request.name} has several configurations: {some(names)}; name one of"
+                    f" them, such as hf:{match['name']}/{names[0]}"
+                ) from err
             remedy = "" if download else f"; if it is not there yet, run: {self.request.command}"
             raise DataError(
                 f"{self.request.name} cannot be loaded ({first_line(err)}){remedy}"

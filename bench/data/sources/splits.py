@@ -4,12 +4,15 @@ A name says a split by one of its words, in any case and at any place: `seg_trai
 `train1`, `testset`. A name that says two splits is refused, since no order of words decides it.
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, cast
 
 from fedbench.bench.system.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 Split = Literal["train", "test", "validation", "unlabelled"]
 
@@ -88,23 +91,28 @@ def _said(column: str, value: Any) -> str | None:
 
 
 def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> list[str]:
-    """Return the columns whose values say splits, of those that may; `values` are distinct.
+    """Return the columns that say the split of each row, of those that may; `values` are distinct.
 
-    Raises `DataError` if only some values of a column do, or none of one called `split`.
+    A column whose name promises nothing must hold the names of splits alone, training among them.
+    Raises `DataError` if only some values of another say a split, or none of one called `split`.
     """
     columns = []
     for column, found in values.items():
-        unknown = [value for value in found if value is not None and _said(column, value) is None]
-        if not unknown and found:
-            columns.append(column)
-        elif may_be_split(column) and (
-            len(unknown) < len(set(found) - {None}) or "split" in column.lower()
-        ):
-            listed = ", ".join(sorted({repr(value) for value in unknown})[:5])
+        given = {value for value in found if value is not None}
+        said = {value: _said(column, value) for value in given if may_be_split(column)}
+        said |= {v: split_of(str(v)) for v in given - said.keys() if is_split_name(str(v))}
+        unknown = [value for value in given if said.get(value) is None]
+        listed = some(sorted(repr(value) for value in (unknown or given)))
+        if given and not unknown:
+            if may_be_split(column) or {"train"} < {*said.values()}:
+                columns.append(column)
+        elif may_be_split(column) and (len(unknown) < len(given) or "split" in column.lower()):
             raise DataError(
-                f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN}."
-                " Rename the column, or its values"
+                f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN};"
+                " rename the column, or its values"
             )
+        elif may_be_split(column) and given:
+            _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
     return columns
 
 

@@ -1,0 +1,312 @@
+"""Rows of a table: the columns that hold images, labels, clients and splits."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+from fedbench.bench.data.cache import first_line
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
+from fedbench.bench.data.sources.splits import (
+    Split,
+    columns_that_split,
+    is_split_name,
+    may_be_split,
+    split_of,
+    split_of_row,
+)
+from fedbench.bench.system.errors import DataError
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
+Field = tuple[str, ...]
+"""A column, or a column and a field of it."""
+
+
+class Columns(NamedTuple):
+    """Where the images, labels and clients of a shard are; None where it has none."""
+
+    image: Field
+    label: Field | None
+    client: Field | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of rows."""
+
+    place: str  # its name in messages
+    open: Callable[[], Any] = field(repr=False)  # as a `datasets.IterableDataset` or `Dataset`
+    reading: Reading
+    says: Split | None = None  # split that its name says
+    columns: tuple[Field, ...] = ()  # those that say the split of each row
+    only: Split | None = None  # split whose rows alone are read; None: all, which must be of `says`
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Yield the images in their order."""
+        from datasets import Image
+
+        with self._reading():
+            rows = self.open()
+            columns = self._columns(rows.features)
+            if "unlabelled" in (self.says, self.only):
+                columns = columns._replace(label=None)
+            names = _names_of(rows.features, columns.label)
+            said = partial(_words_of, features=rows.features, places=self.columns)
+            used = dict.fromkeys(column[0] for column in (*columns, *self.columns) if column)
+            rows = rows.select_columns(list(used))
+            if isinstance(rows.features[columns.image[0]], Image):
+                rows = rows.cast_column(columns.image[0], Image(decode=False))
+            for number, row in enumerate(rows):
+                place = f"{self.place}, row {number}"
+                if self.only and split_of_row(said(row), place) != self.only:
+                    continue
+                if not self.only:
+                    self._check(said(row), place)
+                image = value_of(row, columns.image)
+                content = image["bytes"] if isinstance(image, dict) else image
+                if content is None:
+                    raise DataError(f"{place}: no image bytes")
+                client = value_of(row, columns.client)
+                if columns.client and not isinstance(client, (str, int)):
+                    raise DataError(
+                        f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value"
+                    )
+                label = label_of(value_of(row, columns.label), names, place)
+                yield Picture(content, label, self.place, number, client)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the class names that the features have, or None."""
+        with self._reading():
+            features = self.open().features
+            return _names_of(features, self._columns(features).label)
+
+    @property
+    def title(self) -> str:
+        """Its name, and the split whose rows are read."""
+        return f"{self.place} ({self.only})" if self.only else self.place
+
+    def divided(self) -> dict[Split, Self]:
+        """Return the rows of each split that columns say; empty where none does."""
+        with self._reading():
+            rows = self.open()
+            first = self._first(rows)
+            places = [p for p in first if may_be_split(p[-1]) or is_split_name(str(first[p]))]
+            if not places:
+                return {}
+            rows = rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
+            words = partial(_words_of, features=rows.features, places=places)
+            found = {tuple(words(row).items()) for row in rows}
+            used = columns_that_split(
+                {".".join(p): {dict(row)[".".join(p)] for row in found} for p in places}, self.place
+            )
+            columns = tuple(place for place in places if ".".join(place) in used)
+            if not columns:
+                return {}
+            splits = {
+                split_of_row({c: v for c, v in row if c in used}, self.place) for row in found
+            }
+        return {split: replace(self, columns=columns, only=split) for split in splits}
+
+    def checked(self) -> Self:
+        """Return the shard with the columns whose words must be those of its name."""
+        with self._reading():
+            first = self._first(self.open())
+            said = [p for p in first if may_be_split(p[-1]) and split_of(str(first[p]))]
+        return replace(self, columns=tuple(said))
+
+    def _first(self, rows: Any) -> dict[Field, Any]:
+        """Return the words of the first row that may say its split, by column."""
+        asked = (self.reading.label_column, self.reading.client_column)
+        kinds = kinds_of(rows.features.arrow_schema)
+        places = [p for p, kind in kinds.items() if is_word(kind) and p[-1] not in asked]
+        places = [p for p in places if p[-1].lower() not in LABEL_COLUMNS]
+        if not places:
+            return {}
+        rows = rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
+        for row in rows:
+            return dict(zip(places, _words_of(row, rows.features, places).values(), strict=True))
+        return {}
+
+    def _check(self, said: Mapping[str, Any], place: str) -> None:
+        for column, value in said.items():
+            if (split := split_of(str(value))) and self.says and split != self.says:
+                raise DataError(
+                    f"{place}: {column!r} is {value!r}, but the name of the file says {self.says};"
+                    " mend one of them, or remove the column"
+                )
+
+    def _columns(self, features: Any) -> Columns:
+        return columns_of(features.arrow_schema, self.place, self.reading, self.columns)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn any error of the library, which raises those of every format, into a `DataError`."""
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as err:
+            raise DataError(f"{self.place} cannot be read ({first_line(err)})") from err
+
+
+def value_of(row: Any, place: Field | None) -> Any:
+    """Return a value of a row, or the feature of a column; None without a place."""
+    for name in place or ():
+        row = row[name]
+    return row if place else None
+
+
+def _names_of(features: Any, place: Field | None) -> tuple[str, ...] | None:
+    names = getattr(value_of(features, place), "names", None)
+    return tuple(names) if names else None
+
+
+def _words_of(row: Any, features: Any, places: Sequence[Field]) -> dict[str, Any]:
+    """Return the values of a row by column, names instead of the numbers of classes."""
+    words = {}
+    for place in places:
+        value, names = value_of(row, place), _names_of(features, place)
+        words[".".join(place)] = names[value] if names and isinstance(value, int) else value
+    return words
+
+
+def label_of(value: Any, names: tuple[str, ...] | None, place: str) -> int | str:
+    """Return a label: its name among `names` if they say more than numbers; `HIDDEN` for none.
+
+    Numbers become names, because another file may have the same names in another order.
+    """
+    if isinstance(value, str):
+        if (text := value.strip()) == str(HIDDEN):
+            raise DataError(f"{place}: the label is the text {text!r}; for none, leave it empty")
+        return text or HIDDEN
+    if value is None or value == HIDDEN:
+        return HIDDEN
+    label: int = value
+    if names is None or names == tuple(map(str, range(len(names)))):
+        return label
+    if not 0 <= label < len(names):
+        allowed = f"{HIDDEN} (none), 0..{len(names) - 1}"
+        raise DataError(f"{place}: label {label} is out of range; allowed: {allowed}")
+    return names[label]
+
+
+def kinds_of(arrow_schema: Any) -> dict[Field, Any]:
+    """Return the type of each column; fields of a `.json` count as columns."""
+    import pyarrow as pa
+
+    # WebDataset's own columns are __key__ and __url__.
+    schema = [column for column in arrow_schema if column.name[:2] != "__"]
+    kinds: dict[Field, Any] = {(column.name,): column.type for column in schema}
+    for column in schema:
+        if column.name == "json" and pa.types.is_struct(column.type):
+            kinds |= {("json", inner.name): inner.type for inner in column.type.fields}
+    return kinds
+
+
+def is_label(kind: Any) -> bool:
+    """True for the type of a column that may name classes."""
+    import pyarrow as pa
+
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(text or pa.types.is_integer(kind))
+
+
+def is_word(kind: Any) -> bool:
+    """True for the type of a column that may say splits."""
+    import pyarrow as pa
+
+    return is_label(kind) or bool(pa.types.is_boolean(kind))
+
+
+def columns_of(
+    arrow_schema: Any, place: str, reading: Reading, splits: Collection[Field] = ()
+) -> Columns:
+    """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
+
+    Columns that say `splits` are no labels.
+    """
+    import pyarrow as pa
+
+    def is_image(kind: Any) -> bool:
+        if pa.types.is_struct(kind):
+            return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    kinds = {name: kind for name, kind in kinds_of(arrow_schema).items() if name not in splits}
+    listed = ", ".join(f"{'.'.join(name)}: {kind}" for name, kind in kinds.items())
+
+    def find(key: str, wanted: str) -> Field:
+        for name, kind in kinds.items():
+            if name[-1] == wanted and is_label(kind):
+                return name
+        raise DataError(
+            f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
+        )
+
+    client = None
+    if reading.client_column is not None:
+        client = find("data.natural_column", reading.client_column)
+    images = [name for name, kind in kinds.items() if is_image(kind)]
+    named = [name for name in images if name[0] in IMAGE_COLUMNS]
+    fitting = [name for name, kind in kinds.items() if name != client and is_label(kind)]
+    labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
+    # Without any column that could be meant the images are unlabelled.
+    meant = [name for name in kinds if name in fitting or name[0] in LABEL_COLUMNS]
+    if (wanted := reading.label_column) is not None:
+        labels = [find("data.label_column", wanted)]
+    elif not labels and [len(name) for name in fitting] == [1]:
+        labels = fitting
+    if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
+        raise DataError(
+            f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
+            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
+            f" data.label_column=NAME); found: {listed}"
+        )
+    return Columns((named or images)[0], labels[0] if labels else None, client)
+
+
+def splits_of_shards(
+    shards: Mapping[Split, Sequence[Shard]], name: str, left_out: Sequence[LeftOut] = ()
+) -> Splits:
+    """Return the training and test images of shards by the split that their names say.
+
+    Where all are of training images, columns may say the splits of the rows; elsewhere they must
+    not say another one.
+    """
+    if set(shards) == {"train"}:
+        shards = _divided(shards["train"])
+    else:
+        shards = {split: [each.checked() for each in group] for split, group in shards.items()}
+    labelled = shards.get("train", [])
+    train = [*labelled, *shards.get("unlabelled", [])]
+    if not train:
+        raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
+    test, rest = shards.get("test"), shards.get("validation", ())
+    if test is None:
+        test, rest = rest, ()
+    if rest:
+        left_out = [*left_out, LeftOut("test goes before it", [shard.title for shard in rest])]
+    # No client of a test image is asked for.
+    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
+    # Names in the order of the first file; those of further files follow.
+    names = [name for shard in labelled or test for name in shard.class_names() or ()]
+    return Splits(train, test, tuple(dict.fromkeys(names)) or None, left_out)
+
+
+def _divided(shards: Sequence[Shard]) -> dict[Split, list[Shard]]:
+    divided = [(shard, shard.divided()) for shard in shards]
+    by_split: dict[Split, list[Shard]] = {}
+    for shard, parts in divided:
+        if not parts and any(others for _, others in divided):
+            other = next(each.place for each, others in divided if others)
+            raise DataError(
+                f"a column of {other} says the split of each row, and {shard.place} has none that"
+                " does; give all files this column, or none"
+            )
+        for split, part in (parts or {"train": shard}).items():
+            by_split.setdefault(split, []).append(part)
+    return by_split

@@ -1,0 +1,306 @@
+"""CSV files, columns that say splits, tar shards: values as they are written, or a refusal."""
+
+import base64
+import io
+import json
+import logging
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.data.reading import PLAIN, Reading
+from fedbench.bench.system.errors import ConfigError, DataError
+from tests.bench.data.sources.test_layouts import png, table
+
+COUNT = 36
+
+
+def csv(root: Path, header: str, *rows: str, file: str = "labels.csv", first: int = 0) -> str:
+    """Write 36 images i.png; the rows follow in turn, `{}` is the image."""
+    root.mkdir(exist_ok=True)
+    lines = [header]
+    for i in range(first, first + COUNT):
+        lines.append(rows[i % len(rows)].format(f"{i:03}.png"))
+        (root / f"{i:03}.png").write_bytes(png(i))
+    (root / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"file:{root / file}"
+
+
+def counts(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, Counter[str]]:
+    """Return the images of each class, by split; "-" has those without a label."""
+    dataset = load_dataset(name, data, reading=reading)
+    names = {**dict(enumerate(dataset.class_names)), -1: "-"}
+    labels = {"train": dataset.train_labels, "test": dataset.test_labels}
+    return {split: Counter(names[c] for c in of.tolist()) for split, of in labels.items()}
+
+
+def whole(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, int]:
+    """Return the same over both splits."""
+    return dict(sum(counts(name, data, reading).values(), Counter()))
+
+
+@pytest.mark.parametrize(
+    ("labels", "gives"),
+    [
+        ("NA DE ZA", {"NA": 12, "DE": 12, "ZA": 12}),
+        ('"NA" "DE" "ZA"', {"NA": 12, "DE": 12, "ZA": 12}),
+        ("null vector matrix", {"null": 12, "vector": 12, "matrix": 12}),
+        ("nan naan roti", {"nan": 12, "naan": 12, "roti": 12}),
+        ("None mild severe", {"None": 12, "mild": 12, "severe": 12}),
+        ("true false true", {"true": 24, "false": 12}),
+        ("007 008 009", {"007": 12, "008": 12, "009": 12}),
+        ("01 1 x", {"01": 12, "1": 12, "x": 12}),
+        ("0 1 2", {"0": 12, "1": 12, "2": 12}),
+        ("2 -1 0 1", {"0": 9, "1": 9, "2": 9, "-": 9}),
+        ("cat  dog", {"cat": 12, "dog": 12, "-": 12}),
+        ("2020-01-01 1.2.3 1e", {"2020-01-01": 12, "1.2.3": 12, "1e": 12}),
+    ],
+)
+def test_text_stays_text(labels: str, gives: dict[str, int], tmp_path: Path) -> None:
+    blank = "" if '"' in labels else " "
+    rows = [f"{{}},{blank}{label}" for label in labels.split(" ")]
+    assert whole(csv(tmp_path / "set", "file_name,label", *rows), tmp_path / "data") == gives
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        ("0.0 1.0 2.0", "label: double"),
+        ("0.5 1.25 3", "label: double"),
+        ("0 1 NA", "12 x 'NA'"),
+        ("0.0 1.0 nan", "12 x 'nan'"),
+        ("cat Cat dog", "'Cat' and 'cat'"),
+        ("cat -1 dog", "'-1'"),
+        ("1 2 3", "no image"),
+    ],
+)
+def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Path) -> None:
+    rows = [f"{{}},{label}" for label in labels.split()]
+    with pytest.raises(DataError, match=named) as caught:
+        load_dataset(csv(tmp_path / "set", "file_name,label", *rows), tmp_path / "data")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_called_as_nothing_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        load_dataset(csv(tmp_path / "set", "image,label", "{},NA", "{},DE"), tmp_path / "data")
+    assert "'NA' is a class, of 18 images" in caplog.text
+
+
+def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    root.mkdir()
+    lines = ["file,label,site"]
+    for i in range(COUNT):
+        (root / f"{i:05}").write_bytes(png(i))
+        lines.append(f"{i:05},{i % 2},{('01', '1', '001')[i % 3]}")
+    (root / "labels.csv").write_text("\n".join(lines))
+    dataset = load_dataset(
+        f"file:{root}/labels.csv", tmp_path / "data", reading=Reading(client_column="site")
+    )
+    assert dataset.train_clients is not None
+    pixels = dataset.train_images[:, 0, 0, 0]
+    order = [1, 2, 0]  # 001, 01, 1 as text
+    assert dataset.train_clients.tolist() == [order[pixel % 3] for pixel in pixels]
+    for reading in (PLAIN, Reading(client_column="site")):
+        gives = whole(f"file:{root}/labels.csv", tmp_path / "data", reading)
+        assert gives == {"0": 18, "1": 18}
+
+
+SPLIT = {"train": {"a": 12, "b": 12}, "test": {"a": 6, "b": 6}}
+COLUMNS = [
+    ("split", "train train test"),
+    ("Usage", "Training Training PublicTest"),
+    ("is_test", "0 0 1"),
+    ("is_train", "True True False"),
+    ("is_valid", "no no yes"),
+    ("subset", "TRAIN TRAIN Validation"),
+    ("fold", "train-1 train-2 test"),
+    ("purpose", "train train test"),  # a name that promises nothing
+    ("split,is_val", "train,0 train,0 val,1"),
+    ("is_train,is_test", "1,0 1,0 0,1"),
+]
+
+
+@pytest.mark.parametrize(("column", "values"), COLUMNS)
+def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None:
+    rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
+    name = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
+    assert counts(name, tmp_path / "data") == SPLIT
+    pixels = load_dataset(name, tmp_path / "data").test_images[:, 0, 0, 0]
+    assert {pixel % 6 for pixel in pixels} == {4, 5}  # rows 4 and 5 of each six say test
+    content: dict[str, list[Any]] = {
+        key: [row.split(",")[i] for row in values.split() for _ in "ab"] * 6
+        for i, key in enumerate(column.split(","))
+    }
+    if column == "is_test":
+        content = {key: [value == "1" for value in of] for key, of in content.items()}
+    (tmp_path / "hub").mkdir()
+    pq.write_table(table(["a", "b"] * 18, "word", **content), tmp_path / "hub" / "all.parquet")
+    for source in ("hub:", "file:"):
+        path = tmp_path / "hub" if source == "hub:" else tmp_path / "hub" / "all.parquet"
+        assert counts(f"{source}{path}", tmp_path / "data") == SPLIT
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "named"),
+    [
+        ("split", "a b c", "'split' has the values 'a', 'b', 'c'"),
+        ("split", "0 1 2", "'split' has the values '0'"),
+        ("subset", "train restval test", "'restval'"),
+        ("split", "train test ", "'split' is None"),
+        ("split,is_test", "train,1 test,1 train,0", "row 0: 'split' says train and 'is_test'"),
+        ("is_val,is_test", "1,1 0,0 0,1", "row 0"),
+        ("split", "train-test train test", "two splits"),
+        ("split", "test test test", "no training images"),
+    ],
+)
+def test_columns_that_do_not_say_it(column: str, values: str, named: str, tmp_path: Path) -> None:
+    rows = [f"{{}},{i % 2},{v}" for i, v in enumerate(values.split(" "))]
+    with pytest.raises(DataError, match=named):
+        load_dataset(csv(tmp_path / "set", f"file_name,label,{column}", *rows), tmp_path / "data")
+
+
+def test_a_column_of_numbered_folds_is_named_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = csv(tmp_path / "set", "file_name,label,fold", "{},a,0", "{},b,1", "{},a,2", "{},b,3")
+    with caplog.at_level(logging.WARNING):
+        assert whole(name, tmp_path / "data") == {"a": 18, "b": 18}
+    assert "'fold' ('0', '1', '2', '3') says no split" in caplog.text
+
+
+def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
+    csv(tmp_path / "set", "file_name,label,split", "{},a,train", file="Train.csv")
+    csv(tmp_path / "set", "file_name,label,split", "{},a,dev", file="Test.csv", first=40)
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    for split in ("train", "test"):
+        pq.write_table(table([0] * 4, split=["train"] * 4), hub / f"{split}.parquet")
+    for name in (f"file:{tmp_path}/set/Train.csv", f"hub:{hub}"):
+        with pytest.raises(DataError, match=r"[Tt]est\.\w+, row 0: 'split' is '(dev|train)'.*test"):
+            load_dataset(name, tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("train", "other", "test"),
+    [
+        ("Train.csv", "Test.csv", True),
+        ("mnist-TRAINING.csv", "mnist-testing.csv", True),
+        ("train_labels.csv", "val_labels.csv", True),
+        ("train.csv", "testing2.csv", False),
+        ("labels.csv", "test.csv", False),
+    ],
+)
+def test_the_file_beside_it(train: str, other: str, test: bool, tmp_path: Path) -> None:
+    csv(tmp_path / "set", "file_name,label", "{},a", "{},b", file=other, first=COUNT)
+    name = csv(tmp_path / "set", "file_name,label", "{},a", "{},b", file=train)
+    sizes = [sum(of.values()) for of in counts(name, tmp_path / "data").values()]
+    assert sizes == [COUNT, COUNT] if test else sum(sizes) == COUNT
+    if test:
+        (tmp_path / "set" / other.replace("t", "T", 1)).write_text("")
+        if other.startswith("val"):
+            (tmp_path / "set" / "dev_labels.csv").write_text("")
+            with pytest.raises(DataError, match="several files"):
+                load_dataset(name, tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (json.dumps({"users": ["f0"], "user_data": {"f0": {"x": [[0.5]]}}}), "JSON.*natural"),
+        ("[1, 2]", "JSON"),
+        (base64.b64encode(bytes(range(256)) * 500).decode() + "\n", "171|names no columns"),
+        (json.dumps({"image": "a" * 140_000}), "JSON"),
+        ('file_name,"label\n' + "a" * 140_000 + "\n", "x"),
+    ],
+)
+def test_what_is_no_table(content: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(DataError, match=named) as caught:
+        load_dataset(f"file:{tmp_path}/x", tmp_path / "data")
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (["v1.2_{}.png", "v1.2_{}.cls"], r"v1\.2_00\.png.*first dot"),
+        (["a{}_x.{}.png", "a{}_x.{}.cls"], "first dot"),
+        (["{}.png", "{}.cls=cat"], r"00\.cls is 'cat'"),
+        (["{}.png", "{}.cls", "{}b.jpg", "{}b.cls"], r"\.cls and \.png, \.cls and \.jpg"),
+        (["{}_x5.0.png", "{}_x5.0.cls"], ""),  # all alike
+        (["{}.png", "{}.cls"], ""),
+    ],
+)
+def test_names_in_tar_shards(names: list[str], named: str, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    root.mkdir()
+    for split in ("train", "test"):
+        with tarfile.open(root / f"{split}.tar", "w") as tar:
+            for i in range(12):
+                for name in names:
+                    name, _, text = name.format(f"{i:02}", i).partition("=")
+                    data = (text or str(i % 2)).encode() if name.endswith("cls") else png(i)
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    if not named:
+        assert counts(f"webdataset:{root}", tmp_path / "data")["test"] == {"0": 6, "1": 6}
+        return
+    with pytest.raises(DataError, match=named):
+        load_dataset(f"webdataset:{root}", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("splits", "gives"),
+    [
+        ({"Train": 4, "testing": 2}, (4, 2)),
+        ({"train": 4, "test": 2, "extra": 9}, (4, 2)),
+        ({"train_r1": 4, "dev_r1": 2}, (4, 2)),
+        ({"full": 40}, None),
+        ({"train": 4, "extra": 2}, "extra"),
+        ("small, large", "hf:a/b/small"),
+    ],
+)
+def test_splits_and_configurations_of_the_hub(
+    splits: Any, gives: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def load(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        if isinstance(splits, str):  # as the library says it
+            listed = [*splits.split(", ")]
+            raise ValueError(
+                f"Config name is missing.\nPlease pick one among the available configs: {listed}"
+            )
+        return {
+            name: datasets.Dataset(table([i % 2 for i in range(count)], first=first))
+            for first, (name, count) in zip((0, 50, 100), splits.items(), strict=False)
+        }
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    if isinstance(gives, str):
+        with pytest.raises((DataError, ConfigError), match=gives):
+            load_dataset("hf:a/b", tmp_path)
+        return
+    dataset = load_dataset("hf:a/b", tmp_path)
+    sizes = len(dataset.train_labels), len(dataset.test_labels)
+    assert sizes == gives if gives else sum(sizes) == 40
+
+
+def test_clients_of_two_kinds(tmp_path: Path) -> None:
+    for i, sites in enumerate(([1, 2], ["1", "2"])):
+        pq.write_table(table([0, 1], site=sites, first=2 * i), tmp_path / f"train-{i}.parquet")
+    pq.write_table(pa.table({**table([0]).to_pydict()}), tmp_path / "test.parquet")
+    with pytest.raises(DataError, match="int, str"):
+        load_dataset(f"hub:{tmp_path}", tmp_path / "data", reading=Reading(client_column="site"))
