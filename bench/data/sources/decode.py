@@ -248,8 +248,8 @@ def write_splits(
     clients = layouts["train"].clients
     if clients[0] is not None:
         if len({*map(type, clients)}) > 1:
-            found = ", ".join(sorted({type(client).__name__ for client in clients}))
-            raise DataError(f"{name}: clients are of several kinds ({found}); write all as text")
+            kinds = ", ".join(sorted({type(client).__name__ for client in clients}))
+            raise DataError(f"{name}: clients are of several kinds ({kinds}); write all as text")
         writer.put(CLIENTS, np.unique(np.array(clients), return_inverse=True)[1].astype(np.int64))
     if notes[FRAMES]:
         _log.warning(
@@ -280,7 +280,7 @@ def _numbered(
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Return the labels of each split as numbers, and the class names."""
     train, test = ({*layouts[split].labels} - {HIDDEN} for split in SPLITS)
-    used, texts = train | test, {label for label in train | test if isinstance(label, str)}
+    used, texts = train | test, {c for c in train | test if isinstance(c, str)}
     if texts and texts < used:
         first = layouts["test"].first | layouts["train"].first
         raise DataError(
@@ -288,10 +288,11 @@ def _numbered(
             " one form, numbers, text or numbers with the same class names"
         )
     numbers: dict[int | str, int] = {}
+    class_names = class_names or ()
     if texts:
-        if not texts <= {*(class_names or ())}:
-            class_names = tuple(sorted({*(class_names or ()), *map(str, used)}))
-        numbers = {label: class_names.index(label) for label in texts}
+        if not texts <= {*class_names}:
+            class_names = tuple(sorted({*class_names, *texts}))
+        numbers = {label: number for number, label in enumerate(class_names)}
         for label in sorted(label for label in texts if label.lower() in NO_VALUE):
             count = sum(layout.labels.count(label) for layout in layouts.values())
             _log.warning(
@@ -306,12 +307,13 @@ def _numbered(
                 f" below it have no image ({listed}); number them without gaps, or name all classes"
             )
         class_names = tuple(map(str, range(num_classes)))
-    if train and (never := sorted(numbers.get(label, label) for label in test - train)):
-        known = [class_names[numbers.get(label, label)] for label in train]
-        listed = [f"{class_names[c]!r}{nearest(class_names[c], known)}" for c in never]
+    if train and test - train:
+        known = sorted(_name_of(label, class_names) for label in train)
+        never = sorted(_name_of(label, class_names) for label in test - train)
+        shown = [f"{each!r}{nearest(each, known)}" for each in never]
         message = (
-            f"{name}: test images are of classes that no training image has: {some(listed)};"
-            f" training images have {some([*map(repr, sorted(known))])}"
+            f"{name}: test images are of classes that no training image has: {some(shown)};"
+            f" training images have {some([*map(repr, known)])}"
         )
         if has_test:
             raise DataError(f"{message}; spell classes alike in both splits, or leave them out")
@@ -322,6 +324,10 @@ def _numbered(
         for split, layout in layouts.items()
     }
     return labels, class_names
+
+
+def _name_of(label: int | str, class_names: tuple[str, ...]) -> str:
+    return label if isinstance(label, str) else class_names[label]
 
 
 def check_spelling(names: Iterable[str], consistent: Collection[str], place: str) -> None:

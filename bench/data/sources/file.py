@@ -313,7 +313,7 @@ def _csv(file: Path, reading: Reading, says: Split | None) -> dict[Split, list[P
     }
     splits = _splits_of_rows(rest, file, reading, says)
     columns = _columns(rest, splits, file, reading)
-    labels = [HIDDEN] * len(table)
+    labels: list[int | str] = [HIDDEN] * len(table)
     if columns.label:
         labels = [label_of(value, None, str(file)) for value in _typed(rest[columns.label[0]])]
     clients = _typed(rest[columns.client[0]]) if columns.client else None

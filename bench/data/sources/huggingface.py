@@ -88,7 +88,7 @@ class HubFolder(PathSource):
 
     def files(self) -> list[Path]:
         splits = self._splits()
-        order = ("train", "test", "validation", "unlabelled")
+        order: tuple[Split, ...] = ("train", "test", "validation", "unlabelled")
         return [file for split in order for file in splits.get(split, [])]
 
     def splits(self, scratch: Path) -> Splits:

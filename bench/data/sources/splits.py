@@ -81,7 +81,7 @@ def _flag(column: str) -> Split | None:
     return _split_of_word(match[1]) if match else None
 
 
-def _said(column: str, value: Any) -> str | None:
+def _said(column: str, value: Any) -> Split | Literal[""] | None:
     """Return the split that a value says, "" for a flag that is not set, None for none."""
     text = str(value).strip()
     flag = _flag(column)
@@ -116,9 +116,9 @@ def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> lis
     return columns
 
 
-def split_of_row(values: Mapping[str, Any], place: str) -> str:
+def split_of_row(values: Mapping[str, Any], place: str) -> Split:
     """Return the split that the columns of a row say, or raise a `DataError`."""
-    said: dict[str, str] = {}
+    said: dict[str, Split] = {}
     for column, value in values.items():
         if value is None or (split := _said(column, value)) is None:
             raise DataError(f"{place}: {column!r} is {value!r}; known: {KNOWN}")

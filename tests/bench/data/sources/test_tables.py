@@ -32,6 +32,14 @@ def csv(root: Path, header: str, *rows: str, file: str = "labels.csv", first: in
     return f"file:{root / file}"
 
 
+def with_columns(labels: list[Any], column: str = "label", first: int = 0, **more: Any) -> pa.Table:
+    """Return a table of images with further columns."""
+    content = table(labels, column, first)
+    for key, values in more.items():
+        content = content.append_column(key, pa.array(values))
+    return content
+
+
 def counts(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, Counter[str]]:
     """Return the images of each class, by split; "-" has those without a label."""
     dataset = load_dataset(name, data, reading=reading)
@@ -144,7 +152,9 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
     if column == "is_test":
         content = {key: [value == "1" for value in of] for key, of in content.items()}
     (tmp_path / "hub").mkdir()
-    pq.write_table(table(["a", "b"] * 18, "word", **content), tmp_path / "hub" / "all.parquet")
+    pq.write_table(
+        with_columns(["a", "b"] * 18, "word", 0, **content), tmp_path / "hub" / "all.parquet"
+    )
     for source in ("hub:", "file:"):
         path = tmp_path / "hub" if source == "hub:" else tmp_path / "hub" / "all.parquet"
         assert counts(f"{source}{path}", tmp_path / "data") == SPLIT
@@ -300,7 +310,9 @@ def test_splits_and_configurations_of_the_hub(
 
 def test_clients_of_two_kinds(tmp_path: Path) -> None:
     for i, sites in enumerate(([1, 2], ["1", "2"])):
-        pq.write_table(table([0, 1], site=sites, first=2 * i), tmp_path / f"train-{i}.parquet")
-    pq.write_table(pa.table({**table([0]).to_pydict()}), tmp_path / "test.parquet")
+        pq.write_table(
+            with_columns([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet"
+        )
+    pq.write_table(table([0]), tmp_path / "test.parquet")
     with pytest.raises(DataError, match="int, str"):
         load_dataset(f"hub:{tmp_path}", tmp_path / "data", reading=Reading(client_column="site"))
