@@ -4,11 +4,10 @@
     python leaderboards/studies/equivalence/equivalence.py --grid main   # its runs; or `transfer`
     python leaderboards/studies/equivalence/equivalence.py --power       # from older rows
 
-It reads Parquet files with pandas and needs no fedbench. Accuracies and losses are in points.
+Accuracies and losses are in points.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from math import comb
 from pathlib import Path
@@ -18,6 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import special, stats
+
+from fedbench import open_store
 
 FOLDER = Path(__file__).resolve().parent
 BOARDS = FOLDER.parents[1]
@@ -29,6 +30,8 @@ METRICS = {  # what chooses -> column of a row, and its sign
     **{"linear": ("linear_acc", 1), "k-NN": ("knn_acc", 1)},
     "100 labels": ("linear_1pct_acc", 1),
 }
+
+COLUMNS = ("row_id", "status", "method", "dataset", "alpha", "seed", "final_loss")
 
 Array = NDArray[np.float64]
 Draw = Callable[[float], Any]
@@ -123,13 +126,12 @@ def grid_text(name: str) -> str:
 
 def read(store: Path) -> pd.DataFrame:
     """Return the rows of a store or of a release, with a column for each field and metric."""
-    folder = store / "rows" if (store / "rows").is_dir() else store
     found = []
-    for row in pd.read_parquet(folder).to_dict("records"):
-        config = pd.json_normalize(json.loads(row["config_json"])).iloc[0].to_dict()
-        config.pop("seed")
-        text = row["metrics_json"]
-        found.append({**config, **(json.loads(text) if isinstance(text, str) else {}), **row})
+    for row in open_store(store).rows():
+        config = row.config.model_dump(mode="json")
+        settings = pd.json_normalize(config).iloc[0].to_dict()
+        columns = {name: getattr(row, name) for name in COLUMNS}
+        found.append({**settings, **row.metrics, **columns, "config": config})
     return pd.DataFrame(found)
 
 

@@ -8,6 +8,7 @@ README.md says what is asked. Accuracies and losses are in points.
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,11 @@ def trials(store: Path | None = None) -> pd.DataFrame:
     ok = rows["status"] == "ok"
     accuracy = 100 * rows["linear_acc"].where(ok, rows["untrained_linear_acc"])
     objective = rows["objective"].where(ok).fillna(-np.inf)
-    searches = [_search(*values) for values in zip(rows["study"], rows["config_json"], strict=True)]
+    searches = [_search(*values) for values in zip(rows["study"], rows["config"], strict=True)]
     return rows.assign(accuracy=accuracy, score=objective, search=searches).copy()
 
 
-def _search(study: str, text: str) -> str:
-    config = json.loads(text)
+def _search(study: str, config: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in config.items() if key not in SEARCHED}
     views = config.get("method", {}).get("augmentation")  # a recipe, which no search varies
     return json.dumps([study, views, "lora" in config["method"], rest], sort_keys=True)
@@ -122,7 +122,7 @@ def second_seed(rows: pd.DataFrame) -> pd.DataFrame:
         losses = []
         for _, table in of_study.groupby(["method", "alpha", "dataset"]):
             seeds = sorted(table["seed"].unique())
-            kinds = table["config_json"].map(_kind)
+            kinds = table["config"].map(_kind)
             wide = table.assign(kind=kinds).pivot_table(
                 index="kind", columns="seed", values=["score", "accuracy"], dropna=False
             )
@@ -147,8 +147,7 @@ def second_seed(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _kind(text: str) -> str:
-    config = json.loads(text)
+def _kind(config: Mapping[str, Any]) -> str:
     return json.dumps([config["client"], config["method"]], sort_keys=True)
 
 

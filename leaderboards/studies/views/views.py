@@ -4,11 +4,10 @@
     python leaderboards/studies/views/views.py --rates    # the chosen rates and the next commands
     python leaderboards/studies/views/views.py --power    # what the board's rows say of power
 
-README.md has plan and definitions. It reads Parquet with pandas; accuracies are in points.
+README.md has plan and definitions; accuracies are in points.
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import special, stats
+
+from fedbench import open_store
 
 FOLDER = Path(__file__).resolve().parent
 BOARD = FOLDER.parents[1] / "results"
@@ -29,9 +30,6 @@ REFERENCE, LEVEL, DRAWS = "orchestra", 0.05, 2000
 RANKS = ("orchestra", "byol", "simsiam")
 """Methods whose loss a collapsed net minimises: the board adds the rank by SEP to that by loss."""
 
-COLUMNS = ("dataset", "alpha", "preset", "num_rounds", "config_json", "method", "seed", "status")
-COLUMNS += ("untrained_linear_acc", "linear_acc", "final_loss", "metrics_json")
-
 Array = NDArray[np.float64]
 Groups = Mapping[str, Array]
 
@@ -42,24 +40,18 @@ def read(store: Path, views: tuple[str | None, ...]) -> pd.DataFrame:
     `views` are the recipes that methods name, None of methods that name none.
     """
     found = []
-    for row in pd.read_parquet(store / "rows", columns=[*COLUMNS]).to_dict("records"):
-        config = json.loads(row["config_json"])
-        data = config["data"]
-        wanted = {"name": row["dataset"], "alpha": row["alpha"], "test": data["test_subset"]}
-        if wanted != {"name": "cifar10", "alpha": 0.1, "test": None} or row["num_rounds"] != 12:
+    for row in open_store(store).rows():
+        config, ok = row.config, row.status == "ok"
+        settings = (row.dataset, row.alpha, row.preset, row.num_rounds, config.data.test_subset)
+        recipe = config.model_dump()["method"].get("augmentation")
+        if settings != ("cifar10", 0.1, "laptop", 12, None) or recipe not in views:
             continue
-        if row["preset"] != "laptop" or config["method"].get("augmentation") not in views:
-            continue
-        before = 100 * row["untrained_linear_acc"]
-        text = row["metrics_json"]
-        found.append(
-            {
-                **{"method": row["method"], "rate": config["client"]["lr"], "seed": row["seed"]},
-                "accuracy": 100 * row["linear_acc"] if row["status"] == "ok" else before,
-                **{"before": before, "ok": row["status"] == "ok", "loss": row["final_loss"]},
-                "sep": json.loads(text).get("sep") if isinstance(text, str) else np.nan,
-            }
-        )
+        before, after = row.untrained_linear_acc, row.linear_acc
+        line = {"method": row.method, "rate": config.client.lr, "seed": row.seed, "ok": ok}
+        line |= {"loss": row.final_loss, "sep": row.metrics.get("sep")}
+        line["before"] = np.nan if before is None else 100 * before
+        line["accuracy"] = 100 * after if ok and after is not None else line["before"]
+        found.append(line)
     names = ["method", "rate", "seed", "accuracy", "before", "ok", "loss", "sep"]
     return pd.DataFrame(found, columns=names)
 
