@@ -49,9 +49,9 @@ REFUSED = {
 OTHERS = sorted({*registry.specs()} - {*TRAINED} - REFUSED)
 
 TIMES = {
-    *("started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes"),
-    *("resumes", "argv"),
-}
+    "started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes",
+    "resumes", "argv",
+}  # fmt: skip
 """Columns of a row that differ between runs with the same result."""
 
 

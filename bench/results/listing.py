@@ -14,10 +14,10 @@ from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
 
 _SHOWN = {
-    *("method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
-    *("status", "error", "objective", "knn_acc", "linear_acc", "untrained_linear_acc", "grid"),
-    *("study_id", "started_at", "finished_at", "platform"),
-}
+    "method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed",
+    "status", "error", "objective", "knn_acc", "linear_acc", "untrained_linear_acc", "grid",
+    "study_id", "started_at", "finished_at", "platform",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

@@ -130,10 +130,10 @@ _NAMES = frozenset({"row_id", "config_id", "training_id"})
 _ROUNDED = frozenset(
     {
         *METRICS,
-        *("bytes_up", "bytes_down", "traffic_json", "revealing_messages", "smallest_group"),
-        *("epsilon", "delta", "privacy_json"),
+        "bytes_up", "bytes_down", "traffic_json", "revealing_messages", "smallest_group",
+        "epsilon", "delta", "privacy_json",
     }
-)
+)  # fmt: skip
 """Columns that rounding may change; all others follow from configuration and data exactly."""
 
 

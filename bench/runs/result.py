@@ -16,9 +16,9 @@ from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.steps import LocalSteps
 
 _COST = (
-    *("wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes"),
-    *("num_parameters", "rounds_done", "resumes"),
-)
+    "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",
+    "num_parameters", "rounds_done", "resumes",
+)  # fmt: skip
 _PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
 
 

@@ -45,9 +45,9 @@ from fedbench.bench.tuning.verdict import LEAST_SEEDS, Verdict
 
 BATCH_SIZE = 4  # trials per batch unless `--batch` says otherwise, whatever the machine
 _RESULTS = (
-    *("status", "seeds", "params", "objective", "watched", "seed_objectives", "bytes", "spread"),
+    "status", "seeds", "params", "objective", "watched", "seed_objectives", "bytes", "spread",
     "scores",
-)
+)  # fmt: skip
 """Entries of a trial that a repetition gives again, to the last bit."""
 _ROUNDS = "federation.num_rounds"
 _IMAGES = {f"data.{name}" for name in ("name", "train_subset", "test_subset", *READ_BY_SOURCE)}

@@ -63,9 +63,8 @@ def test_the_same_images_under_two_names_are_one_data_set(
     assert not other["stored_before"]
     assert other["metrics"] == first.json["metrics"]
     # Once the content has a name, rows get it.
-    revision = call(
-        *("data", "prepare", f"folder:{two}", "--data-dir", tmp_path / "data", "--json")
-    ).json["sha256"]
+    words = ("data", "prepare", f"folder:{two}", "--data-dir", tmp_path / "data", "--json")
+    revision = call(*words).json["sha256"]
     monkeypatch.setattr(datasets, "REVISIONS", {**REVISIONS, revision: "cifar100"})
     assert run("supervised", one).code == 0
     for asked in ("cifar100", f"folder:{two}"):
@@ -82,7 +81,6 @@ def test_prepare_shows_what_a_set_holds(call: Call, tmp_path: Path) -> None:
     assert answer.json["classes"] == [{"name": name, "train": 6, "test": 2} for name in "ab"]
     assert answer.json["preview"] == str(tmp_path / "see.png")
     lines = call(*words).out.splitlines()
-    assert [line.split() for line in lines[:3]] == [
-        *(["class", "train", "test"], ["a", "6", "2"], ["b", "6", "2"])
-    ]
+    table = [["class", "train", "test"], ["a", "6", "2"], ["b", "6", "2"]]
+    assert [line.split() for line in lines[:3]] == table
     assert ["test_in_train", "0"] in [line.split() for line in lines]

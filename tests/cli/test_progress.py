@@ -28,8 +28,8 @@ def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]
         progress(record, 100)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" · ")[0] for line in lines] == [
-        *("round 1/100", "round 41/100", "round 42/100", "round 100/100")
-    ]
+        "round 1/100", "round 41/100", "round 42/100", "round 100/100",
+    ]  # fmt: skip
     assert "knn_acc 0.5000" in lines[1]
     assert max(map(len, lines)) <= 120
 

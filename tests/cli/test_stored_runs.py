@@ -89,7 +89,11 @@ def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
     assert answer.code == 0
     for text in (
         f"{row.linear_acc * 100:.1f} %" if row.linear_acc else "",
-        *("loss", "client.lr", "preset laptop (ours)", "encoder up", "objective_bytes"),
+        "loss",
+        "client.lr",
+        "preset laptop (ours)",
+        "encoder up",
+        "objective_bytes",
         f"fedbench reproduce {row.row_id} --store {STORE}",
     ):
         assert text in answer.out

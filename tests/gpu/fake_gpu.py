@@ -28,15 +28,15 @@ _ROOTS = ("/bench/", "/methods/")
 _TRANSFERS = {aten.copy_.default, aten._to_copy.default, aten._copy_from.default}
 _INDEX = {aten.index.Tensor, aten.index_put_.default}
 _WAITS = {  # the host does not know the result's size, or a Python number, before the GPU answers
-    *("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount"),
-    *("unique_consecutive", "equal", "is_nonzero", "_linalg_eigh", "_linalg_svd", "linalg_eig"),
-    *("linalg_lstsq", "_linalg_check_errors"),
-}
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
+    "unique_consecutive", "equal", "is_nonzero", "_linalg_eigh", "_linalg_svd", "linalg_eig",
+    "linalg_lstsq", "_linalg_check_errors",
+}  # fmt: skip
 _RANDOM = {
-    *("rand", "randn", "randint", "randperm", "uniform_", "normal_", "bernoulli_", "bernoulli"),
-    *("native_dropout", "multinomial", "geometric_", "exponential_", "random_", "rand_like"),
+    "rand", "randn", "randint", "randperm", "uniform_", "normal_", "bernoulli_", "bernoulli",
+    "native_dropout", "multinomial", "geometric_", "exponential_", "random_", "rand_like",
     "randn_like",
-}
+}  # fmt: skip
 
 
 class DeviceMismatchError(RuntimeError):

@@ -42,18 +42,18 @@ SECONDS, MEGABYTES = 600, 2000
 ALLOWED = {0, 2, 3, 4, 5}
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 TINY = (
-    *("--set", "federation.num_rounds=1", "--set", "data.train_subset=100"),
-    *("--set", "data.test_subset=40", "--set", "model.width=4"),
-    *("--set", "evaluation.objective_max_examples=40"),
-)
+    "--set", "federation.num_rounds=1", "--set", "data.train_subset=100",
+    "--set", "data.test_subset=40", "--set", "model.width=4",
+    "--set", "evaluation.objective_max_examples=40",
+)  # fmt: skip
 TEXTS = (
-    *("", " ", "simclr", "simclr+uv", "byol", "auto", "demo", "digits", "linear", "tpe", "0,1"),
+    "", " ", "simclr", "simclr+uv", "byol", "auto", "demo", "digits", "linear", "tpe", "0,1",
     ".",
-    *("-", "--", "nan", "..", "../..", "/", "/dev/null", "~", "~nobody/x", "a\nb", "a\tb"),
+    "-", "--", "nan", "..", "../..", "/", "/dev/null", "~", "~nobody/x", "a\nb", "a\tb",
     "\x1b[31mred",
-    *("[red]x[/red]", "<script>alert(1)</script>", "a|b", "a\\b", "50%", "$x$", "#", "=1+1", "@x"),
-    *("\u202egnp", "café", "日本", "\ud800", "\udcff", "x" * 5000, "a\0b", "{}", "[", "[" * 3000),
-    *("simclr+" * 300, "simclr++uv", "+", "hub:", "folder:", "hub:/nowhere", "folder:/dev/null"),
+    "[red]x[/red]", "<script>alert(1)</script>", "a|b", "a\\b", "50%", "$x$", "#", "=1+1", "@x",
+    "\u202egnp", "café", "日本", "\ud800", "\udcff", "x" * 5000, "a\0b", "{}", "[", "[" * 3000,
+    "simclr+" * 300, "simclr++uv", "+", "hub:", "folder:", "hub:/nowhere", "folder:/dev/null",
     "balanced:100:10",
 )  # fmt: skip
 STUDY = {
@@ -61,22 +61,22 @@ STUDY = {
     **{"finished_at": "2026-01-01", "best": {"params": {"client.lr": 0.1}}},
 }
 NUMBERS = (
-    *("0", "1", "2", "3", "10", "0.5", "-1", "-0", "1e3", "1e400", "nan", "inf", "-inf", "", "x"),
-    *("99999999999", "9" * 400, "2147483648", "18446744073709551616", "0x10", "١", "1_0", " 1"),
-)
+    "0", "1", "2", "3", "10", "0.5", "-1", "-0", "1e3", "1e400", "nan", "inf", "-inf", "", "x",
+    "99999999999", "9" * 400, "2147483648", "18446744073709551616", "0x10", "١", "1_0", " 1",
+)  # fmt: skip
 JSONS = (
-    *("{}", "[]", "null", "", "{", "1", '"x"', '{"a": NaN}', '{"a": 1e999}', '{"data": 1}'),
-    *('{"data": {"partition": 1}, "client": {}, "evaluation": {}}', "[" * 5000 + "]" * 5000),
-    *('{"x": ' * 5000 + "1" + "}" * 5000, '{"linear_acc": "0.5"}', '{"a": ' + "9" * 400 + "}"),
+    "{}", "[]", "null", "", "{", "1", '"x"', '{"a": NaN}', '{"a": 1e999}', '{"data": 1}',
+    '{"data": {"partition": 1}, "client": {}, "evaluation": {}}', "[" * 5000 + "]" * 5000,
+    '{"x": ' * 5000 + "1" + "}" * 5000, '{"linear_acc": "0.5"}', '{"a": ' + "9" * 400 + "}",
     '{"\\u001b[31m": 0.5, "<b>|=1+1": 0.25}',
 )  # fmt: skip
 NAMES = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TERM", "FEDBENCH_STORE", "FEDBENCH_DATA_DIR")
 FIELDS = (
-    *("client.lr", "client.batch_size", "seed", "data.name", "data.num_clients", "data.alpha"),
-    *("method.temperature", "federation.num_rounds", "evaluation.protocols", "model.width"),
-    *("method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins"),
-    *("evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs"),
-)
+    "client.lr", "client.batch_size", "seed", "data.name", "data.num_clients", "data.alpha",
+    "method.temperature", "federation.num_rounds", "evaluation.protocols", "model.width",
+    "method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins",
+    "evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs",
+)  # fmt: skip
 SLOW = {"doctor", "figures", "reproduce", "dashboard"}
 """Commands that are drawn less often."""
 

@@ -55,9 +55,9 @@ SMALL = {
     "evaluation.objective_max_examples": 40,
 }
 TIMES = {
-    *("started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes"),
-    *("resumes", "argv", "git_sha"),
-}
+    "started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes",
+    "resumes", "argv", "git_sha",
+}  # fmt: skip
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 PARTS = ("raylet", "gcs_server")
 KINDS = ("driver", "hangup", "terminal", "worker", *PARTS)

@@ -237,10 +237,10 @@ class PathSource(Source):
 
 _HIDDEN = frozenset(
     {
-        *("__macosx", "@eadir", "$recycle.bin", "#recycle", "lost+found", "__pycache__"),
+        "__macosx", "@eadir", "$recycle.bin", "#recycle", "lost+found", "__pycache__",
         "system volume information",
     }
-)
+)  # fmt: skip
 """Folders of systems and programs, in lower case, which may hold other forms of the images."""
 
 

@@ -23,9 +23,9 @@ from fedbench.bench.system.errors import DataError
 GREY_MODES = frozenset({"1", "L", "LA"})
 COLOUR_MODES = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
 BROKEN = (
-    *(OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
+    OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error,
+    Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
 """Errors that Pillow raises for damaged images, and for some that would fill the memory."""
 
 TURNED, ON_WHITE, FRAMES = "turned by EXIF", "transparent, put on white", "several frames"

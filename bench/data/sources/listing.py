@@ -14,16 +14,16 @@ from fedbench.bench.system.errors import DataError
 
 IMAGE_SUFFIXES = frozenset(
     {
-        *(".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp", ".png", ".apng", ".gif", ".webp"),
-        *(".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif"),
+        ".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp", ".png", ".apng", ".gif", ".webp",
+        ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
     }
-)
+)  # fmt: skip
 _NO_IMAGES = frozenset(
     {
-        *(".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml"),
-        *(".html", ".htm", ".py", ".ipynb", ".sh", ".log", ".ini", ".db", ".lnk", ".url", ".md5"),
+        ".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml",
+        ".html", ".htm", ".py", ".ipynb", ".sh", ".log", ".ini", ".db", ".lnk", ".url", ".md5",
     }
-)
+)  # fmt: skip
 """Endings of files that are left out without a warning."""
 _ENDING = re.compile(r"\.(?=.*[a-z])[\w~]{1,8}")  # not of `scan.001`, nor of `a.jpg?width=200`
 

@@ -94,10 +94,10 @@ GATE = "+gate"
 """Ending of an objective that refuses trials that did not learn."""
 
 SHIPPED = (
-    *("global-align", "global-rho", "global-sep", "global-unif", "rankme", "rankme-centred"),
-    *("stable-rank", "nesum", "participation-ratio", "alpha-req", "self-clustering", "lidar"),
-    *("sigreg", "clusterability"),
-)
+    "global-align", "global-rho", "global-sep", "global-unif", "rankme", "rankme-centred",
+    "stable-rank", "nesum", "participation-ratio", "alpha-req", "self-clustering", "lidar",
+    "sigreg", "clusterability",
+)  # fmt: skip
 """Those that are computed from sums, in the order in which noise is drawn for them."""
 
 

@@ -59,9 +59,9 @@ _SCHEMA = pa.schema(
 )
 _VERSION = b"fedbench.derived_by"
 _ORDER = (
-    *("dataset", "partition", "alpha", "method", "config_id", "seed", "row_id"),
-    *("failed", "finished_at", "replica"),
-)
+    "dataset", "partition", "alpha", "method", "config_id", "seed", "row_id",
+    "failed", "finished_at", "replica",
+)  # fmt: skip
 """Order of rows; of the rows of one run the first to finish leads, and failed ones come last."""
 
 

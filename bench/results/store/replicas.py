@@ -13,14 +13,14 @@ from fedbench.bench.system.identity import content_id
 
 CIRCUMSTANCES = frozenset(
     {
-        *("schema_version", "preset", "tuned", "study_id", "selection", "grid", "scaled_json"),
-        *("wall_seconds", "train_seconds", "peak_memory_bytes", "resumes"),
-        *("started_at", "finished_at", "git_sha", "package_version", "env_json", "argv"),
-        *("hardware", "device", "platform", "platform_json", "measured_from"),
+        "schema_version", "preset", "tuned", "study_id", "selection", "grid", "scaled_json",
+        "wall_seconds", "train_seconds", "peak_memory_bytes", "resumes",
+        "started_at", "finished_at", "git_sha", "package_version", "env_json", "argv",
+        "hardware", "device", "platform", "platform_json", "measured_from",
         "dataset",  # the name of its folder; the revision identifies the images
         "config_json",  # has that name too; the ids cover the rest of it
     }
-)
+)  # fmt: skip
 """Columns of provenance and cost, in which rows of the same run may differ."""
 
 

@@ -14,9 +14,9 @@ from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.tuning.cluster import Share, listed, local_gpus
 
 PACKAGES = (
-    *(DISTRIBUTION, "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
-    *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow"),
-)
+    DISTRIBUTION, "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna",
+    "pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow",
+)  # fmt: skip
 """Packages that trials import, directly or not."""
 _SECONDS = 60.0
 _FAULTS = 2

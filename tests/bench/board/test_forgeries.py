@@ -106,10 +106,10 @@ COLUMNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ledger", "revealing_messages", {"revealing_messages": 3}),
     ("ledger", "epsilon", {"epsilon": 1.0, "delta": 1e-5, "epsilon_of": "a client"}),
     (
-        *("environment", "arm64 neon"),
+        "environment", "arm64 neon",
         {"platform": "arm64 neon, onednn acl, torch 2.14.1, cpu, 01234567"},
     ),
-)
+)  # fmt: skip
 """Other values of columns: the check, what it names, and the values."""
 
 CONFIGS: tuple[tuple[str, str, dict[str, Any]], ...] = (

@@ -114,9 +114,9 @@ def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: P
         return ("a", "b")
 
     more: tuple[dict[str, Any], ...] = (
-        *({"classes": ("c", "d")}, {"shape": (4, 1, 1, 4)}, {"value": 8}),
+        {"classes": ("c", "d")}, {"shape": (4, 1, 1, 4)}, {"value": 8},
         {"classes": ("a", "b", "no image")},
-    )
+    )  # fmt: skip
     changed: list[Callable[[CacheWriter], tuple[str, ...]]]
     changed = [partial(write, **given) for given in more]
     writes = (write, in_blocks, *changed)

@@ -28,9 +28,9 @@ from fedbench.bench.training.setup import Setup
 from tests.specs import HOOKS, extended
 
 FURTHER_SSL = [
-    *("simsiam", "spectral", "rotpred", "featarc", "aligned", "ssd", "fedx", "fedsc", "lejepa"),
+    "simsiam", "spectral", "rotpred", "featarc", "aligned", "ssd", "fedx", "fedsc", "lejepa",
     "mim",
-]
+]  # fmt: skip
 CPU = torch.device("cpu")
 
 

@@ -83,7 +83,10 @@ def with_alpha(mode: str, alpha: int) -> bytes:
     ("mode", "alpha", "shade"),
     [
         *((mode, *each) for mode in ("RGBA", "LA") for each in ((0, 255), (128, 177), (255, 100))),
-        *(("P", 0, 255), ("P", 128, 177), ("L", 0, 255), ("RGB", 0, 255)),
+        ("P", 0, 255),
+        ("P", 128, 177),
+        ("L", 0, 255),
+        ("RGB", 0, 255),
     ],
 )
 def test_transparent_pixels_are_on_white(mode: str, alpha: int, shade: int) -> None:

@@ -151,9 +151,9 @@ def test_labels_leave_out_what_most_lines_of_a_method_share() -> None:
     """Of five configurations four have lr 0.1, four weight decay 0; at momentum two have each."""
     base = {"lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
     changes: list[dict[str, float]] = [
-        *({"momentum": 0.5}, {"momentum": 0.9}, {"lr": 0.01}),
-        *({}, {"weight_decay": 0.1, "momentum": 0.9}),
-    ]
+        {"momentum": 0.5}, {"momentum": 0.9}, {"lr": 0.01},
+        {}, {"weight_decay": 0.1, "momentum": 0.9},
+    ]  # fmt: skip
     rows = [
         build_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
         for i, change in enumerate(changes)
