@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedbench.bench.runs import estimate
 from fedbench.bench.runs.estimate import Estimator
@@ -88,6 +89,43 @@ def test_checkpoints_of_long_runs_count_by_their_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(server=0.25, checkpoint=1.0))
     assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
     assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
+
+
+def test_stand_ins_count_images_and_leave_the_net_as_it_was() -> None:
+    setup = tiny_setup(tiny_config("byol"))
+    net = setup.make_net().eval()
+    images = torch.rand(5, *setup.spec.image_shape)
+    with torch.no_grad():
+        expected = net(images, "encoder", "projector")
+        stand_ins = estimate._StandIns(setup)
+        with stand_ins.of(net):
+            features = net(images[:3], "encoder")
+            assert net(images, *setup.method.needs().encoders.values()).shape[0] == 5
+            with torch.enable_grad():
+                net(images[:2], "encoder", "projector").sum().backward()
+            stand_ins.active = False  # as in a step
+            assert torch.equal(net(images, "encoder", "projector"), expected)
+        assert features.shape == net(images[:3], "encoder").shape
+        assert (stand_ins.images, stand_ins.trained) == (3 + 5, 2)
+        assert torch.equal(net(images, "encoder", "projector"), expected)
+        with pytest.raises(estimate._TooLong), estimate._StandIns(setup, 0.0).of(net):
+            net(images, "encoder")
+
+
+def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 s for a step of 2 views, forward and back at 0.09 s an image: 5 images of 16."""
+    seen: list[int] = []
+
+    class Runner(estimate._TimedRunner):
+        def step(self, batch: Any, client: Any, optimizer: Any) -> Any:
+            seen.append(len(batch.labels))
+            return super().step(batch, client, optimizer)
+
+    monkeypatch.setattr(estimate, "_TimedRunner", Runner)
+    monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 0.09)
+    config = tiny_config("simclr", client__batch_size=16, data__num_clients=2)
+    assert Estimator(device="cpu")(config).step_seconds > 0
+    assert {*seen} == {5}
 
 
 def parts(**seconds: float) -> estimate._Parts:
