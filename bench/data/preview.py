@@ -29,8 +29,12 @@ def preview_png(
     is the first of its class there, where the order is that of hashes: any one.
     Images without a label have the last cell. A frame is empty where a split lacks the class.
     """
+    first = {}  # split -> label -> place of its first image
+    for split in SPLITS:
+        labels, places = np.unique(arrays[f"{split}_labels"], return_index=True)
+        first[split] = dict(zip(labels.tolist(), places.tolist(), strict=True))
     cells = [*enumerate(class_names[:most_classes])]
-    if any((arrays[f"{split}_labels"] == HIDDEN).any() for split in SPLITS):
+    if any(HIDDEN in of_split for of_split in first.values()):
         cells.append((HIDDEN, "no label"))
     width, height = _scaled(*arrays["train_images"].shape[:1:-1])
     step = max(width, _LEAST) + _GAP, _LINE + 2 * (height + _GAP)
@@ -48,9 +52,10 @@ def preview_png(
         draw.text((x, y), text, "black", font)
         for split in SPLITS:
             top = y + _LINE + (height + 2) * SPLITS.index(split)
-            if (image := _image(arrays, split, label)) is None:
+            if label not in first[split]:
                 draw.rectangle((x, top, x + width - 1, top + height - 1), outline="grey")
             else:
+                image = _image(arrays[f"{split}_images"][first[split][label]])
                 nearest = image.width < width
                 way = Image.Resampling.NEAREST if nearest else Image.Resampling.BOX
                 sheet.paste(image.resize((width, height), way), (x, top))
@@ -66,10 +71,6 @@ def _scaled(width: int, height: int) -> tuple[int, int]:
     return max(1, round(width * factor)), max(1, round(height * factor))
 
 
-def _image(arrays: Arrays, split: str, label: int) -> Image.Image | None:
-    """Return the first image of a class in a split; None where there is none."""
-    found = np.flatnonzero(arrays[f"{split}_labels"] == label)[:1]
-    if not found.size:
-        return None
-    pixels = arrays[f"{split}_images"][found[0]]  # (C, H, W)
+def _image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    """Return pixels (C, H, W) as an image."""
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())
