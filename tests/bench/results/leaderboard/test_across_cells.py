@@ -1,6 +1,8 @@
 """The best set of a class, methods over several classes, and statistics of curves."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -25,12 +27,12 @@ ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def grid() -> list[Row]:
-    """a > b > c at six alphas, a rising by 2 points per tenfold; d at two of them."""
+    """a > b > c at six alphas, a rising by 2 points per tenfold; d at half of them."""
     means = {
         "a": [0.50 + 0.02 * i for i in range(6)],
         "b": [0.40] * 6,
         "c": [0.30, 0.30, 0.25, 0.30, 0.30, 0.30],
-        "d": [0.9, 0.9],
+        "d": [0.9, 0.9, 0.9],
     }
     return [
         row
@@ -50,7 +52,7 @@ def test_methods_over_alpha() -> None:
     assert entries["b"].slope == pytest.approx(0)
     assert (c.worst, c.mean_rank) == (0.25, 3.0)
     assert (d.mean_rank, d.best) == (None, None)
-    assert d.coverage == pytest.approx(1 / 3)
+    assert d.coverage == 1 / 2
     # Six tasks that all agree on three methods: chi² = 12 * 6 / (3 * 4) * (1 + 4 + 9) - 3*6*4 = 12.
     assert comparison.friedman_p == pytest.approx(stats.chi2.sf(12, 2))
     # q(0.05, 3) = 2.343 (Demšar 2006, table 5); CD = 2.343 * sqrt(3 * 4 / (6 * 6)) = 1.353.
@@ -62,6 +64,26 @@ def test_methods_over_alpha() -> None:
         "50.0", "+2.0", "6/6", "1.00", "*",
     ]  # fmt: skip
     assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
+
+
+def test_six_cells_and_five_percent_are_needed_to_tell_ranks_apart() -> None:
+    """Sums of ranks 8, 11, 17: chi² = 12 / (6 * 3 * 4) * 474 - 3 * 6 * 4 = 7, p = exp(-7 / 2)."""
+
+    def compared(*orders: str) -> Any:
+        rows = [
+            row
+            for alpha, order in zip(ALPHAS, orders, strict=False)
+            for place, spec in enumerate(order)
+            for row in seeds_of({spec: [0.5 - place / 10]}, alpha)
+        ]
+        return rank(rows).across()[0]
+
+    found = compared("abc", "abc", "abc", "bac", "bac", "acb")
+    assert found.friedman_p == pytest.approx(math.exp(-3.5))  # 0.0302
+    assert found.critical_difference == pytest.approx(1.353, abs=1e-3)
+    five = compared(*["abc"] * 5)
+    assert [entry.mean_rank for entry in five.entries] == [1, 2, 3]
+    assert (five.friedman_p, five.critical_difference) == (None, None)
 
 
 def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:

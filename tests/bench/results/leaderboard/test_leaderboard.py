@@ -71,8 +71,8 @@ def test_a_line_sums_up_its_seeds(rows: list[Row]) -> None:
     assert entry.minutes == pytest.approx(1.0)  # (30 + 60 + 90) / 3 s
     assert entry.objective_mean == pytest.approx(0.8)
     assert (entry.published, entry.difference) == (None, None)
-    cuda = [row.model_copy(update={"device": "cuda:0"} if row.seed == 2 else {}) for row in rows]
-    assert only(rank(cuda).groups[0].entries, "simclr").minutes == pytest.approx(0.75)
+    cuda = [row.model_copy(update={"device": "cuda:0"} if row.seed == 0 else {}) for row in rows]
+    assert only(rank(cuda).groups[0].entries, "simclr").minutes == pytest.approx(1.25)
     taken = [r.model_copy(update={"measured_from": "a" * 20, "train_seconds": 60.0}) for r in rows]
     assert only(rank(taken).groups[0].entries, "simclr").minutes == pytest.approx(2.0)
     assert only(rank(rows).groups[0].entries, "byol").ci95_low is None

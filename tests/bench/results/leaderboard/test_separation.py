@@ -48,6 +48,21 @@ def test_equal_values_are_never_told_apart_and_constant_ones_always() -> None:
     assert of([0.5] * 3, [0.4] * 3).p(0, 1) == 0
 
 
+@pytest.mark.parametrize(("factor", "p"), [(2.5, 0.0424), (2.2, 0.0658)])
+def test_variances_are_unequal_at_five_percent(factor: float, p: float) -> None:
+    narrow = [i / 10 for i in range(7)]
+    wide = [factor * value for value in narrow]
+    assert stats.levene(narrow, wide, center="median").pvalue == pytest.approx(p, abs=1e-4)
+    assert of(narrow, wide).welch is (p < 0.05)
+
+
+def test_all_tests_against_the_first_share_the_level_of_what_is_detectable() -> None:
+    samples = {"simclr": X, "byol": Y, "spectral": [0.3, 0.33, 0.31]}
+    (group,) = rank(seeds_of(samples)).groups
+    expected = of(*samples.values()).detectable(0, 1, tests=2)
+    assert group.entries[1].detectable == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("other", [Y, WIDE])
 def test_the_detectable_difference_is_found_with_probability_four_fifths(
     other: list[float],
