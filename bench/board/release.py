@@ -281,7 +281,7 @@ def _entries(rows: Sequence[Row]) -> dict[tuple[str, ...], tuple[str, Any]]:
 
 
 def _cause(before: set[str], after: set[str]) -> str:
-    """Say how the rows of an entry have changed, else that those of others have."""
+    """Count the rows that an entry gained or lost; if none, the rows of others changed."""
     numbers = {"added": len(after - before), "removed": len(before - after)}
     parts = [f"{n} row{'s' * (n > 1)} {how}" for how, n in numbers.items() if n]
     return ", ".join(parts) or "rows of others"

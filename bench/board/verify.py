@@ -67,7 +67,7 @@ def submit(
 ) -> Submission:
     """Pack runs of a store into a bundle; equal runs and equal names give equal bytes.
 
-    Raises `ConfigError` for no run, a file that is there already, or names that are none, and
+    Raises `ConfigError` if no run is given, `file` exists already, `by` is no name; and
     `StoreError` for runs that cannot be submitted or that the checks refuse.
 
     Args:

@@ -102,7 +102,7 @@ class ClientData:
                         yield Batch(tuple(view[index] for view in chunks), self.labels[part], part)
 
     def second_batches(self, views: Sequence[str], rng: torch.Generator) -> SecondBatches:
-        """Return a source of further random batches; its own draws move no other."""
+        """Return a source of further random batches; drawing from it changes no other draw."""
         return SecondBatches(self.images, views, rng)
 
 

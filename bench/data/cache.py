@@ -208,7 +208,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
 
 
 def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | None, str]:
-    """Return the cache if it can be used as it is, else None and the damage; "" for no damage."""
+    """Return the cache, or None and what is damaged; "" if it is absent or of another source."""
     if not path.exists():
         return None, ""
     try:

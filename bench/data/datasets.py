@@ -99,7 +99,7 @@ class PreparedDataset:
     preview: Path | None = None  # picture with two images of each class
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, those of the survey among the others."""
+        """Return plain values; the counts of the survey are among them."""
         values = {name: value for name, value in vars(self).items() if name != "survey"}
         return {**values, **vars(self.survey)}
 
@@ -257,7 +257,7 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
 
 
 def content_names(data_dir: Path | None = None) -> Callable[..., str]:
-    """Return a look-up of names of data sets by content; each is looked up once.
+    """Return a function that finds the name of a data set by its content, and remembers it.
 
     It takes `data.name` and a `Reading`, and builds the cache if need be. A name without a path is
     returned as it is, and `hub:FOLDER` where the content is not known.
@@ -271,7 +271,7 @@ def content_names(data_dir: Path | None = None) -> Callable[..., str]:
 
 
 def _name_of(meta: Mapping[str, Any]) -> str:
-    """Return the name of a whole data set by its content, else one that has its folder."""
+    """Name a data set by its content, as `cifar10`; if that is not known, by its folder."""
     full_name, revision = meta["name"], meta["whole"]
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:

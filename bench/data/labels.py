@@ -38,7 +38,7 @@ def visible_labels(
 
 
 def num_visible(num_examples: int, fraction: float) -> int:
-    """Return how many labels of a client with so many examples exist.
+    """Return how many labels a client sees that holds so many labelled examples.
 
     >>> [num_visible(50, 0.29), num_visible(3, 0.1), num_visible(0, 0.1), num_visible(50, 0.0)]
     [15, 1, 0, 0]

@@ -35,7 +35,7 @@ class Reading:
 
     @classmethod
     def of(cls, data: DataConfig) -> Reading:
-        """Return the options of a configuration; those of other partitions are left out."""
+        """Take the options from a configuration, but for options that its partition ignores."""
         file = data.partition_file if data.partition == "file" else None
         return cls(
             data.label_column,
@@ -45,11 +45,11 @@ class Reading:
         )
 
     def without_clients(self) -> Reading:
-        """Return the same for test images."""
+        """Return the options for test images, which have no clients."""
         return replace(self, client_column=None, client_file=None)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields of a configuration that ask for this, without those at defaults."""
+        """Return the fields of a configuration that differ from their defaults."""
         partition = "file" if self.client_file else None
         values = {
             "data.label_column": self.label_column,
@@ -74,7 +74,7 @@ class Reading:
         return json.dumps(values) if any(value is not None for value in values) else ""
 
     def suffix(self) -> str:
-        """Return what the cache folder's name ends in; empty where nothing is asked for."""
+        """Return the ending of the cache folder's name; empty for the data set as it is."""
         identity = self.identity()
         return f"-read-{hashlib.sha256(identity.encode()).hexdigest()[:12]}" if identity else ""
 
@@ -143,7 +143,7 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
 
 
 def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a table that name the training images, in the order of these."""
+    """Return the rows of a table that name training images, in the order of the images."""
     place = ["file", "row"]
     table, images = (each.astype({"row": "Int64"}) for each in (table, images))
     table["at"] = range(len(table))

@@ -81,7 +81,7 @@ def _nets(library: str) -> list[str]:
 
 @cache
 def _inspected(name: str, image_shape: ImageShape) -> ForeignShape:
-    """Look at a net without memory, and at what it gives for two images in training."""
+    """Make a net without memory (torch's meta device); see what two images give in training."""
     with torch.device("meta"):
         net, classifier = _made(name, image_shape)
         try:
@@ -170,7 +170,7 @@ def _of_torchvision(models: Any, name: str, image_shape: ImageShape) -> tuple[nn
 
 
 def _sized(make: Callable[..., nn.Module], **size: Any) -> nn.Module:
-    """Make a net for images of a size, or one that has no such parameter and takes any size."""
+    """Make a net for images of one size; without the size if its maker has no such parameter."""
     try:
         return make(**size)
     except TypeError as err:

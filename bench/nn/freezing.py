@@ -16,7 +16,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
 
 
 def freeze(modules: Iterable[nn.Module]) -> None:
-    """Freeze the tensors of each module itself, not those of its children."""
+    """Freeze the modules' own tensors; tensors of their children stay as they are."""
     for module in modules:
         vars(module)[_MARK] = True
         for parameter in module.parameters(recurse=False):
@@ -24,7 +24,7 @@ def freeze(modules: Iterable[nn.Module]) -> None:
 
 
 def thaw(net: nn.Module) -> None:
-    """Undo `freeze` everywhere in a net, and freeze what changes its weights instead, as `lora`."""
+    """Undo `freeze` everywhere in a net; freeze the parametrizations of weights, such as lora's."""
     for module in net.modules():
         if vars(module).pop(_MARK, False):
             for parameter in module.parameters(recurse=False):
@@ -86,7 +86,7 @@ def _opened(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def plain_state(encoder: nn.Module) -> dict[str, Tensor]:
-    """Return the `state_dict` with parametrized weights, as those of `lora`, as plain ones."""
+    """Return the `state_dict` with plain weights in place of parametrized ones, such as lora's."""
     state = {n: v for n, v in encoder.state_dict().items() if ".parametrizations." not in f".{n}"}
     for path, module in encoder.named_modules():
         for name in getattr(module, "parametrizations", ()):

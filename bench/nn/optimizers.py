@@ -69,7 +69,7 @@ class _Plain(ABC):
         return {"state": state, "param_groups": [group]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from another optimizer's state and settings; settings it lacks stay as here."""
+        """Continue from another optimizer's state and settings; what it lacks stays as it is."""
         settings = {k: v for k, v in state_dict["param_groups"][0].items() if k != "params"}
         self.param_groups[0].update(settings)
         for index, values in state_dict["state"].items():

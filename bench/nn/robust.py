@@ -93,7 +93,7 @@ def krum(rows: Sequence[Tensor], num_byzantine: int) -> int:
 
 
 def _sorted(rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the sorted values of some columns, (n, columns), and the rows that they are of."""
+    """Yield the values of some columns, sorted, (n, columns), and the row that each is from."""
     for block in _blocks(rows):
         values, order = block.sort(dim=0, stable=True)
         yield values, order

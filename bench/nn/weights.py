@@ -173,7 +173,7 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
 
 
 def _check_settings(theirs: ModelConfig, ours: ModelConfig, encoder: nn.Module, file: str) -> None:
-    """Refuse an exported encoder whose tensors would fit, or not, under other settings."""
+    """Refuse an exported encoder that was made under other settings; name them."""
     norms = nn.GroupNorm | nn.modules.batchnorm._BatchNorm
     normed = any(isinstance(module, norms) for module in encoder.modules())
 

@@ -77,7 +77,7 @@ def workers_for(config: RunConfig, given: int | None = None) -> int | None:
 
 
 def missing_code(code: Mapping[str, str]) -> list[str]:
-    """Return what no package here brings, of what other packages brought to a run, sorted."""
+    """Return, sorted, what other packages brought to a run and no package here brings."""
     known = registry.entries()
     parts = {name: name.rpartition(":") for name in code}
     return sorted(
@@ -88,7 +88,7 @@ def missing_code(code: Mapping[str, str]) -> list[str]:
 
 
 def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """Return what two configurations have of other code, sorted."""
+    """Return, sorted, the parts whose code differs between two configurations."""
     return sorted({name for name, _ in {*first.items()} ^ {*second.items()}})
 
 

@@ -93,7 +93,7 @@ def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..
 
 
 def _described(kind: type | None) -> str:
-    """Return the help of a dataclass's fields, those of base classes first."""
+    """List name and help of each field of a dataclass; fields of base classes come first."""
     hints = {} if kind is None else get_type_hints(kind, include_extras=True)
     return "\n".join(
         f"    {name}: {option.help}"

@@ -82,7 +82,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def resident(images: NDArray[np.uint8], device: torch.device) -> NDArray[np.uint8] | Tensor:
-    """Return images on a GPU if they take at most a quarter of its free memory, else as given."""
+    """Copy images to a GPU if they take at most a quarter of its free memory; else return them."""
     if device.type == "cpu" or images.nbytes > torch.cuda.mem_get_info(device)[0] / 4:
         return images
     return torch.from_numpy(np.array(images)).to(device)  # a copy: torch warns about memory maps

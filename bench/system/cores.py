@@ -47,7 +47,7 @@ def cpu_quota(groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int | None:
 
 
 def _folders(groups: Path, controllers: str, path: str) -> Iterator[Path]:
-    """Yield the folders that may hold quotas of a cgroup: its own, and those above it."""
+    """Yield the folder of a cgroup and its parents, wherever a system mounts them."""
     if controllers and "cpu" not in controllers.split(","):
         return
     # Beside v1, v2 has a folder of its own; v1 has one by controller, whose links may be missing.

@@ -52,11 +52,11 @@ _EXHAUSTED = {
     errno.ENOMEM: "memory",
 }
 _SAID = {"can't start new thread": errno.EAGAIN, "can't allocate memory": errno.ENOMEM}
-"""What a RuntimeError of Python or torch says in place of a number."""
+"""Text of a RuntimeError -> its error number, which Python and torch leave out."""
 
 
 def exhausted(cause: BaseException) -> ResourceError | None:
-    """Return the one-line error for what the system does not give; None = another cause.
+    """Turn an error about a limit of the system into one line; None = it is about something else.
 
     >>> print(exhausted(OSError(errno.EMFILE, "Too many open files")))
     the limit of open files (`ulimit -n`) is reached; raise it, or use fewer --workers

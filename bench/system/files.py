@@ -35,7 +35,7 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 
 
 def home_folder() -> Path | None:
-    """Return the user's home folder; None for a user id that has none, as in many containers."""
+    """Return the user's home folder; None where a user id has none, as in many containers."""
     try:
         return Path.home()
     except RuntimeError:
@@ -86,7 +86,7 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Return the bytes, at most `limit`, of a file; `OSError`, unopened, if it is no plain file."""
+    """Read a plain file of at most `limit` bytes; a pipe or device raises `OSError`, unopened."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
     return read_limited(path, limit)

@@ -1,4 +1,4 @@
-"""First use of what only a GPU has, compared with the plain way that every device has.
+"""Compare each shortcut that only a GPU has with the plain way, when a run first uses it.
 
 Steps recorded as CUDA graphs, several views in one pass and fused SGD save time and may change
 results by rounding alone. A run computes the first of each in the plain way too. Where the two
@@ -51,17 +51,17 @@ def begin_run() -> None:
 
 
 def switched_off() -> dict[str, str]:
-    """Return what this run does without, and the difference that was the reason."""
+    """Return the shortcuts that this run leaves out, each with the difference that was found."""
     return dict(_off)
 
 
 def agreed() -> set[str]:
-    """Return what this run has compared and uses."""
+    """Return the shortcuts that this run has compared and uses."""
     return {name for name, _ in _agreed} - _off.keys()
 
 
 def switch_off(reasons: Mapping[str, str]) -> None:
-    """Do without these for the rest of the run, each with one line when that is new."""
+    """Leave these shortcuts out for the rest of the run; log one line for each that was in use."""
     for name, reason in reasons.items():
         if name not in _off:
             _off[name] = reason
@@ -77,7 +77,7 @@ def checked(
     allowed: float,
     larger: Mapping[str, float] | None = None,
 ) -> T:
-    """Return the result of `fast`, or that of `plain` if the two were found to differ.
+    """Compute by `fast`, or by `plain` if the two were found to differ.
 
     A run's first call under a name computes both, one with and one without gradients each. `read`
     gives the tensors of a result that are compared, and `state` all tensors that both change in

@@ -10,14 +10,14 @@ from pathlib import Path
 from fedbench.bench.system.errors import UnknownNameError
 
 GROUP = "fedbench.methods"
-"""Entry points of methods; that of fedbench itself names the package of this name."""
+"""Group of entry points of methods; fedbench's own entry names the package of this name."""
 ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
 """Other names of method specs."""
 _MEANT = {
     "fedavg": "; FedAvg's average is every method's: supervised is FedAvg with labels, simclr and"
     " others learn without, fedavg-ae trains an autoencoder",
 }
-"""By a name that many look for, what they may mean."""
+"""Name that many look for -> what they may mean."""
 _REGISTERED = re.compile(r'^@register\("([^"]+)"', re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNa
 
 @cache
 def shipped() -> dict[str, bool]:
-    """Map the names that ship to whether they are add-ons, as the files of methods have them."""
+    """Map each name that ships to whether it is an add-on; reads the files, imports nothing."""
     found = find_spec(GROUP)
     folders = [] if found is None else found.submodule_search_locations or []
     texts = [file.read_text("utf-8") for place in folders for file in Path(place).glob("*.py")]

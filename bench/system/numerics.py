@@ -46,7 +46,7 @@ class Platform:
     fingerprint: str  # SHA-256 of the bits of fixed operations, 64 hexadecimal digits
 
     def __str__(self) -> str:
-        """Short text; equal if and only if the records are, by the hash at its end."""
+        """Short text that ends in a hash: platforms with the same text have equal values."""
         names = sorted(set(re.findall(r"sse\d+|avx\w*|sve_?\d*|asimd|acl", self.onednn)))
         return (
             f"{self.architecture} {self.aten.lower()}, onednn {'+'.join(names) or self.onednn},"

@@ -18,7 +18,7 @@ def origin(point: EntryPoint) -> str:
 
 
 def load(point: EntryPoint) -> Any:
-    """Return what an entry point names; a run's hash is that of the source at this time."""
+    """Import what an entry point names, and keep its source, of which a run's hash is taken."""
     value = point.load()
     keep_source(point.module)
     return value
@@ -36,7 +36,7 @@ def leave_out(error: PluginError) -> None:
 
 
 def load_all(group: str, accept: Callable[[EntryPoint], T]) -> dict[str, T]:
-    """Return what `accept` makes of the entry points of a group, by name.
+    """Load the entry points of a group: map each name to what `accept` makes of it.
 
     Importing a package may raise anything: one that does is left out with a warning.
     """

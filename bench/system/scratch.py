@@ -58,7 +58,7 @@ def temporary_place() -> Path:
 
 
 def unnamed_file() -> IO[bytes]:
-    """Open a file that no folder has; in memory where the system can, which is never full."""
+    """Open a file without a name; it is in memory where the system can, as a disk may be full."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("fedbench"), "w+b", buffering=0)
     return tempfile.TemporaryFile(dir=temporary_place(), buffering=0)  # macOS
@@ -89,7 +89,7 @@ def delete_leftovers() -> None:
 
 @contextmanager
 def cleared_up_if_killed(folder: Path) -> Iterator[None]:
-    """Have a process beside this one that, should this one be killed, clears up at once.
+    """Start a second process, which clears up at once if this one is killed.
 
     Of Ray, whose processes watch each other, some would go on for a minute.
     """
@@ -116,7 +116,7 @@ def clear_up_after_parent() -> None:
 
 
 def _claim(place: Path) -> tuple[Path, int | None]:
-    """Make a folder that its locked file keeps from being swept, hidden from sweeps until then."""
+    """Make a folder under a name that no sweep looks for; rename it once its file is locked."""
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place))
     owner = None
     try:
@@ -158,7 +158,7 @@ def end_workers(folder: Path) -> None:
 
 
 def _processes(folder: Path, *, workers_only: bool = False) -> list[psutil.Process]:
-    """Return Ray's processes that have the folder in their command or a file of it open."""
+    """Return Ray's processes that name the folder in their command, or have a file in it open."""
     place = f"{folder}{os.sep}"
     working: list[psutil.Process] = []
     for process in psutil.process_iter():

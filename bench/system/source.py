@@ -17,7 +17,7 @@ OURS = __name__.partition(".")[0]
 
 
 _IMPORTED = dict[str, bytes]()
-"""Source by name of module, where it was kept while the module was imported."""
+"""Name of a module -> its source when the module was imported."""
 
 
 def keep_source(module: str) -> None:
@@ -33,7 +33,7 @@ def keep_source(module: str) -> None:
 
 
 def check_source(modules: Mapping[str, str], code: Mapping[str, str]) -> None:
-    """Check that the files of modules, by what they bring, still have the code of a run.
+    """Check that the files of a run's modules still have the code that the run recorded.
 
     `code` has the run's hashes by the same names; `ResourceError` if one differs.
     """

@@ -51,7 +51,7 @@ def single_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return `single_line` text whose characters are no markup in Markdown, HTML included.
+    r"""Escape a text for Markdown, and HTML in it, so that it is shown as it is, on one line.
 
     >>> print(markdown("a|b"), markdown("<script>"), markdown("*"))
     a\|b \<script> *

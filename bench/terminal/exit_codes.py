@@ -24,7 +24,7 @@ _MEANT = {
     "--data": ("--dataset NAME",),
     "--model": ("--set model.backbone=NAME",),
 }
-"""By an option of other programs, what says it here; a command shows those that it has."""
+"""Option of other programs -> what to write here; a message names what the command has."""
 _MOST_KEYS = 3
 """Keys that a message about an unknown option names."""
 
@@ -101,7 +101,7 @@ def _usage(error: Any) -> str:
 
 
 def _options_called(option: str, context: Any) -> list[str]:
-    """Return what a command has for an option that other programs have."""
+    """Return what to write for an option of other programs, as far as the command has it."""
     has = {name for each in context.command.params for name in each.opts} if context else set()
     return [words for words in _MEANT.get(option, ()) if words.partition(" ")[0] in has]
 

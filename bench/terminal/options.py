@@ -22,7 +22,7 @@ from fedbench.bench.tuning.search import Search as OfStudy
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
 _METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE", "path": "FILE"}
-"""By the type of an option whose value has no other name in the help."""
+"""Type of an option -> the name of its value in the help, if it has no other."""
 _KIND = re.compile(r"<(?:list\[)?(int|float|str|Path|path)[^|>]*>")
 
 

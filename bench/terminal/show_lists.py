@@ -97,7 +97,7 @@ def spec_records(spec: str) -> list[dict[str, Any]]:
 
 
 def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Print the records of a list as a table, with the names alone of what has many values."""
+    """Print the records of a list as a table; where a value has many parts, print their names."""
     named = {"presets", "dimensions"}
     shown = [
         {name: [*value] if name in named else value for name, value in record.items()}

@@ -63,7 +63,7 @@ def show_plan(plan: RunPlan) -> None:
 
 
 def show_result(result: RunResult) -> None:
-    """Print the result of a run: objective and those asked for, accuracies, cost, privacy."""
+    """Print the result of a run: objective, the scores asked for, accuracies, cost, privacy."""
     from fedbench.bench.evaluation.objectives.registry import objectives  # which loads torch
     from fedbench.bench.evaluation.protocols import probes
 
@@ -84,7 +84,7 @@ def show_result(result: RunResult) -> None:
 
 
 def note_outdated(run_ids: Sequence[str], *, again: bool) -> None:
-    """Say which runs of the same settings other code made, and whether they were replaced."""
+    """List stored runs of the same settings that other code made; say if they were replaced."""
     if run_ids:
         found = f"{len(run_ids)} of the same settings, of code that is not installed any more"
         note(f"replaced {found}" if again else f"the store has {found}; --again replaces them")
@@ -159,7 +159,7 @@ def show_listing(listing: Listing) -> None:
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """Return of each row the hyperparameters in which rows of its method differ, as `lr=0.1`."""
+    """Describe each row by the hyperparameters in which rows of its method differ: `lr=0.1`."""
     from fedbench.bench.config.dotted import last_names  # loads pydantic
     from fedbench.bench.results.leaderboard.comparability import as_text, differing
     from fedbench.bench.results.store.settings import hyperparameters

@@ -60,7 +60,7 @@ def show_study(result: StudyResult) -> None:
 
 
 def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
-    """Print how the best trial does by labels beside the preset and the worst trial."""
+    """Compare the best trial with the preset and the worst trial, by labels."""
     records = [
         {
             "configuration": each.name,
@@ -110,7 +110,7 @@ def _watched(correlations: Sequence[Correlation]) -> list[str]:
 
 
 def show_studies(views: Sequence[StudyView]) -> None:
-    """Print one line for each study, and why not to trust its best values."""
+    """Print one line for each study, with a warning where its best values cannot be trusted."""
     records = []
     if not views:
         note("no study here; `fedbench tune simclr` makes one")
@@ -193,7 +193,7 @@ def plan_record(result: SweepResult) -> dict[str, Any]:
 
 
 def _studies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return, for each method with tuned values, the study that they are from."""
+    """List which study the tuned values of each method are from."""
     return list(dict.fromkeys(f"{c['method']} from {c['study']}" for c in cells if c["study"]))
 
 

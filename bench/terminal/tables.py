@@ -15,7 +15,7 @@ from fedbench.bench.terminal.console import emit, is_terminal, rich_console, wri
 from fedbench.bench.terminal.units import text
 
 _LEAST, _GAP = 16, 2
-"""Characters of a column of words below which a table leaves columns out instead, and between."""
+"""Fewest characters of a column of words (then columns are dropped), and blanks between two."""
 _HEADS = {
     "run_id": "run",
     "study_id": "study",
@@ -37,7 +37,7 @@ _DROPPED_FIRST = (
 
 
 def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-    """Print a line, and below it the values of a record that have `names`, by default all.
+    """Print a headline, and below it the values of a record: those called `names`, or all.
 
     Empty values are left out; texts in a list take a line each.
 
@@ -160,7 +160,7 @@ def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _drop(lines: list[list[str]], narrow: Sequence[str], width: int) -> list[str]:
-    """Take columns for which there is no room out of headings and rows; return their headings."""
+    """Drop columns, in the order of `narrow`, until the table fits; return their headings."""
     dropped = []
     for name in narrow:
         if _needed(lines[0], lines[1:]) <= width:

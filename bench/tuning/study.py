@@ -329,7 +329,7 @@ def _repeated(
     share: Share,
     on_progress: OnProgress | None,
 ) -> tuple[Difference, ...]:
-    """Repeat a study in a temporary store; return in what its trials differ that did not fail."""
+    """Repeat a study in a temporary store; return how its trials differ, but for failed ones."""
     with temporary_folder() as folder:
         other = Store(folder)
         _run(replace(study, store=other), share, Tracking((), other), on_progress)

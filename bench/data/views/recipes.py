@@ -88,7 +88,7 @@ VIEWS: Final[Mapping[str, ViewRecipe]] = {
 
 
 def check_view(name: str) -> None:
-    """Refuse what is no view of normalised images, by an `UnknownNameError`."""
+    """Raise `UnknownNameError` unless a name is that of a view of normalised images."""
     known = [view for view, recipe in VIEWS.items() if recipe.normalised]
     if name not in known:
         raise UnknownNameError("view", name, known)

@@ -68,7 +68,7 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
     """Return the folder of the release at a place below `root`, filled where it is not there yet.
 
     Raises:
-        StoreError: if it cannot be had, is damaged, or is none.
+        StoreError: if nothing can be read there, or what is read is damaged or no release.
     """
     data = read_checked(place)
     folder = root / "releases" / hashlib.sha256(data).hexdigest()[:32]
