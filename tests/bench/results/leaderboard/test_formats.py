@@ -1,12 +1,13 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 
 from fedbench.bench.config import ClientConfig, RunConfig
 from fedbench.bench.config.schema import FederationConfig
-from fedbench.bench.results.leaderboard.columns import cells
+from fedbench.bench.results.leaderboard.columns import cells, mean_text, number
 from fedbench.bench.results.leaderboard.formats import (
     Ranking,
     tables,
@@ -44,6 +45,13 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert shown["simclr"]["objective"] == "0.812"
     assert shown["simclr"]["notes"] == ""
     assert shown["byol"]["notes"] == "not above its start, descriptive"
+
+
+def test_decimals_do_not_hang_on_the_last_bits_of_a_mean() -> None:
+    values = [0.3055, math.nextafter(0.3055, 0), math.nextafter(0.3055, 1)]
+    assert {number(value, percent=True) for value in values} == {"30.6"}
+    assert {mean_text(value, 0.01, percent=True) for value in values} == {"30.6 ± 1.0"}
+    assert mean_text(0.3055, 0.0004, percent=True) == "30.55 ± 0.04"
 
 
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
