@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -33,6 +33,7 @@ from fedbench.bench.data.sources.decode import (
     pictures_of,
 )
 from fedbench.bench.data.sources.huggingface import open_file
+from fedbench.bench.data.sources.listing import is_image
 from fedbench.bench.data.sources.parquet_rows import ParquetRows
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
@@ -133,7 +134,10 @@ class OneFile(PathSource):
         train = [*parts["train"], *parts.get("unlabelled", [])]
         test = parts.get("test") or parts.get("validation", [])
         rest = parts.get("validation") if "test" in parts else None
-        left_out = [LeftOut("test goes before it", [p.place for p in chain(*rest)])] if rest else ()
+        left_out = [LeftOut("test goes before it", [p.place for p in chain(*rest)])] if rest else []
+        unnamed = _unnamed(chain.from_iterable(chain.from_iterable(parts.values())))
+        if unnamed:
+            left_out.append(LeftOut(f"not named in {self.path.name}", unnamed))
         return Splits(train, test, None, left_out)
 
     def _of_splits(self) -> dict[Split, Path]:
@@ -347,6 +351,13 @@ def _csv(file: Path, reading: Reading, says: Split | None) -> dict[Split, list[P
 
 _Texts = Mapping[str, list[str | None]]
 """Values of the columns of a CSV file, None for empty ones."""
+
+
+def _unnamed(pictures: Iterable[Picture]) -> list[Path]:
+    """Return the images in the folders of those that a CSV names, without these."""
+    named = {picture.content for picture in pictures if isinstance(picture.content, Path)}
+    there = (f for folder in sorted({n.parent for n in named}) for f in sorted(folder.iterdir()))
+    return [f for f in there if is_image(f) and f not in named]
 
 
 def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, says: Split | None) -> list[str]:

@@ -76,7 +76,7 @@ class Folder:
                 elif entry.is_dir():
                     check_utf8(entry.name)
                     folder.folders[entry.name] = cls.read(file, (*above, identity))
-                elif _is_image(file):
+                elif is_image(file):
                     folder.images.append(file)
                 else:
                     folder.others.append(file)
@@ -98,8 +98,10 @@ class Folder:
         return [*found, none, LeftOut("hidden", hidden, said=False)]
 
 
-def _is_image(file: Path) -> bool:
-    """True by the ending of a name, or without one by the first bytes."""
+def is_image(file: Path) -> bool:
+    """True by the ending of a name that is not hidden, or without one by the first bytes."""
+    if is_hidden(file.name):
+        return False
     if file.suffix.lower() in IMAGE_SUFFIXES:
         return True
     return not _ending(file) and looks_like_image(file)

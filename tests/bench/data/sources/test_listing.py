@@ -99,3 +99,12 @@ def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) 
     name = write(tmp_path / "classes", **{"metadata.csv": b"file_name,label\n"})
     (left,) = prepare(name, tmp_path / "data").left_out or ()
     assert left["why"] == "ending .csv"
+
+
+def test_images_beside_those_that_a_table_names_are_said(tmp_path: Path) -> None:
+    write(tmp_path / "set", **{"a/._x.png": b"", "a/note.txt": b""})
+    lines = [f"{name}/{i:02}.png,{name}" for name in "ab" for i in range(10)]
+    (tmp_path / "set" / "t.csv").write_text("\n".join(["file,label", *lines]))
+    (left,) = prepare(f"file:{tmp_path / 'set' / 't.csv'}", tmp_path / "data").left_out or ()
+    assert (left["why"], left["count"]) == ("not named in t.csv", 4)
+    assert [Path(file).name for file in left["first"]] == ["10.png", "11.png"] * 2
