@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,10 +28,9 @@ def trimmed_mean(rows: Sequence[Tensor], cut: int, weights: Sequence[float]) -> 
     4.0
     """
     means = []
-    for values, order in _sorted(rows):
+    for values, share in _sorted(rows, weights):
         kept = slice(cut, len(rows) - cut)
-        share = torch.tensor(weights, dtype=torch.float64, device=values.device)[order[kept]]
-        means.append((values[kept].double() * share).sum(dim=0) / share.sum(dim=0))
+        means.append((values[kept].double() * share[kept]).sum(dim=0) / share[kept].sum(dim=0))
     return torch.cat(means)
 
 
@@ -53,14 +53,12 @@ def coordinate_median(rows: Sequence[Tensor], weights: Sequence[float]) -> Tenso
     (2.0, 451.0)
     """
     medians = []
-    for values, order in _sorted(rows):
-        share = torch.tensor(weights, dtype=torch.float64, device=values.device)[order]
+    for values, share in _sorted(rows, weights):
         for row in range(1, len(rows)):  # `cumsum` has no reproducible form on a GPU
             share[row] += share[row - 1]
         # Of sums rather than of shares: sums of equal whole weights are exact.
-        lower = (2 * share < share[-1]).sum(dim=0, keepdim=True)
-        upper = (2 * share <= share[-1]).sum(dim=0, keepdim=True)
-        pair = [values.gather(0, place).double() for place in (lower, upper)]
+        places = ((2 * share < share[-1]).sum(dim=0), (2 * share <= share[-1]).sum(dim=0))
+        pair = [values.gather(0, p.expand(1, values.shape[1])).double() for p in places]
         medians.append((pair[0] + pair[1])[0] / 2)
     return torch.cat(medians)
 
@@ -92,11 +90,21 @@ def krum(rows: Sequence[Tensor], num_byzantine: int) -> int:
     return int(nearest.sum(dim=1).argmin())
 
 
-def _sorted(rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the values of some columns, sorted, (n, columns), and the row that each is from."""
+def _sorted(rows: Sequence[Tensor], weights: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the values of some columns, sorted, (n, columns), and the weight of each.
+
+    Weights are float64, (n, columns), or (n, 1) where all are equal; the caller may change them.
+    """
+    weight = torch.tensor(weights, dtype=torch.float64, device=rows[0].device)
+    alike = min(weights) == max(weights)
     for block in _blocks(rows):
-        values, order = block.sort(dim=0, stable=True)
-        yield values, order
+        if alike and block.device.type == "cpu":
+            # NumPy sorts values alone, which takes a tenth of the time of sorting their places too.
+            turned = np.sort(np.ascontiguousarray(block.T.numpy()), axis=1)  # (columns, n)
+            yield torch.from_numpy(turned).T, weight[:, None].clone()
+        else:
+            values, order = block.sort(dim=0, stable=True)
+            yield values, weight[order]
 
 
 def _blocks(rows: Sequence[Tensor]) -> Iterator[Tensor]:
