@@ -14,6 +14,7 @@ import fedbench
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import KEYS
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
 from tests.browser import in_browser
@@ -116,6 +117,13 @@ def test_every_number_leads_to_a_run_that_has_its_command(kept: tuple[list[Row],
         assert f"fedbench run {row.method} --preset laptop --seed {row.seed}" in line[0]
         assert f"| {100 * (row.linear_acc or 0):.1f} |" in line[0]
     assert "[How simclr works](../methods.md#simclr)" in texts["simclr"]
+
+
+def test_the_list_of_columns_is_that_of_json(kept: tuple[list[Row], Path]) -> None:
+    """Beside them a line has the columns of its class, and the title."""
+    listed = re.findall(r"^\| `(\w+)` \|", load("results_pages").columns_page(), re.MULTILINE)
+    (line, *_) = fedbench.leaderboard(kept[1].parent / "store").as_dict()["rows"]
+    assert [*line] == [*listed, *KEYS, "group"]
 
 
 BOARD = """
