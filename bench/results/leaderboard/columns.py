@@ -64,10 +64,14 @@ def mean_text(mean: float | None, half: float | None, percent: bool) -> str:
 
 
 def short(value: float | None) -> str:
-    """Return a number of three digits, or a whole one."""
+    """Return a number of three digits, or a whole one.
+
+    >>> short(0.12345), short(99.96), short(999.7), short(19_700.2)
+    ('0.123', '100', '1,000', '19,700')
+    """
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def half_interval(line: Any) -> float | None:

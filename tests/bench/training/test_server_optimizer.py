@@ -47,7 +47,7 @@ def by_hand(rule: Callable[[float, float, dict[str, float]], float]) -> Tensor:
 
 
 def momentum(theta: float, d: float, s: dict[str, float]) -> float:
-    s["m"] = 0.9 * s["m"] + d
+    s["m"] = 0.8 * s["m"] + d
     return theta + 0.5 * s["m"]
 
 
@@ -76,7 +76,7 @@ def average(theta: float, d: float, s: dict[str, float]) -> float:
 @pytest.mark.parametrize("rule", [average, momentum, adam_reddi, yogi, adagrad])
 def test_rules_equal_scalar_loops(rule: Callable[[float, float, Any], float]) -> None:
     name: Any = rule.__name__.replace("_", "-")
-    config = ServerConfig(optimizer=name, lr=0.5)
+    config = ServerConfig(optimizer=name, lr=0.5, momentum=0.8)
     torch.testing.assert_close(run(config), by_hand(rule), rtol=1e-5, atol=1e-6)
 
 
