@@ -244,11 +244,12 @@ def report(
     grid: opt.GridFilter = None,
     dataset: opt.DatasetFilter = None,
     images: opt.Images = True,
+    purpose: opt.PurposeFilter = "evaluation",
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
     with Status("report", quiet=output.quiet) as status:
-        chosen = {"grid": grid, "dataset": dataset, "images": images, **vars(folders)}
-        result = fedbench.report(file, tell=status.update, **chosen)
+        chosen = {"grid": grid, "dataset": dataset, "images": images, "purpose": purpose}
+        result = fedbench.report(file, tell=status.update, **chosen, **vars(folders))
     warn(*result.problems)
     output.show(result)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.chance import marks
@@ -16,10 +16,13 @@ from fedbench.bench.results.leaderboard.leaderboard import why_empty
 from fedbench.bench.results.leaderboard.studies import spent
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.frame import lines
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import PURPOSES, Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
 from fedbench.bench.system.files import user_path
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ def leaderboard(
     preset: str | None = None,
     methods: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    purpose: str = "evaluation",
     metric: str = "linear_acc",
     published: bool = True,
     reach: float | None = None,
@@ -46,6 +50,7 @@ def leaderboard(
         preset: only runs that started from this preset.
         methods: only runs of these specs, which are ranked among themselves.
         columns: of tables and CSV, by heading or by name in JSON; None = all.
+        purpose: only runs that were made for it, one of `PURPOSES`; `all` = every run.
         metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
@@ -70,6 +75,7 @@ def leaderboard(
                 if name not in (held := sorted(frame[column].unique())):
                     raise UnknownNameError(column, name, held, "; known = in the store")
             frame = frame[frame[column].isin(wanted)]
+    everything, frame = frame, for_purpose(frame, purpose)
     row_ids = None if grid is None else _cells_of(store.rows(), grid)
     curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
     people: dict[str, int] | None = None
@@ -98,10 +104,19 @@ def leaderboard(
         nothing = f"no line has {min_seeds} seeds that measured {board.metric} or diverged"
         if min_seeds == 1:
             nothing = why_empty(frame, dataset=dataset, grid=grid)
+            if held := sorted({*everything.purpose} - {*frame.purpose}):
+                nothing += f"; it has runs for {', '.join(held)}: add --purpose all"
         return Ranking(board, problems, nothing)
     shown = {run_id for entry in board.entries for run_id in entry.run_ids}
     found = tuple(asdict(record) for run_id, record in records.items() if run_id in shown)
     return Ranking(board, problems, reproductions=found)
+
+
+def for_purpose(frame: "pd.DataFrame", purpose: str) -> "pd.DataFrame":
+    """Return the runs that were made for a purpose; `all` = every run."""
+    if purpose not in (known := (*PURPOSES, "all")):
+        raise UnknownNameError("purpose", purpose, known)
+    return frame if purpose == "all" else frame[frame.purpose == purpose]
 
 
 def report(
@@ -110,6 +125,7 @@ def report(
     *,
     grid: str | None = None,
     dataset: str | None = None,
+    purpose: str = "evaluation",
     data_dir: Path | str | None = None,
     images: bool = True,
     tell: Callable[[str], None] = lambda _: None,
@@ -121,6 +137,7 @@ def report(
         store: see `open_store`.
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
+        purpose: only runs that were made for it, as in `leaderboard`.
         data_dir: data caches that the labels of clients are read from; see `load_dataset`.
         images: show a training and a test image of each class where a data cache is at hand.
         tell: is called with a line about what is done next.
@@ -135,7 +152,7 @@ def report(
     file, store = user_path(file), open_store(store).require()
     if file.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
-    frame = store.frame()
+    frame = for_purpose(store.frame(), purpose)
     if grid is not None:
         frame = frame[frame.row_id.isin(_cells_of(store.rows(), grid))]
     if dataset is not None:

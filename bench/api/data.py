@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.schema import READ_BY_SOURCE
+from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import PreparedDataset, prepare, split_of_images
 from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading

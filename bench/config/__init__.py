@@ -1,5 +1,6 @@
 """The configuration of a run: its schema and identity, dotted names, YAML files."""
 
+from fedbench.bench.config.identity import training_settings as training_settings
 from fedbench.bench.config.schema import BENCHMARK_VERSION as BENCHMARK_VERSION
 from fedbench.bench.config.schema import ClientConfig as ClientConfig
 from fedbench.bench.config.schema import DataConfig as DataConfig
@@ -9,7 +10,3 @@ from fedbench.bench.config.schema import RunConfig as RunConfig
 from fedbench.bench.config.schema import ServerConfig as ServerConfig
 from fedbench.bench.config.schema import Size as Size
 from fedbench.bench.config.schema import Strict as Strict
-from fedbench.bench.config.schema import config_id as config_id
-from fedbench.bench.config.schema import row_id as row_id
-from fedbench.bench.config.schema import training_id as training_id
-from fedbench.bench.config.schema import training_settings as training_settings

@@ -4,7 +4,6 @@ Every field is addressed by its dotted name, as `client.lr` in YAML, `--set` and
 """
 
 import re
-from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,9 +21,8 @@ from pydantic import (
     model_serializer,
 )
 
-from fedbench.bench.config.partitioners import PARTITIONERS, fields_not_read
+from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.system.errors import did_you_mean
-from fedbench.bench.system.identity import content_id
 
 LARGEST = 1e37
 """Limit below float32's 3.4e38: optimizers multiply, Adam above all by 1/(1 - 0.9), and torch
@@ -50,16 +48,6 @@ def fitting(value: Any) -> Any:
 BENCHMARK_VERSION = "5"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
-_CORRECTED: Mapping[str, tuple[str, str, tuple[object, ...]]] = {
-    "lejepa": ("method", "statistics", ("global",)),
-    "scaffold": ("server", "weighting", ("examples",)),
-    "fedu2": ("method", "target", ("averaged",)),  # of byol
-}
-"""Methods and the setting under which their results have changed within this version.
-
-Such runs have other ids than before; all others keep theirs. A new version has none.
-"""
-
 if TYPE_CHECKING:
     PartitionerName = str
 else:
@@ -81,9 +69,6 @@ def _known_protocol(name: str) -> str:
 Protocol = Annotated[
     str, AfterValidator(_known_protocol), WithJsonSchema({"enum": list(PROTOCOLS)})
 ]
-
-READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
-"""Fields of the data that decide what is read, which the data revision is a hash of."""
 
 
 class Strict(BaseModel):
@@ -380,77 +365,3 @@ class RunConfig(Strict):
         every, configured = self.evaluation.every, done - (total - self.federation.num_rounds)
         at_interval = every > 0 and done % every == 0
         return done < total and (at_interval or configured in self.evaluation.rounds)
-
-
-def row_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of a run: configuration with seed, data revision, benchmark version.
-
-    It depends neither on the name of a data set nor on fields that the partitioner does not read.
-    """
-    body = config.model_dump(mode="json")
-    # Rows from before these fields have the same id.
-    later: dict[str, Any] = {
-        "objective_clients": None,
-        "objective_noise": None,
-        "objectives": [],
-        "rounds": [],
-        "transfer": [],
-    }
-    fields = body["evaluation"].items()
-    evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
-    if config.evaluation.transfer:  # by content, as the run's own data
-        evaluation["transfer"] = [name.rpartition("@")[2] for name in config.evaluation.transfer]
-    measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}
-    if code := {k: v for k, v in config.code.items() if not k.startswith("datasets:")}:
-        measured["code"] = code  # the revision says what a data set is, whatever read it
-    return identity(measured, data_revision)
-
-
-def training_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of trained weights: as `row_id`, but however the encoder is evaluated."""
-    settings = training_settings(config.model_dump(mode="json"))
-    return identity({**settings, "seed": config.seed}, data_revision)
-
-
-def config_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of a training configuration: as `training_id`, but without the seed."""
-    return identity(training_settings(config.model_dump(mode="json")), data_revision)
-
-
-def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that training depends on, but for its seed.
-
-    Left out are the evaluation, the name of the data set and how it is read, since its revision
-    says which images, labels and given clients they are, the file that an encoder starts from, of
-    which there is a hash, fields that the partitioner does not read, and privacy, precision, such a
-    start and freezing where they are off. Rows of older versions may lack fields.
-    """
-    body = {
-        key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
-    }
-    trains = {*config["spec"].split("+"), f"backbones:{config['model']['backbone']}"}
-    if code := {name: v for name, v in config.get("code", {}).items() if name in trains}:
-        body["code"] = code
-    unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
-    body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
-    started = body["model"].get("weights_sha256") is not None
-    left_out = {"weights"} if started else {"weights", "weights_sha256"}
-    left_out |= {"trainable"} if body["model"].get("trainable") == "all" else set()
-    body["model"] = {k: v for k, v in body["model"].items() if k not in left_out}
-    if body.get("privacy", {}).get("clip") is None:
-        body.pop("privacy", None)
-    if body["client"].get("precision") == "fp32":  # rows from before there was a choice lack it
-        body["client"] = {k: v for k, v in body["client"].items() if k != "precision"}
-    return body
-
-
-def identity(settings: Mapping[str, Any], data_revision: str) -> str:
-    """Identity of settings, on the data of a revision, under the version of the benchmark."""
-    names = settings["spec"].split("+")
-    corrected = {
-        name: 1
-        for name, (part, field, values) in _CORRECTED.items()
-        if name in names and settings[part].get(field) in values
-    }
-    body = {"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": settings}
-    return content_id({**body, "corrected": corrected} if corrected else body)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedbench.bench.config import row_id
 from fedbench.bench.data.views.views import MEAN, STD, make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
@@ -28,6 +27,7 @@ from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
 from fedbench.bench.evaluation.transfer import metric_prefix
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.method.net import Net
 from fedbench.bench.system.errors import expect
 from fedbench.bench.system.seeding import generator, numpy_generator, single_thread

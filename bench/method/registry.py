@@ -21,7 +21,7 @@ from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameEr
 from fedbench.bench.system.method_names import ALIASES, GROUP, unknown_method
 from fedbench.bench.system.packages import broken_package
 from fedbench.bench.system.plugins import leave_out, load_error, origin
-from fedbench.bench.system.source import keep_source
+from fedbench.bench.system.source import OURS, keep_source
 
 M = TypeVar("M", bound=Method)
 
@@ -33,6 +33,8 @@ class Registered:
     name: str
     cls: type[Method]  # its fields are its hyperparameters
     bases: frozenset[str] | None  # for an add-on, the methods it may wrap; None = any
+    defaults: Mapping[str, Any]  # of its own fields, as JSON holds them
+    version: str | None  # in place of the hash of its source, where another package gives one
 
     @property
     def is_addon(self) -> bool:
@@ -42,6 +44,11 @@ class Registered:
     def fits(self, methods: Iterable[str]) -> list[str]:
         """Return which of some methods an add-on may wrap, sorted."""
         return sorted(name for name in methods if self.bases is None or name in self.bases)
+
+    @property
+    def ships(self) -> bool:
+        """True for a class of fedbench itself, whose defaults the benchmark's version pins."""
+        return self.cls.__module__.partition(".")[0] == OURS
 
     @property
     def source(self) -> str:
@@ -62,12 +69,16 @@ class Registered:
 _ENTRIES: dict[str, Registered] = {}
 
 
-def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type[M]], type[M]]:
+def register(
+    name: str, *, bases: Iterable[str] | None = None, version: str | None = None
+) -> Callable[[type[M]], type[M]]:
     """Put a method or an add-on into the registry; a class decorator.
 
     Args:
         name: lower-case words joined by "-", as specs and stored rows use it.
         bases: for an add-on, the methods that it may wrap; None = any.
+        version: raised by the author whenever results change, a default included; stored runs of
+            equal version are kept. None = every change of the code makes other runs of them.
     """
     if not isinstance(name, str) or isinstance(bases, str):
         raise PluginError('write it as @register("my-addon", bases=("simclr",))')
@@ -91,12 +102,13 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             if info.is_required() and field != "base":
                 raise PluginError(f"{name}: the field {field!r} has no default; give it one")
         try:
-            cls.model_construct().model_dump(mode="json", exclude={"base"})
+            defaults = cls.model_construct().model_dump(mode="json", exclude={"base"})
         except (TypeError, ValueError) as err:  # a hook is missing, or no file could hold a default
             raise PluginError(f"{name}: {err}") from err
         keep_source(cls.__module__)
         cls.name = name
-        _ENTRIES[name] = Registered(name, cls, None if bases is None else frozenset(bases))
+        fitting = None if bases is None else frozenset(bases)
+        _ENTRIES[name] = Registered(name, cls, fitting, defaults, version)
         return cls
 
     return add

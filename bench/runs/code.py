@@ -6,19 +6,20 @@ What ships with fedbench is known by the version of the benchmark instead.
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.schema import PROBES, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import registry
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.nn import backbones
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import GROUP
-from fedbench.bench.system.source import OURS, source_hash
+from fedbench.bench.system.source import DECLARED, OURS, source_hash
 
 
 def foreign_code(config: RunConfig) -> dict[str, str]:
@@ -27,7 +28,11 @@ def foreign_code(config: RunConfig) -> dict[str, str]:
     Raises:
         PluginError: for a module that has neither source nor functions of Python.
     """
-    return {name: source_hash(module) for name, module in foreign_modules(config).items()}
+    declared = {entry.name: entry.version for entry in registry.parse_spec(config.spec)}
+    return {
+        name: source_hash(module) if declared.get(name) is None else f"{DECLARED}{declared[name]}"
+        for name, module in foreign_modules(config).items()
+    }
 
 
 def foreign_modules(config: RunConfig) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import psutil
 import torch
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id, training_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.reading import Reading
@@ -29,6 +29,7 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
+from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit_foreign
 from fedbench.bench.runs.code import foreign_modules, packages
@@ -112,6 +113,7 @@ class Origin:
 
     preset: str = "demo"
     study_id: str | None = None
+    purpose: str = "evaluation"  # one of `PURPOSES`
     grid: str | None = None
     argv: str | None = None
     measured_from: str | None = None  # row id of the run whose weights are evaluated
@@ -392,6 +394,7 @@ def facts(
         "config_json": canonical_json(config.model_dump(mode="json")),
         "tuned": origin.study_id is not None,
         "study_id": origin.study_id,
+        "purpose": origin.purpose,
         "selection": "label-free" if origin.study_id else "default",
         "started_at": started_at,
         "device": device,

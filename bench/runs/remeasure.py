@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fedbench.bench.config import RunConfig, training_id
+from fedbench.bench.config import RunConfig
+from fedbench.bench.method.ids import training_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import OnRound, Origin, Place, Watcher, execute, open_dataset

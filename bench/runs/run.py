@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import registry
+from fedbench.bench.method.ids import config_id, row_id
+from fedbench.bench.results.store.renew import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking
@@ -145,6 +147,8 @@ def run(
                         on_progress.start(config, devices)
                     known = replace(recorded, argv=recorded.argv or command_line())
                     rows = store.rows() if reuse else ()
+                    if any(map(is_former, rows)):
+                        _log.warning("%s", FORMER_STORE.format(store=store.root))
                     row = remeasure.execute_or_measure(
                         store, rows, config, known, place, ended, on_progress
                     )
@@ -312,7 +316,7 @@ def reproduce(
         _log.warning(
             "%s: the result may differ from run %s", code.not_recorded(changed), row.row_id
         )
-    origin = Origin(preset=row.preset, study_id=row.study_id, grid=row.grid)
+    origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
     given = {"device": device, "workers": workers, "origin": origin, "on_round": on_round}
     return _repeat(store, run_id, config, keep, data_dir, **given)
 

@@ -4,7 +4,7 @@ import ast
 import dis
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 from fedbench.bench.system.errors import PluginError, ResourceError
 
 OURS = __name__.partition(".")[0]
+DECLARED = "version "
+"""Begins what stands for a hash where the author of the code raises a version by hand."""
 
 
 _IMPORTED = dict[str, bytes]()
@@ -41,6 +43,8 @@ def check_source(modules: Mapping[str, str], code: Mapping[str, str]) -> None:
         # Only the process that a user started runs its __main__; it never imports it again.
         if module == "__main__" or module not in sys.modules or _file_of(module) is None:
             continue
+        if code.get(name, "").startswith(DECLARED):
+            continue
         try:
             same = _hash_of_files(module, {}) == code.get(name)
         except (SyntaxError, ValueError):  # saved half-way
@@ -56,24 +60,70 @@ def check_source(modules: Mapping[str, str], code: Mapping[str, str]) -> None:
 def source_hash(module: str) -> str:
     """Return a hash over a module and the modules of its own package that it imports.
 
-    Comments, docstrings and formatting do not count (`ast.unparse`). Of an interactive session,
-    which has no file, the bytecode of its functions and classes counts instead; `PluginError` if
-    there is neither.
+    Comments, docstrings and formatting do not count (`ast.unparse`), nor does a field that no code
+    reads yet. Of an interactive session, which has no file, the bytecode of its functions and
+    classes counts instead; `PluginError` if there is neither.
     """
     return _session_hash(module) if _file_of(module) is None else _hash_of_files(module, _IMPORTED)
 
 
 def _hash_of_files(module: str, kept: Mapping[str, bytes]) -> str:
-    left, sources = [module], dict[str, str]()
+    left, trees = [module], dict[str, ast.Module]()
     while left:
         name = left.pop()
-        if name in sources or (path := _file_of(name)) is None:
+        if name in trees or (path := _file_of(name)) is None:
             continue
         tree = ast.parse(kept[name] if name in kept else path.read_bytes())
         left += _imported(tree, name, is_package=path.name == "__init__.py")
-        sources[name] = ast.unparse(_without_docstrings(tree))
-    text = "\0".join(f"{name}\0{sources[name]}" for name in sorted(sources))
+        trees[name] = _without_docstrings(tree)
+    words = {word for tree in trees.values() for word in _words(tree)}
+    for name, tree in trees.items():
+        _drop_unread_fields(tree, name, words)
+    text = "\0".join(f"{name}\0{ast.unparse(trees[name])}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_READS_ALL = frozenset({"getattr", "vars", "__dict__", "model_dump", "model_fields", "model_copy"})
+"""Names by which code may read fields without naming them."""
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    """Yield the names and texts by which code may read a field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _drop_unread_fields(tree: ast.Module, module: str, words: Collection[str]) -> None:
+    """Remove `name: kind = default` from classes where no code reads the name.
+
+    A field that a base class has stays: the base may read it.
+    """
+    if not _READS_ALL.isdisjoint(words):
+        return
+    for node in tree.body:
+        cls = getattr(sys.modules.get(module), getattr(node, "name", ""), None)
+        if not isinstance(node, ast.ClassDef) or not isinstance(cls, type):
+            continue
+        inherited = _annotated(*cls.__mro__[1:])
+        node.body = [
+            part
+            for part in node.body
+            if not isinstance(part, ast.AnnAssign)
+            or not isinstance(part.target, ast.Name)
+            or part.target.id in words
+            or part.target.id in inherited
+        ] or [ast.Pass()]
+
+
+def _annotated(*classes: type) -> set[str]:
+    return {name for each in classes for name in vars(each).get("__annotations__", ())}
 
 
 def _session_hash(module: str) -> str:
@@ -91,10 +141,17 @@ def _bytecode(value: Any, session: Mapping[str, Any]) -> Iterator[str]:
     Constants of the class, of the session where the code reads them, and of defaults count.
     """
     if isinstance(value, type):
+        parts = []
         for name, member in sorted(vars(value).items()):
-            yield from (f"{name}\0{part}" for part in _bytecode(member, session))
+            parts += [f"{name}\0{part}" for part in _bytecode(member, session)]
             if _is_constant(member) and not name.startswith("__"):
-                yield f"{name}\0{member!r}"
+                parts.append(f"{name}\0{member!r}")
+        inherited = _annotated(*value.__mro__[1:])
+        for name in sorted(_annotated(value)):  # as in a file, a field that is read counts
+            if name in inherited or any(repr(name) in part for part in parts):
+                field = getattr(value, "model_fields", {}).get(name)
+                parts.append(f"{name}\0{getattr(field, 'default', None)!r}")
+        yield from parts
     elif isinstance(value, property):
         yield from _bytecode(value.fget, session)
     elif isinstance(code := getattr(value, "__code__", value), CodeType):

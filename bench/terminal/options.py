@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from fedbench.bench.results.store.row import Purpose
 from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
@@ -198,6 +199,9 @@ class Cells(Tracked):
             check=lambda text: text if text == "auto" else parse_names(text),
         ),
     ] = None
+    purpose: Annotated[Purpose, Option("What the runs are for; boards count evaluations.")] = (
+        "evaluation"
+    )
     retry_failed: Annotated[bool, Option("Repeat failed runs.", "--retry-failed")] = False
     again: Again = False
     dry_run: DryRun = False
@@ -233,6 +237,12 @@ class Filters:
     ] = 30
 
 
+PurposeFilter = Annotated[
+    Literal["evaluation", "selection", "confirmation", "exploration", "all"],
+    Option("Only runs that were made for this; those that chose settings judge nothing."),
+]
+
+
 @dataclass(frozen=True)
 class Board:
     """What a leaderboard ranks."""
@@ -252,6 +262,7 @@ class Board:
             check=parse_names,
         ),
     ] = None
+    purpose: PurposeFilter = "evaluation"
     metric: Annotated[
         str,
         Option("Metric to rank by: linear, knn, objective, or another that runs have measured."),

@@ -87,7 +87,8 @@ def confirmation(
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.dataset, settings.config_files, values)
     given = {**vars(sources), **vars(places), **vars(cluster)}
-    result = sweep(grid, seeds=seeds, **given, retry_failed=True, on_progress=on_progress)
+    given |= {"purpose": "confirmation", "retry_failed": True, "on_progress": on_progress}
+    result = sweep(grid, seeds=seeds, **given)
     store = places.open_store()
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

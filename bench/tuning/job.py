@@ -10,11 +10,12 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, reopen
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method.blame import error_of_plugin
+from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking

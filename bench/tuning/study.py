@@ -11,7 +11,7 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.schema import READ_BY_SOURCE
+from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.method import registry

@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig, row_id, training_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.method.ids import row_id, training_id
+from fedbench.bench.results.store.row import Purpose, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
@@ -85,6 +86,7 @@ def sweep(
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     tuned: str | Path | Sequence[str | Path] | None = None,
+    purpose: Purpose = "evaluation",
     retry_failed: bool = False,
     places: Places,
     cluster: Cluster,
@@ -105,6 +107,7 @@ def sweep(
         seeds: seeds in place of the grid's.
         tuned: `auto` = the latest finished study of each method of the same code, data set and
             preset; or ids of studies or files that `tune` wrote, each for its method.
+        purpose: what the runs are for; boards count evaluations, unless they are asked for others.
         retry_failed: run cells again whose row has the status `error`.
         again: do that; also repeat the other cells that the store has, and compare them; then
             delete the runs that differ from a cell only in code of other packages which is not
@@ -145,10 +148,17 @@ def sweep(
     argv = command_line()
 
     done_before = [i for i in named if i in stored and stored[i].status in settled]
+    others = Counter(stored[i].purpose for i in done_before if stored[i].purpose != purpose)
+    for other, number in others.items():
+        _log.warning(
+            "%d of these runs were made for %s and stay so; for %s name other --seeds",
+            *(number, other, purpose),
+        )
     all_jobs = []
     for cell in named.values():
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}
-        origin = Origin(cell.preset, cell.study, grid.grid, argv, scaled=scaled)
+        known = {"purpose": purpose, "grid": grid.grid, "argv": argv, "scaled": scaled}
+        origin = Origin(cell.preset, cell.study, **known)
         known = {"label": _label(cell), "origin": origin}
         known["values"] = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
         all_jobs.append(Job.make(cell.config, datasets(cell.config), store, cluster, **known))

@@ -24,6 +24,7 @@ from optuna.trial import Trial, TrialState
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.method.ids import counted
 from fedbench.bench.results.chance import terms_at_chance
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable, with_ranks
@@ -173,13 +174,10 @@ class StudyPlan:
         ]
 
     def _identity(self) -> dict[str, Any]:
-        dimensions, values = self.space.dimensions, flat_config(self.base.config)
-        objective = self.scoring.name
+        dimensions, objective = self.space.dimensions, self.scoring.name
         # Revision and hash say which images and weights, and the objective which scores.
-        named = {*dimensions, "data.name", "evaluation.objectives", "model.weights"}
-        model = self.base.config.model  # which has fields that studies of before had not
-        named |= {"model.weights_sha256"} if model.weights is None else set()
-        named |= {"model.trainable"} if model.trainable == "all" else set()
+        named = {*dimensions, "spec", "data.name", "evaluation.objectives", "model.weights"}
+        values = counted(self.base.config.model_dump(mode="json", exclude={"code"}))
         return {
             "benchmark": BENCHMARK_VERSION,
             "data": self.dataset.revision,
@@ -190,7 +188,6 @@ class StudyPlan:
             "sampler": self.search.sampler,
             "batch_size": self.batch_size,
             "seeds_per_trial": self.search.seeds_per_trial,
-            "stop_hopeless": False,  # an option of earlier versions
             "name": self.search.study_name,
             **({"code": self.base.config.code} if self.base.config.code else {}),
             **({} if objective == DEFAULT else {"objective": objective}),
@@ -496,7 +493,7 @@ class Trials:
     def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
         """Return the job of a trial's run, or without `number` of an encoder before training."""
         plan = self._plan
-        origin = Origin(plan.base.preset, plan.study_id, None, command_line())
+        origin = Origin(plan.base.preset, plan.study_id, "selection", argv=command_line())
         known = {"name": name, "label": label, "origin": origin, "shared": False}
         known["scored_by"] = plan.scoring.name
         return Job.make(config, plan.dataset, plan.store, plan.cluster, **known)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import row_id
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.leaderboard.statistics import (
     MIN_FOR_INTERVAL,
     mean,

@@ -23,8 +23,8 @@ from compare import LEVEL, compare, compare_pairs
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
 from fedbench.bench.method import registry
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.store.released import CURVE, read_checked
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import UNPACKED_BOARD, decode_table, read_table

@@ -34,7 +34,7 @@ from selection import (
 )
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rules import judge
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store

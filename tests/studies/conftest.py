@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Cell
 

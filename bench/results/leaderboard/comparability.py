@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.store.frame import FURTHER
 from fedbench.bench.results.store.row import Row
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 START, TRAINABLE = "model.weights_sha256", "model.trainable"
-"""In the class, and its title, where encoders start from given weights, or are frozen in part."""
+"""In a title where encoders start from given weights, or are frozen in part."""
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "dataset_revision": lambda value: f"revision {value[:8]}",
@@ -65,8 +66,12 @@ def class_of(row: Row, metric: str) -> str:
 
 
 def class_id(keys: Mapping[str, Any]) -> str:
-    """Return the identity of a comparability class: its keys but for `dataset`, a mere label."""
-    return content_id({key: value for key, value in keys.items() if key != "dataset"})
+    """Return the identity of a comparability class: its keys but for `dataset`, a mere label.
+
+    A setting at its default does not count, so that a younger field leaves the classes as they are.
+    """
+    defaults = {"dataset": keys.get("dataset"), **section_defaults()}
+    return content_id({k: v for k, v in keys.items() if k not in defaults or v != defaults[k]})
 
 
 def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str, dict[str, Any]]]:
@@ -201,12 +206,13 @@ def titles(
     alike = {name: _alike(name, classes) for name in names}
     differing = [name for name in names if _differs(name, alike[name])]
     known = [n for n in differing if _differs(n, [keys for keys in alike[n] if n in keys])]
-    subsets = _differs("data.train_subset", classes.values())
+    subsets, defaults = _differs("data.train_subset", classes.values()), section_defaults()
 
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
         alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
-        named = {*settings, *changed, START, TRAINABLE} - _ALWAYS
+        started = {name for name in (START, TRAINABLE) if keys.get(name) != defaults[name]}
+        named = {*settings, *changed, *(started & {*keys})} - _ALWAYS
         parts = [
             *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",

@@ -16,7 +16,9 @@ from typing import Any, Unpack
 import pandas as pd
 
 from fedbench.bench.config.dotted import last_names
+from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.method.ids import method_defaults
 from fedbench.bench.results.leaderboard.columns import BOARD, WHOLE, notes
 from fedbench.bench.results.leaderboard.comparability import as_text, class_id, differing
 from fedbench.bench.results.leaderboard.published import PUBLISHED
@@ -117,7 +119,10 @@ def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
     usual: dict[str, tuple[str, ...]] = {}
     columns = entries[["method", "settings_id", "hyperparameters"]]
     for method, of in columns[columns.method.isin(several)].groupby("method"):
-        parts, left_out = _parts(dict(zip(of.settings_id, of.hyperparameters, strict=True)))
+        defaults = {**section_defaults(), **method_defaults(str(method))}
+        there = {name for settings in of.hyperparameters for name in settings} & {*defaults}
+        filled = [{n: defaults[n] for n in there} | settings for settings in of.hyperparameters]
+        parts, left_out = _parts(dict(zip(of.settings_id, filled, strict=True)))
         for identity, (whole, part) in parts.items():
             names[method, identity] = whole, f"{method} ({part})" if part else str(method), identity
         if left_out:

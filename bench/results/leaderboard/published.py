@@ -15,7 +15,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.method.ids import completed
 from fedbench.bench.results.leaderboard.data_names import dataset_name, known_name
 from fedbench.bench.results.store.row import PaperCell
 
@@ -80,11 +82,10 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
         for cell, fixed in _cells_of().get((known_name(row), row.method), ())
         if all(n not in fixed or getattr(row, c) in fixed[n] for n, c in _TOLD_BY.items())
     ]
-    config = json.loads(row.config_json) if cells else {}
-    if cells:  # rows from before there was a choice start at random and train everything
-        later = {"weights": None, "weights_sha256": None, "trainable": "all"}
-        config["model"] = {**later, **config.get("model", {})}
-    values = flatten(config)
+    values = json.loads(row.config_json) if cells else {}
+    if cells and row.benchmark_version == BENCHMARK_VERSION:  # whose defaults are known
+        values = completed(values)
+    values = flatten(values)
     for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(

@@ -204,7 +204,7 @@ class Seeds:
             return [None] * len(self.first)
         without = (self.rows.status != "ok") | self.rows.value.isna()
         order = self.rows.assign(without=without).sort_values(["at", "without"], kind="stable")
-        names = ("method", "dataset", "backbone", "num_rounds", "config_json")
+        names = ("method", "dataset", "backbone", "num_rounds", "config_json", "benchmark_version")
         picked = lines(self.of(order.drop_duplicates("at"), *names))
         return [published_number(row, self.metric) for row in picked]
 

@@ -13,7 +13,8 @@ from fedbench.bench.system.identity import content_id
 
 CIRCUMSTANCES = frozenset(
     {
-        "schema_version", "preset", "tuned", "study_id", "selection", "grid", "scaled_json",
+        "schema_version", "preset", "tuned", "study_id", "selection", "purpose", "grid",
+        "scaled_json",
         "wall_seconds", "train_seconds", "peak_memory_bytes", "resumes",
         "started_at", "finished_at", "git_sha", "package_version", "env_json", "argv",
         "hardware", "device", "platform", "platform_json", "measured_from",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import pydantic_core
 from pydantic import (
@@ -22,11 +22,13 @@ from fedbench.bench.evaluation import metrics
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
-SCHEMA_VERSION = 3
-"""Raised with every new column; new columns are nullable, no column ever changes its type."""
+SCHEMA_VERSION = 4
+"""Raised with every new column, which is nullable or has a default; none changes its type."""
 UNMOVED = 2.0**-24
 """Relative movement of weights that `float32`, of 24 binary digits, cannot tell from none."""
 
+Purpose = Literal["evaluation", "selection", "confirmation", "exploration"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -139,6 +141,10 @@ class Row(Record):
     study_id: str | None = _column("the study they come from")
     selection: Literal["label-free", "paper", "default", "oracle"] = _column(
         "how hyperparameters were chosen; oracle = with labels, not ranked", default="default"
+    )
+    purpose: Purpose = _column(
+        "what the run was for; boards count evaluations, unless they are asked for others",
+        default="evaluation",
     )
 
     # Seed

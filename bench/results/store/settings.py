@@ -1,15 +1,16 @@
 """Settings of a stored run, by use: its comparability class, its evaluation, hyperparameters.
 
-A row of an older version may lack fields.
+A row that is older than a field has the field's default.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedbench.bench.config import EvaluationConfig, training_settings
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.identity import section_defaults, training_settings
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.method.ids import counted
 from fedbench.bench.results.store.row import Row
 
 COLUMN_OF = {
@@ -29,20 +30,21 @@ KEYS = ("dataset", "dataset_revision", *COLUMN_OF.values(), "benchmark_version")
 PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
-_FIELDS = frozenset(EvaluationConfig.model_fields)
-_LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
-"""Fields that older rows lack; null means what those did."""
 _SECTIONS = ("data.", "model.")
 
 
 def settings_of(config_json: str) -> dict[str, Any]:
-    """Return the configuration of a row by dotted name."""
-    return flatten(json.loads(config_json))
+    """Return the configuration of a row by dotted name, with the defaults of younger fields."""
+    return {**section_defaults(), **flatten(json.loads(config_json))}
 
 
 def training_of(config_json: str) -> dict[str, Any]:
-    """Return a row's training settings by dotted name."""
-    return flatten(training_settings(json.loads(config_json)))
+    """Return a row's training settings by dotted name, with the defaults of younger fields."""
+    body = json.loads(config_json)
+    for name, value in section_defaults().items():
+        section, _, field = name.partition(".")
+        body.setdefault(section, {}).setdefault(field, value)
+    return flatten(training_settings(body))
 
 
 def task_of(row: Row) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def task_of(row: Row) -> dict[str, Any]:
         for key in sorted(training)
         if key.startswith(_SECTIONS) and key not in COLUMN_OF
     }
-    further[PRECISION] = training.get(PRECISION, "fp32")
+    further[PRECISION] = training[PRECISION]
     return {key: getattr(row, key) for key in KEYS if key != "dataset"} | further
 
 
@@ -66,7 +68,7 @@ def evaluation_of(row: Row) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in sorted(settings_of(row.config_json).items())
-        if name.startswith("evaluation.") and not (name in _LATER and value is None)
+        if name.startswith("evaluation.")
     }
     if transfer := settings.get("evaluation.transfer"):
         settings["evaluation.transfer"] = [name.rpartition("@")[2] for name in transfer]
@@ -83,20 +85,18 @@ def measured_by(evaluation: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
     Fields of older versions that are not known any more count for every metric.
     """
-    read = needed(metric).reads
-    fields = {name: name.removeprefix("evaluation.") for name in evaluation}
-    return {
-        name: value
-        for name, value in evaluation.items()
-        if fields[name] in read or fields[name] not in _FIELDS
-    }
+    read = {f"evaluation.{field}" for field in needed(metric).reads}
+    return {k: v for k, v in evaluation.items() if k in read or k not in section_defaults()}
 
 
 def hyperparameters(row: Row) -> dict[str, Any]:
-    """Return the settings in which runs of a class may differ, before a grid scaled any."""
+    """Return the settings in which runs of a class may differ, before a grid scaled any.
+
+    Those at their defaults are left out (`method/ids.py`).
+    """
     training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
     return {
         key: value
-        for key, value in training.items()
+        for key, value in counted(training).items()
         if key not in COLUMN_OF and key != PRECISION and not key.startswith(_SECTIONS)
     }

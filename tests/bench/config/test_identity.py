@@ -1,6 +1,9 @@
 """Identity of runs and configurations."""
 
 import json
+from collections.abc import Collection
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +13,14 @@ from fedbench.bench.config import (
     DataConfig,
     EvaluationConfig,
     RunConfig,
-    config_id,
-    row_id,
-    training_id,
     training_settings,
 )
+from fedbench.bench.config.identity import section_defaults
+from fedbench.bench.method import registry
+from fedbench.bench.method.ids import config_id, counted, row_id, training_id
 from fedbench.bench.system.identity import content_id
+from fedbench.methods.simclr import SimCLR
+from tests.defaults import FILE, current, with_new_fields
 
 REVISION = "f" * 64
 
@@ -66,9 +71,6 @@ def test_the_seed_is_in_the_run_and_not_in_the_configuration() -> None:
 
 
 def test_precision_counts_where_it_is_narrow() -> None:
-    """Rows written before the field existed keep their id."""
-    settings = training_settings(RunConfig().model_dump(mode="json"))
-    assert "precision" not in settings["client"]
     narrow = RunConfig.model_validate({"client": {"precision": "bf16"}})
     assert row_id(narrow, "r") != row_id(RunConfig(), "r")
 
@@ -117,14 +119,99 @@ def test_code_of_an_encoder_trains_and_that_of_a_probe_measures() -> None:
         assert row_id(coded, REVISION) != row_id(plain, REVISION)
 
 
-def test_settings_of_an_older_version_lack_fields_and_stay_comparable() -> None:
-    """Before version 4 there was no `client.precision`, no `privacy` and no `model.init`."""
-    now = RunConfig().model_dump(mode="json")
-    then = json.loads(json.dumps(now))
-    del then["client"]["precision"], then["privacy"]
-    assert training_settings(then) == training_settings(now)
-    assert "name" not in training_settings(now)["data"]
-    assert {"seed", "evaluation"} & set(training_settings(now)) == set()
+def test_an_id_is_a_hash_of_what_differs_from_the_pinned_defaults() -> None:
+    """By hand; a field at its default counts as one that is not there, in every section."""
+    given = {"spec": "simclr+fedprox", "method": {"temperature": 0.5}, "server": {"lr": 0.5}}
+    config = RunConfig.model_validate({**given, "seed": 3, "evaluation": {"knn_neighbours": 10}})
+    counted = {"spec": "simclr+fedprox", "method.temperature": 0.5, "server.lr": 0.5}
+    body = {"benchmark": BENCHMARK_VERSION, "data": REVISION, "config": counted}
+    assert config_id(config, REVISION) == content_id(body)
+    body["config"] |= {"seed": 3}
+    assert training_id(config, REVISION) == content_id(body)
+    body["config"] |= {"evaluation.knn_neighbours": 10}
+    assert row_id(config, REVISION) == content_id(body)
+    full = registry.dump(registry.create(config.spec, config.method))
+    assert full["fedprox"]
+    assert row_id(config.model_copy(update={"method": full}), REVISION) == row_id(config, REVISION)
+
+
+class Knob(SimCLR):
+    """SimCLR with one more field."""
+
+    margin: float = 0.0
+
+
+class Changed(SimCLR):
+    """SimCLR with another default."""
+
+    temperature: float = 0.7
+
+
+def as_simclr(cls: type[SimCLR], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a class take SimCLR's place, as an edit of its file would."""
+    monkeypatch.setattr(cls, "__module__", SimCLR.__module__)
+    entry = registry.entries()["simclr"]
+    defaults = cls.model_construct().model_dump(mode="json")
+    monkeypatch.setitem(registry._ENTRIES, "simclr", replace(entry, cls=cls, defaults=defaults))
+
+
+def made(**fields: object) -> RunConfig:
+    return RunConfig(method=registry.dump(registry.create("simclr", fields)))
+
+
+def test_a_new_knob_keeps_the_ids_of_its_default_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = row_id(made(), REVISION)
+    as_simclr(Knob, monkeypatch)
+    assert made().method["margin"] == 0.0
+    assert row_id(made(), REVISION) == before != row_id(made(margin=0.5), REVISION)
+
+
+def test_a_new_field_of_a_section_keeps_every_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig()
+    before = row_id(config, REVISION), config_id(config, REVISION)
+    body = config.model_dump(mode="json")
+    for section in ("data", "model", "client", "federation", "server", "evaluation"):
+        body[section]["knob"] = None
+
+    def dump(self: RunConfig, *, mode: str, exclude: Collection[str] = ()) -> dict[str, Any]:
+        return {k: v for k, v in deepcopy(body).items() if k not in exclude}
+
+    monkeypatch.setattr(RunConfig, "model_dump", dump)
+    section_defaults.cache_clear()
+    try:
+        assert (row_id(config, REVISION), config_id(config, REVISION)) == before
+        assert counted({**body, "server": {"knob": 1}})["server.knob"] == 1
+    finally:
+        section_defaults.cache_clear()
+
+
+def test_a_changed_default_of_this_version_is_another_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = row_id(made(), REVISION)
+    as_simclr(Changed, monkeypatch)
+    assert row_id(made(), REVISION) != before == row_id(made(temperature=0.2), REVISION)
+
+
+def test_defaults_are_those_of_the_version() -> None:
+    """A field may be added; a default changes with BENCHMARK_VERSION, and `tests/defaults.py`."""
+    pinned, now = json.loads(FILE.read_text("utf-8")), current()
+    assert pinned["benchmark"] == now["benchmark"]
+    assert pinned["config"].items() <= now["config"].items()
+    for name, fields in pinned["methods"].items():
+        assert fields.items() <= now["methods"][name].items(), name
+
+
+def test_defaults_are_pinned_once() -> None:
+    now = current()
+    old = deepcopy(now)
+    del old["config"]["client.lr"], old["methods"]["simclr"]["temperature"]
+    old["config"]["server.lr"] = 7.0
+    merged = with_new_fields(old, now)
+    assert merged["config"]["client.lr"] == now["config"]["client.lr"]
+    assert merged["methods"]["simclr"] == now["methods"]["simclr"]
+    assert merged["config"]["server.lr"] == 7.0
+    assert with_new_fields({**old, "benchmark": "0"}, now) == now
 
 
 @pytest.mark.parametrize(
@@ -137,33 +224,7 @@ def test_settings_of_an_older_version_lack_fields_and_stay_comparable() -> None:
     ],
 )
 def test_how_a_data_set_is_read_counts_by_its_revision_alone(reading: dict[str, object]) -> None:
-    """Runs from before these fields keep their ids, since the settings do not have them."""
     assert training_settings(config(**reading).model_dump(mode="json")) == training_settings(
         config().model_dump(mode="json")
     )
     assert row_id(config(**reading), REVISION) == row_id(config(), REVISION)
-
-
-@pytest.mark.parametrize(
-    ("spec", "fields", "corrected"),
-    [
-        ("lejepa", {"method": {"statistics": "local"}}, None),
-        ("lejepa+fedprox", {"method": {"statistics": "global"}}, {"lejepa": 1}),
-        ("simclr+scaffold", {}, None),
-        ("simclr+scaffold", {"server": {"weighting": "examples"}}, {"scaffold": 1}),
-        ("simclr", {"server": {"weighting": "examples"}}, None),
-        ("byol+fedu2", {"method": {"target": "averaged"}}, {"fedu2": 1}),
-        ("simclr+fedu2", {}, None),
-    ],
-)
-def test_corrected_variants_alone_have_other_ids_than_before(
-    spec: str, fields: dict[str, Any], corrected: dict[str, int] | None
-) -> None:
-    """A row from before the correction is not taken for one of the same settings from after it."""
-    made = RunConfig.model_validate({"spec": spec, **fields})
-    settings = training_settings(made.model_dump(mode="json"))
-    body = {"benchmark": BENCHMARK_VERSION, "data": REVISION, "config": settings}
-    before = content_id(body)
-    assert (config_id(made, REVISION) == before) is (corrected is None)
-    if corrected:
-        assert config_id(made, REVISION) == content_id({**body, "corrected": corrected})

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.objectives import accumulator, registry, scores
 from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
@@ -23,6 +23,7 @@ from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, 
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import fedbench
-from fedbench.bench.config import row_id
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.evaluation.probes import Splits
 from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.terminal.show_runs import show_result
 from fedbench.bench.testing import tiny_config, tiny_setup

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import DataConfig, RunConfig, config_id, row_id
+from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs import remeasure

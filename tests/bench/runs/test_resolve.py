@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import config_id
 from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.config.yaml_files import dump_yaml, parse_yaml
 from fedbench.bench.method import registry
+from fedbench.bench.method.ids import config_id
 from fedbench.bench.runs.fields import flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.resolve import Resolved, resolve

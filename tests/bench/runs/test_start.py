@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedbench.bench.config import RunConfig, config_id, row_id, training_id
+from fedbench.bench.config import RunConfig
+from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
 from fedbench.bench.results.leaderboard.published import published_number

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedbench.bench.config import config_id, row_id, training_id
 from fedbench.bench.evaluation.sgd import FRACTIONS
 from fedbench.bench.evaluation.suite import fill_statistics
 from fedbench.bench.method import Labels, Net, Sharing, registry
+from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.audit import audit

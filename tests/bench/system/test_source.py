@@ -1,7 +1,7 @@
 """Hashes of the source of other packages, and files that change after they were imported."""
 
 import sys
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import ModuleType
 
@@ -49,6 +49,34 @@ def test_code_counts_and_its_text_does_not(
     assert (hashed(package) == before) == same
 
 
+CLASS = (
+    "class Mine:\n    rate: float = 0.1\n\n    def loss(self, x):\n        return self.rate * x\n"
+)
+KNOB = CLASS.replace("0.1\n", "0.1\n    margin: float = 0.0\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (KNOB, True),
+        (KNOB.replace("x\n", "x - self.margin\n"), False),
+        (KNOB + "\n\ndef read(x):\n    return getattr(x, 'mar' + 'gin')\n", False),
+        (CLASS.replace("0.1", "0.2"), False),  # it is read
+        ("class Base:\n    margin: float = 1.0\n" + KNOB.replace("Mine", "Mine(Base)"), False),
+    ],
+)
+def test_a_field_counts_where_code_reads_it(package: Path, text: str, *, same: bool) -> None:
+    module = f"{package.name}.loss"
+    (package / "loss.py").write_text(CLASS)
+    import_module(module)
+    before = hashed(package)
+    (package / "loss.py").write_text(text)
+    sys.modules.pop(module)
+    invalidate_caches()
+    import_module(module)
+    assert (hashed(package) == before) == same
+
+
 def test_a_module_without_source_is_refused() -> None:
     with pytest.raises(PluginError, match="no_such_module"):
         source_hash("no_such_module")
@@ -93,6 +121,8 @@ def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.Monke
         "def f(x, t={}):\n    return x * t\n",
         "class A:\n    t = {}\n    def f(self):\n        return self.t\n",
         "T = {}\ndef f(x):\n    return x * T\n",
+        "from pydantic import BaseModel\nclass A(BaseModel):\n    t: int = {}\n"
+        "    def f(self):\n        return self.t\n",
     ):
         assert hashed_session(text.format(1)) != hashed_session(text.format(2))
     text = "OTHER = {}\ndef f(x):\n    return x\n"

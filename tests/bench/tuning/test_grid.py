@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import row_id
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.grid import Cell, Grid, TunedValues, check_grid, load_grid, plan
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedbench.bench.config import DataConfig, RunConfig, row_id
+from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.config.partitioners import PARTITIONERS, by_label
 from fedbench.bench.config.partitioners.registry import Examples, Partitioner
 from fedbench.bench.data.labels import held_out
@@ -18,6 +18,7 @@ from fedbench.bench.data.partition import (
     make_test_partition,
     summary,
 )
+from fedbench.bench.method.ids import row_id
 from fedbench.bench.system.errors import ConfigError
 
 CIFAR10, _ = balanced_labels("balanced:50000:10")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.method.ids import config_id
 from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.curves import Curve, Evaluated
 from fedbench.bench.results.leaderboard.formats import (
