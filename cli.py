@@ -248,8 +248,8 @@ def report(
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
     with Status("report", quiet=output.quiet) as status:
-        chosen = {"grid": grid, "dataset": dataset, "images": images, "purpose": purpose}
-        result = fedbench.report(file, tell=status.update, **chosen, **vars(folders))
+        chosen = {"grid": grid, "dataset": dataset, "purpose": purpose, **vars(folders)}
+        result = fedbench.report(file, images=images, tell=status.update, **chosen)
     warn(*result.problems)
     output.show(result)
 

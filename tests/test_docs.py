@@ -142,7 +142,7 @@ out.hidden = all("section > section table").filter((each) => each.scrollWidth > 
 out.hidden = out.hidden.length;
 out.simclr = typed("method", "SimCLR"); out.link = location.search; typed("method", "");
 out.three = typed("seeds", "3"); out.four = typed("seeds", "4"); typed("seeds", "1");
-out.setting = typed("setting", "participation, cifar10"); out.other = typed("setting", "mars");
+out.setting = typed("setting", "laptop-2026-11, cifar10"); out.other = typed("setting", "mars");
 return out;
 """
 FOUND = "await pause(); return { links: all('#search-results li a').length };"

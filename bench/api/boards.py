@@ -14,9 +14,10 @@ from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
 from fedbench.bench.results.leaderboard.leaderboard import why_empty
 from fedbench.bench.results.leaderboard.studies import spent
+from fedbench.bench.results.purposes import PURPOSES
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.frame import lines
-from fedbench.bench.results.store.row import PURPOSES, Row
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
 from fedbench.bench.system.files import user_path

@@ -36,6 +36,19 @@ def section_defaults() -> Mapping[str, Any]:
     return {**values, **pinned()["config"]}
 
 
+def pinned_method_defaults(spec: str) -> dict[str, Any]:
+    """Return the pinned defaults of the fields of a method and its add-ons, by dotted name.
+
+    >>> pinned_method_defaults("simclr+fedprox")["method.fedprox.mu"]
+    0.001
+    """
+    return {
+        f"method.{name}.{field}" if at else f"method.{field}": value
+        for at, name in enumerate(spec.split("+"))
+        for field, value in pinned()["methods"].get(name, {}).items()
+    }
+
+
 def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that training depends on, but for its seed.
 

@@ -7,11 +7,9 @@ section of the configuration may get a new field without making strangers of the
 from collections.abc import Mapping
 from typing import Any
 
-from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.identity import (
     differing_settings,
-    pinned,
-    section_defaults,
+    pinned_method_defaults,
     training_settings,
 )
 from fedbench.bench.config.schema import BENCHMARK_VERSION, RunConfig
@@ -56,15 +54,6 @@ def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
     return differing_settings(settings, method_defaults(settings["spec"]))
 
 
-def completed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a stored configuration by dotted name, with defaults for younger ones.
-
-    Of a method that is not installed the fields stay as they are.
-    """
-    defaults = {**section_defaults(), **method_defaults(config["spec"])}
-    return defaults | flatten(config, keep=defaults)
-
-
 def method_defaults(spec: str) -> dict[str, Any]:
     """Return the defaults of a method's fields, and of its add-ons', by dotted name.
 
@@ -74,6 +63,6 @@ def method_defaults(spec: str) -> dict[str, Any]:
     known, defaults = registry.entries(), dict[str, Any]()
     for entry in (known[name] for name in spec.split("+") if name in known):
         prefix = f"method.{entry.name}" if entry.is_addon else "method"
-        of = entry.defaults | (pinned()["methods"].get(entry.name, {}) if entry.ships else {})
-        defaults |= {f"{prefix}.{field}": value for field, value in of.items()}
-    return defaults
+        defaults |= {f"{prefix}.{field}": value for field, value in entry.defaults.items()}
+    ours = "+".join(name if name in known and known[name].ships else "" for name in spec.split("+"))
+    return {**defaults, **pinned_method_defaults(ours)}

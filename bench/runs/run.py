@@ -14,7 +14,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import config_id, row_id
-from fedbench.bench.results.store.renew import FORMER_STORE, is_former
+from fedbench.bench.results.store.former import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Begun, Tracking

@@ -16,7 +16,8 @@ from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.method.ids import row_id, training_id
-from fedbench.bench.results.store.row import Purpose, Row
+from fedbench.bench.results.purposes import Purpose
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
@@ -157,8 +158,7 @@ def sweep(
     all_jobs = []
     for cell in named.values():
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}
-        known = {"purpose": purpose, "grid": grid.grid, "argv": argv, "scaled": scaled}
-        origin = Origin(cell.preset, cell.study, **known)
+        origin = Origin(cell.preset, cell.study, purpose, grid.grid, argv, scaled=scaled)
         known = {"label": _label(cell), "origin": origin}
         known["values"] = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
         all_jobs.append(Job.make(cell.config, datasets(cell.config), store, cluster, **known))

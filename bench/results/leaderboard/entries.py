@@ -18,14 +18,13 @@ import pandas as pd
 from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.method.ids import method_defaults
 from fedbench.bench.results.leaderboard.columns import BOARD, WHOLE, notes
 from fedbench.bench.results.leaderboard.comparability import as_text, class_id, differing
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.results.leaderboard.seeds import Beside, Seeds
 from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.frame import plain
-from fedbench.bench.results.store.settings import KEYS
+from fedbench.bench.results.store.settings import KEYS, method_defaults
 from fedbench.bench.system.identity import canonical_json
 
 Usual = Mapping[str, tuple[str, ...]]
@@ -119,8 +118,9 @@ def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
     usual: dict[str, tuple[str, ...]] = {}
     columns = entries[["method", "settings_id", "hyperparameters"]]
     for method, of in columns[columns.method.isin(several)].groupby("method"):
-        defaults = {**section_defaults(), **method_defaults(str(method))}
-        there = {name for settings in of.hyperparameters for name in settings} & {*defaults}
+        given = {name for settings in of.hyperparameters for name in settings}
+        defaults = {**section_defaults(), **method_defaults(str(method), given)}
+        there = given & {*defaults}
         filled = [{n: defaults[n] for n in there} | settings for settings in of.hyperparameters]
         parts, left_out = _parts(dict(zip(of.settings_id, filled, strict=True)))
         for identity, (whole, part) in parts.items():

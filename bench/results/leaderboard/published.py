@@ -17,9 +17,9 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.method.ids import completed
 from fedbench.bench.results.leaderboard.data_names import dataset_name, known_name
 from fedbench.bench.results.store.row import PaperCell
+from fedbench.bench.results.store.settings import completed
 
 
 @lru_cache(maxsize=1)

@@ -10,10 +10,22 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from fedbench.bench.system.errors import ConfigError, StoreError
 
 FORMER = "former-ids.json"
+FORMER_STORE = (
+    "the runs in {store} have ids of an earlier fedbench, so that none is found again and each"
+    " would be trained once more; `fedbench merge {store} --store NEW` renews them"
+)
+RENEWED = 4
+"""Schema since which ids leave defaults out."""
+
+
+def is_former(row: Any) -> bool:
+    """Return True for a row with an id of the earlier form."""
+    return bool(row.schema_version < RENEWED)
 
 
 def current_ids(run_id: str, root: Path) -> list[str]:

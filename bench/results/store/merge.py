@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedbench.bench.results.store.former import FORMER, former_ids
+from fedbench.bench.results.store.former import FORMER, former_ids, is_former
 from fedbench.bench.results.store.reader import list_folder
-from fedbench.bench.results.store.renew import is_former, renew
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import (
@@ -93,11 +92,12 @@ def merge(
             raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
     done.problems = [problem for source in opened for problem in source.problems()]
     with temporary_folder() as folder:
-        renewed = [
-            renew(source, folder / str(number)) if any(map(is_former, source.rows())) else source
-            for number, source in enumerate(opened)
-        ]
-        _merge(target, renewed, done, dry_run=dry_run)
+        for number, source in enumerate(opened):
+            if any(map(is_former, source.rows())):
+                from fedbench.bench.results.store.renew import renew  # which loads torch
+
+                opened[number] = renew(source, folder / str(number))
+        _merge(target, opened, done, dry_run=dry_run)
     return done
 
 

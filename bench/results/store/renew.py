@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import config_id, row_id, training_id
-from fedbench.bench.results.store.former import FORMER, former_ids
+from fedbench.bench.results.store.former import FORMER, former_ids, is_former
 from fedbench.bench.results.store.row import SCHEMA_VERSION, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, StoreError
@@ -19,18 +19,6 @@ from fedbench.bench.training.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-
-FORMER_STORE = (
-    "the runs in {store} have ids of an earlier fedbench, so that none is found again and each"
-    " would be trained once more; `fedbench merge {store} --store NEW` renews them"
-)
-RENEWED = 4
-"""Schema since which ids leave defaults out."""
-
-
-def is_former(row: Row) -> bool:
-    """Return True for a row with an id of the earlier form."""
-    return row.schema_version < RENEWED
 
 
 def renew(source: Store, root: Path) -> Store:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import pydantic_core
 from pydantic import (
@@ -19,6 +19,7 @@ from pydantic import (
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation import metrics
+from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
@@ -27,8 +28,6 @@ SCHEMA_VERSION = 4
 UNMOVED = 2.0**-24
 """Relative movement of weights that `float32`, of 24 binary digits, cannot tell from none."""
 
-Purpose = Literal["evaluation", "selection", "confirmation", "exploration"]
-PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 

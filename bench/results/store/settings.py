@@ -4,13 +4,17 @@ A row that is older than a field has the field's default.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.identity import section_defaults, training_settings
+from fedbench.bench.config.identity import (
+    differing_settings,
+    pinned_method_defaults,
+    section_defaults,
+    training_settings,
+)
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.method.ids import counted
 from fedbench.bench.results.store.row import Row
 
 COLUMN_OF = {
@@ -45,6 +49,26 @@ def training_of(config_json: str) -> dict[str, Any]:
         section, _, field = name.partition(".")
         body.setdefault(section, {}).setdefault(field, value)
     return flatten(training_settings(body))
+
+
+def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a row by dotted name, with defaults for younger fields."""
+    given = flatten(settings)
+    return {**section_defaults(), **method_defaults(settings["spec"], given), **given}
+
+
+def method_defaults(spec: str, names: Iterable[str]) -> Mapping[str, Any]:
+    """Return the defaults of a method's fields, so far as they are known, by dotted name.
+
+    Where they are pinned for all of some names, the code of methods, and with it torch, is not
+    loaded.
+    """
+    defaults = pinned_method_defaults(spec)
+    if all(name in defaults for name in names if name.startswith("method.")):
+        return defaults
+    from fedbench.bench.method.ids import method_defaults as of_code
+
+    return of_code(spec)
 
 
 def task_of(row: Row) -> dict[str, Any]:
@@ -95,8 +119,9 @@ def hyperparameters(row: Row) -> dict[str, Any]:
     Those at their defaults are left out (`method/ids.py`).
     """
     training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
+    defaults = method_defaults(training["spec"], training)
     return {
         key: value
-        for key, value in counted(training).items()
+        for key, value in differing_settings(training, defaults).items()
         if key not in COLUMN_OF and key != PRECISION and not key.startswith(_SECTIONS)
     }

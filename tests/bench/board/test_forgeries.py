@@ -21,7 +21,6 @@ from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
 from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
 from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
@@ -379,5 +378,5 @@ def test_a_label_free_choice_carries_its_study(
     tuned = with_row(honest[0], selection="label-free", tuned=True, study_id="mine")
     pack([tuned], None, tmp_path / "bundle", store)
     assert found(tmp_path / "bundle", board) == ()
-    (line,) = [line for line in tables(leaderboard(tmp_path / "bundle").board)[0].rows]
-    assert "tuned in 1 runs" in line[-1]
+    (line,) = leaderboard(tmp_path / "bundle").board.entries
+    assert "tuned in 1 runs" in line.notes

@@ -18,8 +18,8 @@ from fedbench.bench.results.store.schema import (
 from fedbench.bench.system.errors import StoreError
 from tests.bench.results.conftest import build_row
 
-# What version 3 is, written out by hand: `!` marks columns that are never null. A change here is a
-# change of every store on earth: add nullable columns only, and raise SCHEMA_VERSION.
+# What version 4 is, written out by hand: `!` marks columns that are never null. A change here is a
+# change of every store on earth: add columns with null or a default, and raise SCHEMA_VERSION.
 GOLDEN_ROW = """
 row_id string ! | config_id string ! | training_id string | measured_from string
 schema_version int32 ! number | benchmark_version string !
@@ -29,6 +29,7 @@ num_clients int32 ! count | participation double ! fraction | num_rounds int32 !
 local_epochs int32 ! count | partition_hash string !
 method string ! | backbone string ! | norm string ! | num_parameters int64 parameters
 config_json string ! json | tuned bool ! | study_id string | selection string !
+purpose string !
 seed int32 ! number
 objective double score | align double score | unif double score
 knn_acc double fraction | linear_acc double fraction | linear_paper_acc double fraction
@@ -67,7 +68,7 @@ def golden(text: str) -> list[str]:
 
 
 def test_the_schema_is_the_golden_one() -> None:
-    assert SCHEMA_VERSION == 3
+    assert SCHEMA_VERSION == 4
     assert spelled(ROW_SCHEMA) == golden(GOLDEN_ROW)
     assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
 
@@ -123,8 +124,8 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated() -> None:
     with pytest.raises(StoreError, match="future"):
         decode(table_bytes(more), Row)
     index = table.schema.names.index("schema_version")
-    newer = more.set_column(index, "schema_version", pa.array([4], pa.int32()))
-    with pytest.raises(StoreError, match="schema 4"):
+    newer = more.set_column(index, "schema_version", pa.array([5], pa.int32()))
+    with pytest.raises(StoreError, match="schema 5"):
         decode(table_bytes(newer), Row)
     with pytest.raises(StoreError, match="config_id"):
         decode(table_bytes(table.select(["row_id"])), Row)
