@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def make(*words: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
     """Run a target as from a shell, even where `make test` runs this; nothing is installed."""
-    here = [f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed", "-o", f"{sys.prefix}/.docs"]
+    venv = os.path.relpath(sys.prefix, cwd)  # make takes no blanks in names, as a clone's may have
+    if " " in venv:
+        (cwd / "venv").symlink_to(sys.prefix)
+        venv = "venv"
+    here = [f"VENV={venv}", "-o", f"{venv}/.installed", "-o", f"{venv}/.docs"]
     shell = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make", *here, *words],

@@ -94,7 +94,7 @@ def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
         "preset laptop (ours)",
         "encoder up",
         "objective_bytes",
-        f"fedbench reproduce {row.row_id} --store {STORE}",
+        f"fedbench reproduce {row.row_id} --store {shlex.quote(str(STORE))}",
     ):
         assert text in answer.out
     record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
