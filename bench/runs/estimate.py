@@ -6,9 +6,11 @@ round of some clients and an evaluation of some images, with stand-ins for the e
 count: what these take apart from their encoders, plus the counted images times the time of one.
 Which clients take part in which round is drawn as in the run, so that steps and bytes are exact
 unless the method leaves out images by what it has learned. Left out are the decoding of a data set
-that is not in the cache yet, and other load on the machine.
+that is not in the cache yet, and other load on the machine: of a CPU its own time is taken, and
+the time on the clock says only when to stop measuring.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -47,7 +49,7 @@ from fedbench.bench.training.workers import InProcess
 _CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
 """Local steps of the first client that are not counted, and of each client that are."""
-_STEP_SECONDS = 3.0  # time after which a client makes no second step
+_STEP_SECONDS = 3.0  # time after which no further step is made, unless none was
 _PASS_SECONDS = 1.0  # of the passes by which an encoder's time for an image is measured
 _MOST_IMAGES = 256  # in one of these
 _BACKWARD = 3.0  # time of a pass forward and back, in passes forward
@@ -96,6 +98,7 @@ class Estimator:
         devices = choose_devices(device, workers)
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Parts] = {}
+        self._clock = _clock(self._device)
 
     def __call__(self, config: RunConfig, *, trains: bool = True) -> Estimate:
         """Estimate the cost of a configuration, or of evaluating stored weights of one."""
@@ -182,10 +185,10 @@ class Estimator:
         runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
         executor = _CutShort(runner)
         trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
-        began = time.perf_counter()
+        began = self._clock()
         with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
             next(trainer.rounds(executor))
-        elapsed = time.perf_counter() - began
+        elapsed = self._clock() - began
         at_clients = runner.seconds + image * runner.passed
         parts.server = max(0.0, elapsed - runner.seconds) + image * (
             stand_ins.images - runner.passed
@@ -212,10 +215,10 @@ class Estimator:
         with single_thread(), torch.no_grad():
             while True:
                 images = torch.zeros(count, *setup.spec.image_shape, device=self._device)
-                began = time.perf_counter()
+                shown, began = time.perf_counter(), self._clock()
                 net(images, "encoder").sum().item()  # which waits for a GPU
-                seconds = time.perf_counter() - began
-                if 4 * seconds > _PASS_SECONDS or count >= _MOST_IMAGES:
+                seconds = self._clock() - began
+                if 4 * (time.perf_counter() - shown) > _PASS_SECONDS or count >= _MOST_IMAGES:
                     return seconds / count
                 count *= 4
 
@@ -237,13 +240,13 @@ class Estimator:
                 part = self._setup(setup.config.model_copy(update={"data": data}))
             net = part.make_net()
             binding = part.layout(net).bind(net, self._device)
-            began = time.perf_counter()
-            stand_ins = _StandIns(part, began + _TOO_LONG)
+            shown, began = time.perf_counter(), self._clock()
+            stand_ins = _StandIns(part, shown + _TOO_LONG)
             with suppress(_TooLong), stand_ins.of(net):
                 evaluate(part, binding, lambda client_id: None, protocols, self._device)
-            elapsed, share = time.perf_counter() - began, (train + test) / sum(given)
+            elapsed, share = self._clock() - began, (train + test) / sum(given)
             seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
-            if elapsed >= _LONG:
+            if time.perf_counter() - shown >= _LONG:
                 break
         return seconds / share
 
@@ -302,7 +305,8 @@ class _TimedRunner(ClientRunner):
         self, setup: Setup, device: torch.device, personal_dir: Path, stand_ins: _StandIns
     ) -> None:
         super().__init__(setup, device, personal_dir)
-        self.net, self._stand_ins = self.binding.net, stand_ins
+        self.net, self._stand_ins, self._clock = self.binding.net, stand_ins, _clock(device)
+        self._until = time.perf_counter() + _STEP_SECONDS
         self.passed = 0  # images of stand-ins in the clients' parts
         self.clients = self.images = 0
         self.latents = self.latent_images = 0  # bytes that went up after the steps, of how many
@@ -313,9 +317,9 @@ class _TimedRunner(ClientRunner):
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         """Train one client, or ask for its pre-round statistics."""
-        began, before = time.perf_counter(), self._stand_ins.images
+        began, before = self._clock(), self._stand_ins.images
         trained = super().run(task, server, out)
-        self.seconds += time.perf_counter() - began
+        self.seconds += self._clock() - began
         self.passed += self._stand_ins.images - before
         wire = self.binding.net.wire
         crossed = (0, 0) if task.pre_round else (wire.up, wire.down)
@@ -327,6 +331,11 @@ class _TimedRunner(ClientRunner):
         self.extras += trained.wire.bytes_up - activations
         return trained
 
+    @property
+    def late(self) -> bool:
+        """True once there has been enough time for steps."""
+        return time.perf_counter() > self._until
+
     def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
         """Make one local step, with the true encoders."""
         self._stand_ins.active = False
@@ -337,16 +346,16 @@ class _TimedRunner(ClientRunner):
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         most = _STEPS + (0 if self.steps else _WARM_UP)
-        began = time.perf_counter()
+        began = self._clock()
         for count, batch in enumerate(super()._batches(data, task, client), start=1):
             yield batch
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-            now = time.perf_counter()
+            now = self._clock()
             self.steps.append(now - began)
             self.images += len(batch.labels)
             began = now
-            if count >= most or sum(self.steps) > _STEP_SECONDS:
+            if count >= most or self.late:
                 return
 
 
@@ -367,7 +376,7 @@ class _CutShort(InProcess):
         some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
         for task in some:
             yield from super().train([task], server)
-            if self._timed.seconds > _STEP_SECONDS:
+            if self._timed.late:
                 return
 
 
@@ -375,6 +384,11 @@ class _CutShort(InProcess):
 def start_seconds() -> float:
     """Seconds from the start of a process to its first client; measured once."""
     command = [sys.executable, "-P", "-c", "import fedbench.bench.training.workers"]
-    began = time.perf_counter()
+    before = os.times()
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    return time.perf_counter() - began
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])  # of children, in user and system mode
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    return time.process_time if device.type == "cpu" else time.perf_counter
