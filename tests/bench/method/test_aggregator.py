@@ -59,6 +59,14 @@ class Short(AddOn):
         return OneNumber()
 
 
+def test_factors_scale_what_weights_have_weighed() -> None:
+    """(1 * 2 + 3 * 4) / (1 + 3) = 3.5, and half of it where the factor is a half."""
+    mean = Mean(weigh=lambda upload: [(slice(0, 1), 0.5)])
+    mean.fold(0, 1.0, torch.tensor([2.0, 2.0]))
+    mean.fold(1, 3.0, torch.tensor([4.0, 4.0]))
+    assert mean.result().tolist() == [1.75, 3.5]
+
+
 @pytest.fixture(autouse=True)
 def _plugins() -> Iterator[None]:
     before = dict(registry.entries())

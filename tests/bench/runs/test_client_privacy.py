@@ -49,7 +49,7 @@ def averaged(before: Tensor, uploads: list[Tensor], **protection: Any) -> Tensor
 def test_changes_are_cut_to_the_norm_and_divided_by_the_expected_number() -> None:
     rng = generator(0, "uploads")
     before = torch.randn(20, generator=rng)
-    changes = [torch.randn(20, generator=rng) * scale for scale in (0.01, 1.0, 30.0)]
+    changes = [torch.randn(20, generator=rng) * scale for scale in (0.01, 0.15, 1.0, 30.0)]
     result = averaged(before, [before + change for change in changes], clip=0.5)
     expected = []
     for i in range(20):

@@ -183,6 +183,8 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
         assert found["align"] == pytest.approx(np.mean([one.align for one in alone]), abs=1e-7)
         assert found["objective_bytes"] == everyone["objective_bytes"] * len(drawn) / 4
     assert found == everyone
+    single = {"evaluation__objective_clients": 1}
+    assert len({scored_clients(setup_of("simclr", seed=s, **single))[0] for s in range(6)}) > 1
     personal = tiny_config("simclr", model__norm="batch-local", evaluation__objective_clients=1)
     assert scored_clients(tiny_setup(personal)) == [0, 1, 2, 3]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.results.leaderboard.studies import best_trial, studies, with_ranks
+from fedbench.bench.results.leaderboard.studies import best_trial, studies, with_ranks, worst_trial
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.job import Job, Outcome
@@ -70,6 +70,12 @@ def test_ranks_are_shares_of_the_other_trials() -> None:
     found = [trial["objective"] for trial in with_ranks(trials, "loss+sep+gate")]
     assert found == [pytest.approx(x) for x in (5 / 6, 4.5 / 6, 2 / 6, 0.5 / 6)] + [None]
     assert with_ranks(trials, "loss") == with_ranks(trials, None) == trials
+    for trial, loss in zip(trials, (0.1 + 0.2, 0.3), strict=False):  # a last bit apart: they tie
+        trial["scores"] = {"final_loss": loss, "sep": 0.5}
+    tied = with_ranks(trials[:2], "loss+sep")
+    assert [trial["objective"] for trial in tied] == [0.5, 0.5]
+    ends = best_trial(tied), worst_trial(tied)
+    assert [end and end["number"] for end in ends] == [0, 1]
 
 
 @pytest.mark.parametrize("search", [{"sampler": "tpe", "batch_size": 2}, {"fidelity": "halving"}])

@@ -62,6 +62,12 @@ def test_contracted_projections_are_noted(spread: float, note: str) -> None:
     assert cells(entry)["notes"] == f"{note}descriptive"
 
 
+@pytest.mark.parametrize(("exponent", "unmoved"), [(-25, True), (-23, False)])
+def test_a_movement_below_a_bit_of_single_precision_is_none(exponent: int, unmoved: bool) -> None:
+    moved = json.dumps({"relative_movement": 2.0**exponent})
+    assert build_row(RunConfig(), linear_acc=0.4, metrics_json=moved).unmoved is unmoved
+
+
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -22,6 +22,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     t_interval,
     welch_error,
 )
+from fedbench.bench.results.leaderboard.studies import correlate
 
 
 def test_against_closed_forms() -> None:
@@ -94,6 +95,14 @@ def test_intervals_of_correlations() -> None:
     assert correlation_interval(0.5, 3) is None
     assert correlation_interval(1.0, 9) is None
     assert correlation_interval(None, 9) is None
+
+
+def test_each_correlation_has_the_interval_of_its_kind() -> None:
+    found = correlate("knn_acc", [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.9), (5, 0.8), (6, 0.7)])
+    pearsons = correlation_interval(found.pearson, 6)
+    assert (found.pearson_low, found.pearson_high) == pearsons
+    spearmans = correlation_interval(found.spearman, 6, ranks=True)
+    assert (found.spearman_low, found.spearman_high) == spearmans
 
 
 def test_holm_by_hand() -> None:

@@ -133,6 +133,8 @@ def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
     assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
     assert [curves[0]["mean"][i] for i in knn][:2] == pytest.approx([0.2, 0.25])
+    ends = (22 + 3_580_245) / 2  # of the record of the last round, and of the row
+    assert [curves[0]["gb"][i] for i in knn][:3] == pytest.approx([0, 11e-9, ends / 1e9])
     losses = next(iter(data["losses"].values()))
     assert losses["method"] == [each for each in ("supervised", "byol", "simclr") for _ in range(2)]
     assert (losses["round"][:2], losses["mean"][:2]) == ([5, 10], [3.0, 1.0])  # (2 + 3 + 4) / 3

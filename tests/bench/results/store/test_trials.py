@@ -1,9 +1,11 @@
 """Trials, studies and curves in the store."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedbench.bench.results.leaderboard.studies import spent
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 
@@ -69,3 +71,11 @@ def test_curves(store: Store) -> None:
     (store.cell_dir("cell") / "curve.parquet").write_bytes(b"PAR1")
     with pytest.raises(StoreError, match=r"curve\.parquet"):
         store.curve("cell")
+
+
+def test_a_study_costs_all_seeds_of_its_trials(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    meta = {"trials": 6, "seeds_per_trial": 2, "dataset": "digits", "data": "r", "spec": "simclr"}
+    store.write_study("s", {**meta, "finished_at": "2026-11-01T00:00:00+00:00"})
+    store.write_study("running", meta)
+    assert spent(store, ["s", "running", "gone"]) == {"s": (12, "digits", "r")}
