@@ -13,7 +13,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,6 +70,8 @@ class Dataset:
     path: Path  # the cache folder, from which other processes reopen it
     # (N,) client of each training image, where the data set was read with clients
     train_clients: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    # what speaks against the whole set, a line each; none of a cache that an older fedbench made
+    cautions: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def num_classes(self) -> int:
@@ -153,7 +155,7 @@ def load_dataset(
     path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
     source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
     cache = ensure(path, whole.meta["name"], source, write, whole=dataset.whole)
-    return _dataset(content, cache)
+    return replace(_dataset(content, cache), cautions=dataset.cautions)
 
 
 def prepare(
@@ -175,7 +177,9 @@ def prepare(
     if preview is not None and preview.suffix.lower() != ".png":
         raise ConfigError(f"the preview is a PNG; its name must end in .png (got {str(preview)!r})")
     cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
-    found = _looked_through(name, cache)
+    found = survey(cache.arrays, cache.meta["class_names"])
+    for caution in found.cautions():
+        _log.warning("%s: %s", name, caution)
     if preview is not None:
         picture = preview_png(cache.arrays, cache.meta["class_names"])
         atomic_write_bytes(preview, picture, error=ConfigError)
@@ -320,11 +324,8 @@ def _from_source(
 ) -> Cache:
     root = cache_root(data_dir)
     source, full_name = _source(name, root, data_dir, reading, download=download)
-    built = False
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
-        nonlocal built
-        built = True
         scratch = writer.folder / "scratch"
         scratch.mkdir()
         splits = source.splits(scratch)
@@ -332,6 +333,8 @@ def _from_source(
         if reading.client_file is not None:
             count = len(np.load(writer.folder / "train_labels.npy"))
             writer.put(CLIENTS, read_clients(reading.client_file, count, _images(splits)))
+        arrays = {n: np.load(writer.folder / f"{n}.npy", mmap_mode="r") for n in ARRAYS}
+        writer.notes["cautions"] = survey(arrays, class_names).cautions()
         return class_names
 
     cache = ensure(
@@ -349,17 +352,7 @@ def _from_source(
             f"the files that {name} was read from are altered: its images or labels have another"
             f" SHA-256; replace the files in {root / 'raw'}, or wherever they lie"
         )
-    if built and not download:  # `prepare` looks itself, always
-        _looked_through(name, cache)
     return cache
-
-
-def _looked_through(name: str, cache: Cache) -> Survey:
-    """Count what is in a cache, and log what speaks against it."""
-    found = survey(cache.arrays, cache.meta["class_names"])
-    for caution in found.cautions():
-        _log.warning("%s: %s", name, caution)
-    return found
 
 
 def _identity(name: str, source: Source, reading: Reading) -> str | None:
@@ -424,4 +417,7 @@ def _dataset(name: str, cache: Cache) -> Dataset:
         train_clients=cache.arrays.get(CLIENTS),
         class_names=tuple(cache.meta["class_names"]),
         path=cache.path,
+        cautions=tuple(
+            f"{name}: {caution}" for caution in cache.meta.get("notes", {}).get("cautions", ())
+        ),
     )

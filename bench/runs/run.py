@@ -136,7 +136,9 @@ def run(
             if row is None:
                 steps = local_steps(config, dataset)
                 steps.check()
-                for line in filter(None, (steps.idle, *without_effect(config, dataset))):
+                for line in filter(
+                    None, (*dataset.cautions, steps.idle, *without_effect(config, dataset))
+                ):
                     _log.warning("%s", line)
                 try:
                     if track:

@@ -140,7 +140,7 @@ def tune(
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
     base = study.base.config
-    for line in without_effect(base, study.dataset):
+    for line in (*study.dataset.cautions, *without_effect(base, study.dataset)):
         _log.warning("%s", line)
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None

@@ -172,7 +172,11 @@ def sweep(
     }
     _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs])
     configs = [named[identity].config for identity in steps]
-    lines = [line for config in configs for line in without_effect(config, datasets(config))]
+    lines = [
+        line
+        for config, dataset in ((config, datasets(config)) for config in configs)
+        for line in (*dataset.cautions, *without_effect(config, dataset))
+    ]
     for line, times in Counter(lines).items():
         _log.warning("in %d of %d cells, %s", times, len(configs), line)
     jobs = _with_earlier(jobs, stored.values())

@@ -72,7 +72,9 @@ def test_the_same_images_under_two_names_are_one_data_set(
         assert [line["dataset"] for line in lines] == ["cifar100", "cifar100"]
 
 
-def test_prepare_shows_what_a_set_holds(call: Call, tmp_path: Path) -> None:
+def test_prepare_shows_what_a_set_holds(
+    call: Call, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = write_folder(tmp_path / "set")
     words = ("data", "prepare", f"folder:{folder}", "--data-dir", tmp_path / "data")
     answer = call(*words, "--json", "--preview", tmp_path / "see.png")
@@ -84,3 +86,14 @@ def test_prepare_shows_what_a_set_holds(call: Call, tmp_path: Path) -> None:
     table = [["class", "train", "test"], ["a", "6", "2"], ["b", "6", "2"]]
     assert [line.split() for line in lines[:3]] == table
     assert ["test_in_train", "0"] in [line.split() for line in lines]
+    # What speaks against the data is said before each study, too.
+    (folder / "test" / "a" / "0.png").write_bytes((folder / "train" / "b" / "0.png").read_bytes())
+    given = {**SMALL, "data.name": f"folder:{folder}"}.items()
+    settings = [word for key, value in given for word in ("--set", f"{key}={value}")]
+    for _ in range(2):
+        places = ("--store", tmp_path / "store", "--data-dir", tmp_path / "data")
+        plan = call("tune", "simclr", "--trials", 1, "-n", *settings, *places)
+        assert plan.code == 0, plan.err
+        assert "1 of 4 test images are training images, too" in caplog.text
+        assert "two labels or more: 1" in caplog.text
+        caplog.clear()

@@ -96,15 +96,18 @@ def leak(root: Path) -> str:
     return f"folder:{root}"
 
 
-def test_cautions_are_said_when_a_set_is_built_and_whenever_it_is_prepared(
+def test_cautions_are_kept_with_the_set_and_said_whenever_it_is_prepared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, data = leak(tmp_path / "set"), tmp_path / "data"
-    for read, times in ((load_dataset, 1), (load_dataset, 0), (prepare, 1), (prepare, 1)):
-        caplog.clear()
+    said = "4 of 4 test images are training images, too"
+    for size in (None, 2):
+        (caution,) = load_dataset(name, data, train_subset=size, test_subset=size).cautions
+        assert caution.startswith(f"folder:set: {said}")
+    for times in (1, 2):
         with caplog.at_level(logging.WARNING):
-            read(name, data)
-        assert caplog.text.count("4 of 4 test images are training images") == times
+            prepare(name, data)
+        assert caplog.text.count(said) == times
     found = prepare(name, data, preview=tmp_path / "new" / "see.png").as_dict()
     assert found["sizes"] == {"2x2": 8}
     assert (found["num_train"], found["num_test"], found["num_distinct"]) == (4, 4, 4)
