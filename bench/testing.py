@@ -176,7 +176,7 @@ class MethodContract:
     def test_declared_sums_are_all_that_the_server_needs(self, tmp_path: Path) -> None:
         """The server's step needs sums only, if that is what `needs()` and the table declare."""
         setup = self._setup()
-        if needed_one_by_one(setup.method):
+        if needed_one_by_one(setup.method, setup.config.server):
             return
         runner = ClientRunner(setup, _CPU, tmp_path)
         vector = runner.binding.server.data.clone()

@@ -98,7 +98,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
         net = setup.make_net()
     layout, needs = setup.layout(net), setup.method.needs()
-    single = declared_aggregator(setup.method).single_uploads
+    single = declared_aggregator(setup.method, config.server).single_uploads
     flows = Ledger.of_client(layout, needs.extras, single=single)
     flows.merge(Ledger.resent(layout, needs.pre_round))
     parameters = sum(p.numel() for p in net.parameters())
@@ -215,7 +215,10 @@ def check_ledger(claim: Claim) -> Iterator[str]:
     row, expected = claim.row, claim.expected
     if row.num_parameters != expected.num_parameters:
         yield f"num_parameters is {row.num_parameters}, its net has {expected.num_parameters:,}"
-    if row.secure_sum not in (None, secure := not needed_one_by_one(expected.setup.method)):
+    if row.secure_sum not in (
+        None,
+        secure := not needed_one_by_one(expected.setup.method, claim.config.server),
+    ):
         yield f"secure_sum is {row.secure_sum}, its method's is {secure}"
     budgets = any(extra.budget is not None for extra in expected.needs.extras.values())
     if row.epsilon is not None and claim.config.privacy.clip is None and not budgets:

@@ -240,6 +240,15 @@ class FederationConfig(Strict):
 class ServerConfig(Strict):
     """The server's rule from the cohort's weights to the next global weights."""
 
+    aggregator: Literal["mean", "trimmed-mean", "median", "krum"] = Field(
+        "mean", description="what makes one model of the cohort's, before the optimizer steps"
+    )
+    trim_fraction: float = Field(
+        0.2, ge=0, lt=0.5, description="trimmed-mean: share of values left out at either end"
+    )
+    num_byzantine: int = Field(
+        1, ge=0, description="krum: clients of a cohort whose models may be anything"
+    )
     optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = Field(
         "average", description="rule from the cohort's mean change to the next global weights"
     )

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedbench.bench.config import ServerConfig
 from fedbench.bench.nn.robust import coordinate_median, krum, trimmed_mean
 from fedbench.bench.system.errors import ConfigError
 
@@ -169,6 +170,23 @@ class Krum(_OfAll):
                 f" {count} clients of a round made a step; lower it, or sample more clients"
             )
         return self._uploads[krum(self._uploads, self._num_byzantine)].double()
+
+
+def configured(server: ServerConfig) -> Aggregator:
+    """Return the aggregator that `server.aggregator` names; the mean without factors of a method.
+
+    >>> type(configured(ServerConfig(aggregator="trimmed-mean"))).__name__
+    'TrimmedMean'
+    """
+    match server.aggregator:
+        case "trimmed-mean":
+            return TrimmedMean(server.trim_fraction)
+        case "median":
+            return Median()
+        case "krum":
+            return Krum(server.num_byzantine)
+        case _:
+            return Mean()
 
 
 def trimmed(fraction: float, count: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import writes
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.method.registry import create
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from fedbench.bench.training.trainer import Trainer
 
 
-def needed_one_by_one(method: Method) -> str:
+def needed_one_by_one(method: Method, server: ServerConfig) -> str:
     """Names of uploads that the server needs of each client; empty if sums over clients will do.
 
     A method without such uploads works under secure aggregation. They follow from the method's
@@ -37,7 +38,7 @@ def needed_one_by_one(method: Method) -> str:
         return "single uploads"
     if writes(method, "weigh"):
         return "weights of its own for each client's tensors"
-    if declared_aggregator(method).single_uploads:
+    if declared_aggregator(method, server).single_uploads:
         return "single uploads"
     rows = [pattern for pattern, rule in table.items() if rule in ROWS]
     extras = [name for name, extra in needs.extras.items() if not extra.summed]
@@ -51,8 +52,8 @@ def declared(entry: Registered, methods: Sequence[str]) -> dict[str, Any]:
         return {}
     try:
         method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
-        single, extras = needed_one_by_one(method), method.needs().extras
-        aggregator = declared_aggregator(method)
+        single, extras = needed_one_by_one(method, ServerConfig()), method.needs().extras
+        aggregator = declared_aggregator(method, ServerConfig())
     except Exception as err:  # of a plugin, which costs no other its line
         warnings.warn(f"{entry.name}: {error_of_plugin(err) or err}", PluginWarning, 2)
         return {}
@@ -88,7 +89,7 @@ def check_privacy(setup: Setup) -> None:
             f"privacy.clip: {config.spec!r} trains on the pooled images of all clients, so that"
             " nothing of a client is clipped; leave privacy.clip unset"
         )
-    single = needed_one_by_one(setup.method)
+    single = needed_one_by_one(setup.method, config.server)
     summed = ", ".join(setup.method.needs().extras)
     counted = "whether they made a step" if setup.method.needs().mean_gradients else ""
     if also := single or summed or counted:
@@ -118,7 +119,7 @@ def columns(trainer: Trainer) -> dict[str, Any]:
         "traffic_json": canonical_json(ledger.as_dict()),
         "revealing_messages": ledger.revealing,
         "smallest_group": ledger.smallest,
-        "secure_sum": not needed_one_by_one(method),
+        "secure_sum": not needed_one_by_one(method, trainer.setup.config.server),
         **(_of_clients(trainer) or _of_images(trainer) or {}),
     }
 

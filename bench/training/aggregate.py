@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Sharing, writes
+from fedbench.bench.method.aggregator import configured, least_cohort
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.cohort import participation_of
@@ -92,8 +93,11 @@ class ServerUpdate:
 def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
     """Return the empty update of a round, with the method's aggregator."""
     held = binding.server.data[: binding.layout.num_averaged]
-    private = setup.config.privacy.clip is not None
-    default = _clipped_mean(setup, held, index) if private else _mean(setup, binding, index)
+    default = configured(setup.config.server)
+    if setup.config.privacy.clip is not None:
+        default = _clipped_mean(setup, held, index)
+    elif isinstance(default, Mean):
+        default = _mean(setup, binding, index)
     aggregator = setup.method.aggregator(default, held, index)
     return ServerUpdate(binding.layout, held.device, aggregator)
 
@@ -129,9 +133,11 @@ def _clipped_mean(setup: Setup, held: Tensor, index: int) -> ClippedMean:
     )
 
 
-def declared_aggregator(method: Method, default: Aggregator | None = None) -> Aggregator:
+def declared_aggregator(
+    method: Method, server: ServerConfig, default: Aggregator | None = None
+) -> Aggregator:
     """Return the aggregator of a method's rounds, to read what it declares."""
-    made = method.aggregator(default or Mean(), torch.empty(0), 0)
+    made = method.aggregator(default or configured(server), torch.empty(0), 0)
     return expect(made, Aggregator, "aggregator()")
 
 
@@ -139,11 +145,23 @@ def check_aggregator(config: RunConfig, method: Method) -> None:
     """Refuse an aggregator beside what relies on a mean, or on another use of single uploads.
 
     Raises:
-        ConfigError: naming both.
+        ConfigError: naming both; or for a cohort of which Krum promises nothing.
     """
-    default = Mean()
-    if (used := declared_aggregator(method, default)) is default:
+    server, default = config.server, configured(config.server)
+    used = declared_aggregator(method, server, default)
+    if used is default and server.aggregator == "mean":
         return
+    if used is not default and server.aggregator != "mean":
+        raise ConfigError(
+            f"server.aggregator: must be mean for {config.spec!r}, which aggregates by"
+            f" {type(used).__name__} (got {server.aggregator!r})"
+        )
+    least, cohort = least_cohort(server.num_byzantine), config.cohort_size
+    if server.aggregator == "krum" and cohort < least:
+        raise ConfigError(
+            f"server.num_byzantine: krum needs a cohort of 2 f + 3 = {least} clients (got f ="
+            f" {server.num_byzantine} for {cohort}); lower it, or raise federation.participation"
+        )
     needs, rules = method.needs(), method.sharing().values()
     conflicts = {
         "one client holds all the data": needs.pooled,

@@ -12,6 +12,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import HIDDEN, num_visible
 from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.method import Labels, Method, RoundPlan, registry
+from fedbench.bench.method.aggregator import trimmed
 from fedbench.bench.system.errors import ConfigError, expect
 
 _partitions: dict[str, Partition] = {}
@@ -104,6 +105,7 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     lines = [method.without_effect(config)]
     if config.model.trainable == "heads":
         lines.append("model.trainable=heads: probes measure the encoder, which stays at its start")
+    lines.append(_of_aggregator(config))
     largest = int(_images(config, method, dataset).max())
     if batch > largest and config.client.keep_last_batch:
         lines.append(
@@ -115,6 +117,17 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     if alpha is not None and alpha > int(np.bincount(dataset.train_labels).max()) ** 2:
         lines.append(f"data.alpha={alpha:g}: clients' classes are as even as with any larger value")
     return tuple(filter(None, lines))
+
+
+def _of_aggregator(config: RunConfig) -> str:
+    """Return what of the server's aggregation changes nothing."""
+    server, cohort = config.server, config.cohort_size
+    if server.aggregator == "trimmed-mean" and not trimmed(server.trim_fraction, cohort):
+        share = f"server.trim_fraction={server.trim_fraction:g}"
+        return f"{share}: of {cohort} clients nobody is left out, and the result is the mean"
+    if server.aggregator == "krum" and server.weighting == "examples":
+        return "server.weighting=examples: krum takes one client's model, whatever it weighs"
+    return ""
 
 
 def steps_per_epoch(config: RunConfig, dataset: Dataset) -> npt.NDArray[np.int64]:

@@ -68,7 +68,7 @@ class Trainer(RunState):
     ) -> None:
         super().__init__(setup, folder, identity, device)
         needs = setup.method.needs()
-        single = declared_aggregator(setup.method).single_uploads
+        single = declared_aggregator(setup.method, setup.config.server).single_uploads
         self._per_client = Ledger.of_client(self.layout, needs.extras, single=single)
         self._resent = Ledger.resent(self.layout, needs.pre_round)
         self._monitor = monitor

@@ -31,6 +31,7 @@ FEDU2 = ("byol+fedu2", "simclr+fedu2", "simsiam+fedu2")
 WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, **dict.fromkeys(FEDU2, 3)}
 CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
+ALL = {"federation__participation": 1.0}
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"}, {"model__norm": "group"}, {"model__norm": "batch-local"},
@@ -45,6 +46,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("simclr", {"method__augmentation": "simclr-m-pad4"}),
     ("simclr", {"method__variant": "info-nce"}),
     ("simclr", {"server__optimizer": "yogi"}),
+    *(("simclr", {"server__aggregator": name}) for name in ("trimmed-mean", "median")),
+    ("simclr", {"server__aggregator": "krum", "server__num_byzantine": 0, **ALL}),
     ("simclr", {"privacy__clip": 1.0, "model__norm": "group"}),
     ("simclr", {"data__partition": "rotation"}),
     ("byol", {"method__target": "personal"}),

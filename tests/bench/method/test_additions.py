@@ -114,7 +114,7 @@ def test_factors_scale_what_a_client_adds(tmp_path: Path) -> None:
 def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
     private = {"privacy__clip": 1.0, "server__weighting": "uniform", "model__norm": "group"}
     setup = setup_of("simclr+halved", **private)
-    assert "weights of its own" in needed_one_by_one(setup.method)
+    assert "weights of its own" in needed_one_by_one(setup.method, setup.config.server)
     with pytest.raises(ConfigError, match="halved"):
         check_privacy(setup)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import (
     AddOn,
     Aggregator,
@@ -24,6 +25,7 @@ from fedbench.bench.runs.guarantees import columns, declared, needed_one_by_one
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.testing import all_tensors, assert_same_run, train
 from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.steps import without_effect
 from tests.specs import setup_of
 
 ADAPTIVE = {"adam": 0.01, "yogi": 0.01}
@@ -115,8 +117,8 @@ def test_a_wrapped_mean_is_the_mean(tmp_path: Path) -> None:
 
 def test_reading_uploads_one_by_one_is_declared_everywhere(tmp_path: Path) -> None:
     spec = "simclr+trimmed"
-    assert needed_one_by_one(registry.create(spec, {})) == "single uploads"
-    assert needed_one_by_one(registry.create("simclr+watched", {})) == ""
+    assert needed_one_by_one(registry.create(spec, {}), ServerConfig()) == "single uploads"
+    assert needed_one_by_one(registry.create("simclr+watched", {}), ServerConfig()) == ""
     listed = declared(registry.entries()["trimmed"], ["simclr"])
     expected = {"secure_sum": False, "aggregator": "TrimmedMean", "memory": "cohort"}
     assert expected.items() <= listed.items()
@@ -146,6 +148,58 @@ def test_what_relies_on_a_mean_is_refused(spec: str, values: dict[str, Any], nam
     with pytest.raises(ConfigError, match=f"(TrimmedMean|Seeing) .*{names}") as refused:
         resolve(spec, preset="demo", set=values)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"server.aggregator": "krum", "server.num_byzantine": 3}, "= 9 clients .*for 8"),
+        ({"server.aggregator": "krum", "federation.participation": 0.25}, "= 5 clients .*for 2"),
+        ({"server.trim_fraction": 0.5}, "less than 0.5"),
+        ({"server.aggregator": "median", "privacy.clip": 1.0}, "Median .*privacy.clip"),
+    ],
+)
+def test_impossible_settings_are_refused(values: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        resolve(
+            "simclr",
+            preset="demo",
+            set={"data.num_clients": 8, "federation.participation": 1.0, **values},
+        )
+
+
+def test_an_addon_and_a_setting_are_not_both_used() -> None:
+    with pytest.raises(ConfigError, match=r"server.aggregator: must be mean .*TrimmedMean"):
+        resolve("simclr+trimmed", preset="demo", set={"server.aggregator": "median"})
+
+
+@pytest.mark.parametrize("optimizer", ["average", "adam", "yogi"])
+def test_a_setting_gives_the_bits_of_the_addon(optimizer: str, tmp_path: Path) -> None:
+    values = {"server__optimizer": optimizer, "server__lr": ADAPTIVE.get(optimizer, 1.0)}
+    given = {"server__aggregator": "trimmed-mean", "server__trim_fraction": 0.25}
+    by_setting = train(setup_of("simclr", **values, **given), tmp_path / "setting")
+    assert_same_run(by_setting, train(setup_of("simclr+trimmed", **values), tmp_path / "addon"))
+
+
+def test_settings_that_do_nothing_are_named() -> None:
+    def said(**values: Any) -> str:
+        setup = setup_of("simclr", **values)
+        return " ".join(without_effect(setup.config, setup.dataset))
+
+    assert "nobody" in said(server__aggregator="trimmed-mean", server__trim_fraction=0.2)  # of 4
+    assert "nobody" not in said(server__aggregator="trimmed-mean", server__trim_fraction=0.25)
+    examples = said(server__aggregator="krum", server__weighting="examples")
+    assert "server.weighting=examples" in examples
+
+
+def test_krum_and_median_resume_and_end_with_the_same_bits(tmp_path: Path) -> None:
+    for rule in ("krum", "median"):
+        setup = setup_of("simclr", server__aggregator=rule, server__num_byzantine=0)
+        whole = train(setup, tmp_path / rule)
+        folder = tmp_path / f"{rule}-cut"
+        train(setup, folder, rounds=1)
+        assert torch.equal(all_tensors(train(setup, folder)), all_tensors(whole))
+        assert columns(whole)["secure_sum"] is False
 
 
 def test_a_result_of_another_shape_is_the_plugins_error(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_summed_extras_are_not_covered_either() -> None:
     setup = setup_of("supervised", privacy__clip=1.0)
     with pytest.raises(ConfigError, match="counts"):
         check_privacy(dataclasses.replace(setup, method=Counts()))
-    assert needed_one_by_one(Counts()) == ""
+    assert needed_one_by_one(Counts(), ServerConfig()) == ""
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_summed_extras_are_not_covered_either() -> None:
     ],
 )
 def test_who_works_under_secure_sums(spec: str, single: str) -> None:
-    assert needed_one_by_one(registry.create(spec, {})) == single
+    assert needed_one_by_one(registry.create(spec, {}), ServerConfig()) == single
