@@ -65,7 +65,7 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
         {
             "configuration": each.name,
             heading(each.metric): _points(each.interval),
-            "Δ start": each.gain and f"{100 * each.gain:+.1f}",
+            "gain": each.gain and f"{100 * each.gain:+.1f}",
             "best trial is ahead by": _points(each.behind),
             "params": parameters(each.params),
         }

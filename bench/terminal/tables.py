@@ -86,14 +86,13 @@ def show_records(
 def head(name: str) -> str:
     """Return the heading of a value of a record, in words.
 
-    >>> head("knn_acc"), head("num_clients"), head("seeds_per_trial")
-    ('k-NN %', 'clients', 'seeds per trial')
+    >>> head("knn_acc"), head("num_clients"), head("seeds_per_trial"), head("client.batch_size")
+    ('k-NN %', 'clients', 'seeds per trial', 'client.batch_size')
     """
-    if name in _HEADS:
-        return _HEADS[name]
-    if is_accuracy(name):
-        return heading(name)
-    return name.removeprefix("num_").replace("_", " ")
+    if "." in name:  # a setting, which goes by its name everywhere
+        return name
+    words = heading(name) if is_accuracy(name) else name.removeprefix("num_")
+    return _HEADS.get(name, words.replace("_", " "))
 
 
 def show_table(
