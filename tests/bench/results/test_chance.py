@@ -1,5 +1,6 @@
 """A run is marked where a term of its loss ends within a tenth of chance."""
 
+import json
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.methods.aligned import Aligned
-from tests.bench.results.conftest import build_row
+from tests.bench.results.conftest import build_row, rank
 
 
 def config_of(spec: str, **given: Any) -> RunConfig:
@@ -131,3 +132,16 @@ def test_the_board_shows_them(store: Store) -> None:
     assert records["simclr"]["at_chance"] == ["loss"]
     assert records["aligned"]["minimises_objective"]
     assert leaderboard(store.frame(), published=False).entries[0].at_chance == ()
+
+
+def test_counts_of_runs_in_notes() -> None:
+    """Two of three runs at chance; of people the run with the fewest; a collapse says it all."""
+    figures = {"projection_std_ratio": 0.1, "untrained_projection_std_ratio": 0.8}
+    fields: dict[str, Any] = {"collapsed": True, "metrics_json": json.dumps(figures)}
+    rows = [build_row(RunConfig(seed=s), linear_acc=0.5 + s / 10, **fields) for s in range(3)]
+    ids = [row.row_id for row in rows]
+    found = dict.fromkeys(ids[:2], Marks(("loss",)))
+    board = rank(rows, marks=found, reproduced={ids[0]: 3, ids[1]: 2, ids[2]: 1})
+    (entry,), (table,) = board.entries, tables(board)
+    assert entry.notes == ("collapsed", "2 of 3 at chance (loss)", "reproduced by 1")
+    assert table.footer == ""  # the first line has three seeds

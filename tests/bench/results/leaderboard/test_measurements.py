@@ -202,3 +202,19 @@ def test_rows_from_before_there_was_a_field(field: str) -> None:
     assert evaluation_of(old) == evaluation_of(new)
     groups = rank([new, noisy, old], metric="global_sep").groups
     assert sorted(len(group.entries) for group in groups) == [1, 2]
+
+
+def test_of_several_runs_of_a_seed_one_counts() -> None:
+    """The first that has the metric; a seed whose first run diverged stays diverged."""
+    first = build_row(configured(), knn_acc=0.2, wall_seconds=600.0)
+    rows = [first, later(first.model_copy(update={"linear_acc": 0.5, "wall_seconds": 60.0}), 1)]
+    rows[1] = rows[1].model_copy(update={"knn_acc": 0.8})
+    rows.append(build_row(configured(1), linear_acc=0.7, knn_acc=0.4, wall_seconds=60.0))
+    entry = only_line(rows)
+    assert entry.values == (0.5, 0.7)
+    assert entry.minutes == 1.0  # of the runs that measured the metric
+    assert entry.knn_acc_mean == pytest.approx(0.3)  # 0.2 and 0.4, not 0.8
+    gone = build_row(configured(2), status="diverged")
+    back = later(build_row(configured(2), linear_acc=0.9), 1)
+    entry = only_line([*rows, gone, back])
+    assert (entry.values, entry.num_diverged, entry.n_seeds) == ((0.5, 0.7), 1, 2)
