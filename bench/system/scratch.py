@@ -21,6 +21,7 @@ _OWNER = ".fedbench"
 """File that the owner of a folder holds locked; the system releases it however the owner ends."""
 _SECONDS_TO_DIE = 5.0
 _SECONDS_TO_SETTLE = 2.0
+_SECONDS_OF_A_LOG = 60.0
 _SURVIVOR = "import fedbench.bench.system.scratch as scratch; scratch.clear_up_after_parent()"
 
 
@@ -70,13 +71,25 @@ def sweep_folders(place: Path) -> None:
         with suppress(OSError):  # another process may be deleting it too
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            if not (folder / _OWNER).is_file() or (owner := lock_file(folder / _OWNER)) is None:
+            if not (folder / _OWNER).is_file():
+                if _made_again(folder):
+                    end_processes(folder, 0.0)
+                    delete_folder(folder)
+                continue
+            if (owner := lock_file(folder / _OWNER)) is None:
                 continue
             try:
                 end_processes(folder, 0.0)
                 delete_folder(folder)
             finally:
                 release_lock(owner)
+
+
+def _made_again(folder: Path) -> bool:
+    """Return whether a process of Ray wrote its log after the folder had been deleted."""
+    names = [path.name for path in folder.iterdir()]
+    old = time.time() - folder.stat().st_mtime > _SECONDS_OF_A_LOG
+    return old and bool(names) and all(name.startswith("session_") for name in names)
 
 
 def delete_leftovers() -> None:
@@ -137,7 +150,7 @@ def delete_folder(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        (folder / _OWNER).unlink()
+        (folder / _OWNER).unlink(missing_ok=True)
         folder.rmdir()
 
 

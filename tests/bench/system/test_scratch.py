@@ -49,6 +49,8 @@ def test_only_folders_of_ours_are_swept(tmp_path: Path) -> None:
     (tmp_path / "fb-foreign" / "file").write_text("data")
     (tmp_path / "fb-link").symlink_to(tmp_path / "fb-foreign")
     (tmp_path / "other").mkdir()
+    (tmp_path / "fb-again" / "session_1").mkdir(parents=True)  # by a process of Ray, too late
+    os.utime(tmp_path / "fb-again", (0, 0))
     sweep_folders(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fb-foreign", "fb-link", "other"]
     assert (tmp_path / "fb-foreign" / "file").read_text() == "data"
