@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -49,6 +49,7 @@ from fedbench.bench.data.sources.splits import (
     columns_that_split,
     is_split_name,
     may_be_split,
+    some,
     split_of,
     split_of_row,
     template,
@@ -78,9 +79,10 @@ class OneFile(PathSource):
       with `labels` (and idx1 for idx3) in its name.
     - .npz with arrays of `NPZ_NAMES`; pickled arrays are refused.
 
-    Of a file whose name says `train` the test images are in the file beside it that says `test`
-    there, or else `validation`. Without one, columns of a Parquet or CSV file may say the split of
-    each row, as in `hub:`; else one image of six is held out by its content.
+    Of a file whose name or folder says `train` the test images are in the file whose name differs
+    in that alone, and says `test` there, or else `validation`. Without one, columns of a Parquet or
+    CSV file may say the split of each row, as in `hub:`; else one image of six is held out by its
+    content.
     """
 
     kind = "file"
@@ -94,12 +96,13 @@ class OneFile(PathSource):
         """Return the file, those beside it, and the images that a CSV names."""
         files = [*self._of_splits().values()]
         for file in tuple(files):
+            reading = self.reading if file == self.path else self.reading.without_clients()
             with _reading(file):
                 kind = _kind(file)
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and not _header(file, self.reading).pixels:
-                    of_rows = _csv(file, self.reading, None).values()
+                    of_rows = _csv(file, reading, None).values()
                     files += [cast("Path", p.content) for rows in of_rows for p in rows]
         return files
 
@@ -142,28 +145,35 @@ class OneFile(PathSource):
 
     def _of_splits(self) -> dict[Split, Path]:
         """Return the file and, if there is one, that of the test images."""
-        files: dict[Split, Path] = {"train": self.path}
-        if split_of(_plain(self.path.name)) != "train":
-            return files
-        for split in ("test", "validation"):
-            found = [
-                each for each in sorted(self.path.parent.iterdir()) if self._is_of(each, split)
-            ]
+        splits: tuple[Split, ...] = ("test", "validation")
+        for split in splits:
+            found = sorted(self._others(split))
             if len(found) > 1:
-                listed = ", ".join(each.name for each in found)
                 raise DataError(
-                    f"{self.path} may belong to several files of {split} images: {listed}; leave"
-                    " one beside it"
+                    f"{self.path} may belong to several files of {split} images:"
+                    f" {some([*map(str, found)])}; leave one of them"
                 )
             if found:
-                return {**files, "test": found[0]}
-        return files
+                return {"train": self.path, "test": found[0]}
+        return {"train": self.path}
 
-    def _is_of(self, other: Path, split: str) -> bool:
-        """True if the name of a file beside this one differs by the split alone."""
-        if template(_plain(other.name)) != template(_plain(self.path.name)) or not other.is_file():
-            return False
-        return split_of(_plain(other.name)) == split
+    def _others(self, split: Split) -> list[Path]:
+        """Return the files whose names differ by the split alone: beside it, else in a folder."""
+        folder, name = self.path.parent, _plain(self.path.name)
+        found = []
+        if split_of(name, strict=False) == "train":
+            found = [f for f in _in(folder, name) if split_of(_plain(f.name)) == split]
+        if not found and split_of(folder.name, strict=False) == "train":
+            beside = [f for f in _in(folder.parent, folder.name) if split_of(f.name) == split]
+            found = [file for other in beside if other.is_dir() for file in _in(other, name)]
+        return [file for file in found if file.is_file()]
+
+
+def _in(folder: Path, name: str) -> list[Path]:
+    """Return what lies in a folder under a name, whatever split this says."""
+    with suppress(PermissionError):
+        return [f for f in folder.iterdir() if template(_plain(f.name)) == template(name)]
+    return []
 
 
 def _plain(name: str) -> str:

@@ -5,6 +5,7 @@ images, and needs 4 s of processor time to list 21,000 files where this module n
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -44,10 +45,13 @@ class ImageFolders(PathSource):
     def splits(self, scratch: Path) -> Splits:
         whole = Folder.read(self.path)
         root = _inner(whole)
-        if not root.all_images and not root.folders:
+        others = Counter(f.suffix.lower() for each in whole.all_folders() for f in each.others)
+        if not root.all_images and (others or not root.folders):
+            endings = some([f"{n} x {ending or 'no ending'}" for ending, n in others.most_common()])
             raise DataError(
                 f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class in"
-                f" each, or a folder per class, or images ({' '.join(sorted(IMAGE_SUFFIXES))})"
+                f" each, or a folder per class, or images ({' '.join(sorted(IMAGE_SUFFIXES))});"
+                f" found: {endings or 'no file'}"
             )
         found = _splits_of(root)
         if "train" not in found:
@@ -72,7 +76,7 @@ class ImageFolders(PathSource):
                 _check_classes(root)
             _check_unlabelled(train, classes, ())
             return Splits(parts, [], classes, _present(left_out))
-        test = _inner(test, split_of(test.path.name))
+        test = _inner(test, split_of(test.path.name, strict=False))
         left_out.append(_beside(test))
         _check_unlabelled(train, classes, test.folders)
         if unknown := sorted(set(test.folders) - set(classes)):
@@ -101,7 +105,7 @@ def _inner(folder: Folder, split: str | None = None) -> Folder:
     """
     while not folder.images and len(folder.with_images) == 1:
         ((name, inner),) = folder.with_images.items()
-        says = split_of(name)
+        says = split_of(name, strict=False)
         is_class = any(f.is_empty for f in folder.folders.values()) or not inner.with_images
         if (says and says != split) or (is_class and not says and name.lower() not in WRAPPERS):
             break

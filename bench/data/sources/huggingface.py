@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class HubFolder(PathSource):
         """Return the files of each split, in order of name."""
         named: dict[Path, dict[Split, list[Path]]] = {}
         unnamed: dict[Path, list[Path]] = {}
+        others: Counter[str] = Counter()
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not is_hidden(f))
             for file in sorted(Path(place, name) for name in names if not is_hidden(name)):
@@ -117,8 +119,14 @@ class HubFolder(PathSource):
                         unnamed.setdefault(home, []).append(file)
                     else:
                         named.setdefault(home, {}).setdefault(split, []).append(file)
+                else:
+                    others[file.suffix.lower() or "no ending"] += 1
         if not named and not unnamed:
-            raise DataError(f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it")
+            found = some([f"{count} x {ending}" for ending, count in others.most_common()])
+            raise DataError(
+                f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it; found:"
+                f" {found or 'no file'}"
+            )
         if named and unnamed:
             rest = [
                 str(file.relative_to(self.path)) for files in unnamed.values() for file in files
@@ -144,7 +152,7 @@ class HubFolder(PathSource):
         own = split_of(file.stem)
         above = file.relative_to(self.path).parts[:-1]
         for depth in reversed(range(len(above))):
-            split = split_of(above[depth])
+            split = split_of(above[depth], strict=False)
             if split and own in (None, split):
                 return split, self.path.joinpath(*above[:depth], *above[depth + 1 :])
         return own, file.parent
@@ -212,7 +220,7 @@ class HubName(Source):
         unknown = []
         loaded = self._load()
         for split, rows in loaded.items():
-            if kind := "train" if len(loaded) == 1 else split_of(split):
+            if kind := split_of(split) or ("train" if len(loaded) == 1 else None):
                 opened = partial(lambda rows: rows, rows)
                 shards.setdefault(kind, []).append(
                     Shard(f"{name} ({split})", opened, reading, kind)

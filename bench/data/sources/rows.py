@@ -122,7 +122,7 @@ class Shard:
         """Return the words of the first row that may say its split, by column."""
         asked = (self.reading.label_column, self.reading.client_column)
         kinds = kinds_of(rows.features.arrow_schema)
-        places = [p for p, kind in kinds.items() if is_word(kind) and p[-1] not in asked]
+        places = [p for p, kind in kinds.items() if is_word(p[-1], kind) and p[-1] not in asked]
         places = [p for p in places if p[-1].lower() not in LABEL_COLUMNS]
         if not places:
             return {}
@@ -215,11 +215,12 @@ def is_label(kind: Any) -> bool:
     return bool(text or pa.types.is_integer(kind))
 
 
-def is_word(kind: Any) -> bool:
-    """True for the type of a column that may say splits."""
+def is_word(name: str, kind: Any) -> bool:
+    """True for the name and type of a column that may say splits; numbers as flags with gaps."""
     import pyarrow as pa
 
-    return is_label(kind) or bool(pa.types.is_boolean(kind))
+    flag = pa.types.is_boolean(kind) or (pa.types.is_floating(kind) and may_be_split(name))
+    return is_label(kind) or bool(flag)
 
 
 def columns_of(

@@ -24,7 +24,8 @@ _WORD = re.compile(
 _PART = re.compile(r"t10k|[^\W\d_]+", re.IGNORECASE)
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _COLUMN = re.compile(r".*(split|subset|usage|partition|fold|phase).*")
-_FLAG = re.compile(r"(?:is|in|for)[-_ ]?([a-z]+)")  # such as is_test, whose values are yes and no
+_FLAG = re.compile(r"(?:is|in|for|use)([a-z]+)|([a-z]+)(?:flag|mask)")
+"""Names, without marks between words, of columns of yes and no: `is_test`, `train_mask`."""
 _TRUTH = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True),
     **dict.fromkeys(("0", "0.0", "false", "no", "f", "n"), False),
@@ -32,8 +33,8 @@ _TRUTH = {
 KNOWN = "train, test, validation (val, dev, eval) and unlabelled"
 
 
-def split_of(name: str) -> Split | None:
-    """Return the split that a name says, None for none; `DataError` if it says two.
+def split_of(name: str, *, strict: bool = True) -> Split | None:
+    """Return the split that a name says, None for none; for two a `DataError`, or None.
 
     >>> [split_of(name) for name in ("Training", "seg_test", "PublicTest", "trains", "eval2")]
     ['train', 'test', 'test', None, 'validation']
@@ -42,14 +43,15 @@ def split_of(name: str) -> Split | None:
     if said == {"train", "unlabelled"}:
         return "unlabelled"
     if len(said) > 1:
+        if not strict:
+            return None
         raise DataError(f"{name!r} says two splits, {' and '.join(sorted(said))}; rename it")
     return said.pop() if said else None
 
 
 def is_split_name(name: str) -> bool:
-    """True if a name is nothing but a split: `Train`, `test_2`, but not `bullet_train`."""
-    words = _words(name)
-    return len(words) == 1 and _split_of_word(words[0]) is not None
+    """True if a name is nothing but a split: `Train`, `test_2`, `Test Set`, not `bullet_train`."""
+    return _split_of_word("".join(_words(name))) is not None
 
 
 def template(name: str) -> str:
@@ -72,13 +74,14 @@ def _split_of_word(word: str) -> Split | None:
 
 
 def may_be_split(column: str) -> bool:
-    """True if the name of a column promises splits: `Usage`, `data_split`, `is_test`."""
-    return bool(_COLUMN.fullmatch(column.lower())) or _flag(column) is not None
+    """True if the name of a column promises splits: `Usage`, `data_split`, `is_test`, `test`."""
+    is_name = bool(_COLUMN.fullmatch(column.lower())) or is_split_name(column)
+    return is_name or _flag(column) is not None
 
 
 def _flag(column: str) -> Split | None:
-    match = _FLAG.fullmatch(column.strip().lower())
-    return _split_of_word(match[1]) if match else None
+    match = _FLAG.fullmatch("".join(_words(column)))
+    return _split_of_word(match[1] or match[2]) if match else None
 
 
 def _said(column: str, value: Any) -> Split | Literal[""] | None:

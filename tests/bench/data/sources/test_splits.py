@@ -36,7 +36,9 @@ def test_a_name_with_two_splits_says_none() -> None:
     for name in ("train-test", "dev_test", "TrainTest"):
         with pytest.raises(DataError, match=name):
             split_of(name)
-    assert [is_split_name(name) for name in ("Train", "test_2", "bullet_train")] == [
+    names = ("Train", "test_2", "Test Set", "bullet_train")
+    assert [is_split_name(name) for name in names] == [
+        True,
         True,
         True,
         False,
@@ -94,6 +96,8 @@ ABC = ("a", "b", "c")
                 "train.images test.images",
                 "data_train data_valid",
                 "trainset testset",
+                "training_set.training_set test_set.test_set",
+                "train_test_data.train train_test_data.test",
             )
         ],
         ({**of("train", "test"), "val.a": 3}, (12, 6, ABC, 0)),  # test goes before val

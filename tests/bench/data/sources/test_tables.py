@@ -130,6 +130,9 @@ COLUMNS = [
     ("is_test", "0 0 1"),
     ("is_train", "True True False"),
     ("is_valid", "no no yes"),
+    ("isTrainingImage", "1 1 0"),
+    ("test_mask", "False False True"),
+    ("set", "train-set train-set test-set"),
     ("subset", "TRAIN TRAIN Validation"),
     ("fold", "train-1 train-2 test"),
     ("purpose", "train train test"),  # a name that promises nothing
@@ -208,19 +211,27 @@ def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
         ("train_labels.csv", "val_labels.csv", True),
         ("train.csv", "testing2.csv", False),
         ("labels.csv", "test.csv", False),
+        ("train/metadata.csv", "Test/metadata.csv", True),
+        ("Train/train.csv", "eval/eval.csv", True),
+        ("a/metadata.csv", "b/metadata.csv", False),
     ],
 )
 def test_the_file_beside_it(train: str, other: str, test: bool, tmp_path: Path) -> None:
-    csv(tmp_path / "set", "file_name,label", "{},a", "{},b", file=other, first=COUNT)
-    name = csv(tmp_path / "set", "file_name,label", "{},a", "{},b", file=train)
-    sizes = [sum(of.values()) for of in counts(name, tmp_path / "data").values()]
+    names = []
+    for file, first in ((other, COUNT), (train, 0)):
+        place = tmp_path / "set" / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        row = "file_name,label", "{},a", "{},b"
+        names.append(csv(place.parent, *row, file=place.name, first=first))
+    sizes = [sum(of.values()) for of in counts(names[1], tmp_path / "data").values()]
     assert sizes == [COUNT, COUNT] if test else sum(sizes) == COUNT
-    if test:
-        (tmp_path / "set" / other.replace("t", "T", 1)).write_text("")
-        if other.startswith("val"):
-            (tmp_path / "set" / "dev_labels.csv").write_text("")
-            with pytest.raises(DataError, match="several files"):
-                load_dataset(name, tmp_path / "data")
+
+
+def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
+    for file in ("testing.csv", "Test.csv", "train.csv"):
+        name = csv(tmp_path / "set", "file_name,label", "{},a", file=file)
+    with pytest.raises(DataError, match=r"Test\.csv, \S*testing\.csv"):
+        load_dataset(name, tmp_path / "data")
 
 
 @pytest.mark.parametrize(
