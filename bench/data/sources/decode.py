@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import shutil
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter
 from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS
 from fedbench.bench.data.reading import fitted
 from fedbench.bench.data.sources.image_files import FRAMES, header_of, pixels_of
-from fedbench.bench.data.sources.splits import nearest, some
+from fedbench.bench.data.sources.splits import nearest, plain, some
 from fedbench.bench.system.errors import DataError, ResourceError
 
 _log = logging.getLogger(__name__)
@@ -337,8 +336,7 @@ def check_spelling(names: Iterable[str], consistent: Collection[str], place: str
     """
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
-        key = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-        alike.setdefault(key, []).append(name)
+        alike.setdefault(plain(name), []).append(name)
     for spelt in alike.values():
         if len(spelt) > 1 and len(spelt[0]) > 1 and not {*spelt} <= {*consistent}:
             raise DataError(

@@ -102,7 +102,7 @@ class OneFile(PathSource):
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and not _header(file, self.reading).pixels:
-                    of_rows = _csv(file, reading, None).values()
+                    of_rows = _csv(file, reading, None, warn=False).values()
                     files += [cast("Path", p.content) for rows in of_rows for p in rows]
         return files
 
@@ -289,7 +289,9 @@ def _header(file: Path, reading: Reading) -> Header:
     return Header(separator, names, [n for n in names if n[-1:].isdigit() and n not in asked])
 
 
-def _csv(file: Path, reading: Reading, says: Split | None) -> dict[Split, list[Picture]]:
+def _csv(
+    file: Path, reading: Reading, says: Split | None, *, warn: bool = True
+) -> dict[Split, list[Picture]]:
     """Return the images of each split that columns say, else of `says` or of `train`.
 
     All values but pixels are text; only an empty one is none.
@@ -325,7 +327,7 @@ def _csv(file: Path, reading: Reading, says: Split | None) -> dict[Split, list[P
         for name in dict.fromkeys(names)
         if name not in of_images
     }
-    splits = _splits_of_rows(rest, file, reading, says)
+    splits = _splits_of_rows(rest, file, reading, warn=warn)
     columns = _columns(rest, splits, file, reading)
     labels: list[int | str] = [HIDDEN] * len(table)
     if columns.label:
@@ -370,7 +372,7 @@ def _unnamed(pictures: Iterable[Picture]) -> list[Path]:
     return [f for f in there if is_image(f) and f not in named]
 
 
-def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, says: Split | None) -> list[str]:
+def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, *, warn: bool) -> list[str]:
     """Return the columns that say the split of each row."""
     asked = (reading.label_column, reading.client_column)
     values = {
@@ -380,7 +382,7 @@ def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, says: Split | No
         and name.lower() not in LABEL_COLUMNS
         and (may_be_split(name) or is_split_name(next(filter(None, column), "")))
     }
-    return columns_that_split(values, str(file))
+    return columns_that_split(values, str(file), warn=warn)
 
 
 def _columns(rest: _Texts, splits: Sequence[str], file: Path, reading: Reading) -> Columns:

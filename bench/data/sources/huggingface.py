@@ -25,7 +25,7 @@ from fedbench.bench.data.sources.base import (
 from fedbench.bench.data.sources.decode import LeftOut, Splits
 from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_footers
 from fedbench.bench.data.sources.rows import Shard, splits_of_shards
-from fedbench.bench.data.sources.splits import KNOWN, Split, some, split_of
+from fedbench.bench.data.sources.splits import KNOWN, Split, hints_at_split, some, split_of
 from fedbench.bench.data.sources.tar_samples import check_samples
 from fedbench.bench.system.errors import ConfigError, DataError
 
@@ -135,6 +135,12 @@ class HubFolder(PathSource):
                 f"{self.kind}:{self.path}: the names of some files say a split"
                 f" ({', '.join(sorted({s for splits in named.values() for s in splits}))}), and of"
                 f" these not: {some(rest)}; rename them ({KNOWN}), or move them elsewhere"
+            )
+        files = [file for files in unnamed.values() for file in files]
+        if len(files) > 1 and any(hints_at_split(file.stem) for file in files):
+            raise DataError(
+                f"{self.kind}:{self.path}: some of these names may be short for a split:"
+                f" {some([file.name for file in files])}; rename them ({KNOWN})"
             )
         sets = named or {home: {"train": files} for home, files in unnamed.items()}
         if len(sets) > 1:

@@ -1,5 +1,6 @@
 """Rows of a table: the columns that hold images, labels, clients and splits."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from fedbench.bench.system.errors import DataError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
+_UNNAMED = re.compile(r"|unnamed: ?\d+", re.IGNORECASE)
+
 Field = tuple[str, ...]
 """A column, or a column and a field of it."""
 
@@ -253,12 +256,19 @@ def columns_of(
         client = find("data.natural_column", reading.client_column)
     images = [name for name, kind in kinds.items() if is_image(kind)]
     named = [name for name in images if name[0] in IMAGE_COLUMNS]
-    fitting = [name for name, kind in kinds.items() if name != client and is_label(kind)]
+    # A column without a name numbers the rows, as pandas writes it.
+    others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(name[-1])]
+    fitting = [name for name in others if is_label(kinds[name])]
     labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
     # Without any column that could be meant the images are unlabelled.
     meant = [name for name in kinds if name in fitting or name[0] in LABEL_COLUMNS]
     if (wanted := reading.label_column) is not None:
         labels = [find("data.label_column", wanted)]
+    elif unfit := [name for name in others if name[-1].lower() in LABEL_COLUMNS and not labels]:
+        raise DataError(
+            f"{place}: {'.'.join(unfit[0])}: {kinds[unfit[0]]} holds no classes; needed are whole"
+            f" numbers or text there, or in data.label_column=NAME; found: {listed}"
+        )
     elif not labels and [len(name) for name in fitting] == [1]:
         labels = fitting
     if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):

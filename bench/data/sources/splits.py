@@ -6,6 +6,7 @@ A name says a split by one of its words, in any case and at any place: `seg_trai
 
 import logging
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, cast
@@ -30,6 +31,8 @@ _TRUTH = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True),
     **dict.fromkeys(("0", "0.0", "false", "no", "f", "n"), False),
 }
+_SHORT = frozenset({"tr", "te", "ts", "va", "vl", "holdout", "heldout", "hold", "query", "gallery"})
+"""Words that may say a split, and are too short or too rare to be taken for one."""
 KNOWN = "train, test, validation (val, dev, eval) and unlabelled"
 
 
@@ -52,6 +55,11 @@ def split_of(name: str, *, strict: bool = True) -> Split | None:
 def is_split_name(name: str) -> bool:
     """True if a name is nothing but a split: `Train`, `test_2`, `Test Set`, not `bullet_train`."""
     return _split_of_word("".join(_words(name))) is not None
+
+
+def hints_at_split(name: str) -> bool:
+    """True if a word of a name may be short for a split: `mnist_tr`."""
+    return not _SHORT.isdisjoint(_words(name))
 
 
 def template(name: str) -> str:
@@ -93,7 +101,9 @@ def _said(column: str, value: Any) -> Split | Literal[""] | None:
     return split_of(text)
 
 
-def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> list[str]:
+def columns_that_split(
+    values: Mapping[str, Collection[Any]], place: str, *, warn: bool = True
+) -> list[str]:
     """Return the columns that say the split of each row, of those that may; `values` are distinct.
 
     A column whose name promises nothing must hold the names of splits alone, training among them.
@@ -114,7 +124,7 @@ def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> lis
                 f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN};"
                 " rename the column, or its values"
             )
-        elif may_be_split(column) and given:
+        elif may_be_split(column) and given and warn:
             _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
     return columns
 
@@ -147,9 +157,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     >>> nearest("Cat", ["cat", "dog"])
     " (nearest: 'cat')"
     """
-    folded = {each.strip().casefold(): each for each in names}
-    match = get_close_matches(name.strip().casefold(), folded, 1, 0.75)
+    folded = {plain(each): each for each in names}
+    match = get_close_matches(plain(name), folded, 1, 0.75)
     return f" (nearest: {folded[match[0]]!r})" if match else ""
+
+
+def plain(name: str) -> str:
+    """Return a name without case, doubled blanks and forms of letters that look alike."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def some(names: Sequence[str]) -> str:

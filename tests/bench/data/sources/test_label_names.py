@@ -113,6 +113,15 @@ def test_empty_text_is_no_label(tmp_path: Path) -> None:
     assert (dataset.class_names, int((dataset.train_labels < 0).sum())) == (("fox",), 8)
 
 
+def test_letters_of_two_forms_are_named(tmp_path: Path) -> None:
+    folders(tmp_path / "set", "train", 2)
+    name = folders(tmp_path / "set", "test", 2, first=100)
+    for split, word in (("train", "caf\u00e9"), ("test", "cafe\u0301")):
+        (tmp_path / "set" / split / "cat").rename(tmp_path / "set" / split / word)
+    with pytest.raises(DataError, match="nearest: 'caf\u00e9'"):
+        load_dataset(name, tmp_path / "data")
+
+
 def test_folders_whose_names_differ_in_case(tmp_path: Path) -> None:
     name = folders(tmp_path / "set", "train")
     (tmp_path / "set/train/cat").rename(tmp_path / "set/train/Dog")

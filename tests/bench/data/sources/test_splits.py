@@ -181,6 +181,7 @@ def test_parquet_files(names: str, tmp_path: Path) -> None:
         ("train holdout", r"holdout\.parquet"),
         ("train/0 test/0 more/0", r"more/0\.parquet"),
         ("train-test 0", "train-test"),
+        ("mnist_tr mnist_te", "mnist_te"),
         ("a/train a/test b/train b/test", "several data sets"),
         ("train/a/0 train/b/0 test/a/0 test/b/0", "several data sets"),
     ],

@@ -95,6 +95,24 @@ def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "gives"),
+    [
+        (",image,label", "7,{},0.0", "label: double"),
+        ("Unnamed: 0,id,image,label", "7,8,{},", {"-": COUNT}),
+        (",image,word", "7,{},a", {"a": COUNT}),
+        (",image", "7,{}", {"-": COUNT}),  # a number for each row is no class
+    ],
+)
+def test_columns_that_are_no_labels(header: str, row: str, gives: Any, tmp_path: Path) -> None:
+    name = csv(tmp_path / "set", header, row)
+    if isinstance(gives, str):
+        with pytest.raises(DataError, match=gives):
+            load_dataset(name, tmp_path / "data")
+        return
+    assert whole(name, tmp_path / "data") == gives
+
+
 def test_a_class_called_as_nothing_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
