@@ -390,9 +390,12 @@ def _columns(rest: _Texts, splits: Sequence[str], file: Path, reading: Reading) 
     import pyarrow as pa
 
     kinds = {"integers": pa.int64(), "numbers": pa.float64(), "dates": pa.date32()}
-    schema = pa.schema(
-        [(name, kinds.get(_kind_of_values(column), pa.string())) for name, column in rest.items()]
-    )
+    found = {name: _kind_of_values(column) for name, column in rest.items()}
+    for name in rest:  # of a column that is named for its classes, dates are names
+        is_label = name.lower() in LABEL_COLUMNS or name == reading.label_column
+        if found[name] == "dates" and is_label:
+            found[name] = "text"
+    schema = pa.schema([(name, kinds.get(kind, pa.string())) for name, kind in found.items()])
     schema = schema.append(pa.field("image", pa.binary()))
     columns = columns_of(schema, str(file), reading, [(name,) for name in splits])
     if columns.label and _kind_of_values(column := rest[columns.label[0]]) == "numbers and none":

@@ -81,7 +81,10 @@ class ImageFolders(PathSource):
         _check_unlabelled(train, classes, test.folders)
         if unknown := sorted(set(test.folders) - set(classes)):
             listed = ", ".join(f"{name}{nearest(name, classes)}" for name in unknown)
-            raise DataError(f"{test.path} has classes that {train.path} has not: {listed}")
+            raise DataError(
+                f"{test.path} has classes that {train.path} has not: {listed}; training images have"
+                f" {some(classes)}; spell classes alike, or leave them out"
+            )
         if not test.with_images:
             raise DataError(
                 f"{test.path} has {len(test.images)} images in no class folder and none in one;"
