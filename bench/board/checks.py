@@ -16,6 +16,7 @@ import torch
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, cached_dataset
 from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
@@ -149,8 +150,10 @@ class Claim:
 def check_configuration(claim: Claim) -> Iterator[str]:
     """Ids and columns follow from the configuration."""
     row, given = claim.row, claim.row.config
-    if (given.spec, given.method) != (claim.config.spec, claim.config.method):
-        yield f"method fields {given.method} differ from all fields of {claim.config.spec!r}"
+    fields, known = flatten(given.method), flatten(claim.config.method)
+    # A row that is older than a field has its default.
+    if given.spec != claim.config.spec or not fields.items() <= known.items():
+        yield f"method fields {given.method} are not among those of {claim.config.spec!r}"
     for name, value in derived(given, row.dataset_revision).items():
         if getattr(row, name) != value:
             yield f"{name} is {getattr(row, name)}, but its configuration gives {value}"

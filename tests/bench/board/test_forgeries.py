@@ -379,4 +379,4 @@ def test_a_label_free_choice_carries_its_study(
     pack([tuned], None, tmp_path / "bundle", store)
     assert found(tmp_path / "bundle", board) == ()
     (line,) = leaderboard(tmp_path / "bundle").board.entries
-    assert "tuned in 1 runs" in line.notes
+    assert any(note.startswith("tuned in 1 runs") for note in line.notes)
