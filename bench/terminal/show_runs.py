@@ -162,7 +162,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
     """Describe each row by the hyperparameters in which rows of its method differ: `lr=0.1`."""
     from fedbench.bench.config.dotted import last_names  # loads pydantic
     from fedbench.bench.results.leaderboard.comparability import as_text, differing
-    from fedbench.bench.results.store.settings import hyperparameters
+    from fedbench.bench.results.store.settings import hyperparameters, settings_of
 
     of = [hyperparameters(row) for row in rows]
     names = {
@@ -170,9 +170,10 @@ def _apart(rows: Sequence[Row]) -> list[str]:
         for method in {row.method for row in rows}
     }
     last = last_names(sorted({name for each in names.values() for name in each}))
+    whole = [{**settings_of(row.config_json), **o} for o, row in zip(of, rows, strict=True)]
     return [
         " ".join(f"{last[name]}={as_text(o[name])}" for name in names[row.method] if name in o)
-        for o, row in zip(of, rows, strict=True)
+        for o, row in zip(whole, rows, strict=True)
     ]
 
 
