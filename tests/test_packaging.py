@@ -41,6 +41,7 @@ def tracked() -> list[Path]:
 def expected() -> set[str]:
     """Return the files of the wheel: the package's three files and the linked folders' content."""
     files = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
+    files |= {"fedbench/bench/config/defaults.json", "fedbench/leaderboards/former-ids.json"}
     for path in tracked():
         own_results = any(path.is_relative_to(folder) for folder in OWN_RESULTS)
         if path.parts[0] in SHIPPED and path.suffix in SUFFIXES and not own_results:
