@@ -41,7 +41,7 @@ from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
-from fedbench.bench.tuning.verdict import LEAST_SEEDS, Verdict
+from fedbench.bench.tuning.verdict import Verdict
 
 BATCH_SIZE = 4  # trials per batch unless `--batch` says otherwise, whatever the machine
 _RESULTS = (
@@ -52,6 +52,9 @@ _RESULTS = (
 _ROUNDS = "federation.num_rounds"
 _IMAGES = {f"data.{name}" for name in ("name", "train_subset", "test_subset", *READ_BY_SOURCE)}
 _log = logging.getLogger(__name__)
+
+CONFIRM_FROM = 200
+"""Distance of the first seed of a confirmation from that of the search."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,7 +169,8 @@ def tune(
     untrained = study.untrained
     confirmed: tuple[Confirmed, ...] = ()
     if confirm and best is not None and not dry_run:
-        first = study.base.config.seed + max(LEAST_SEEDS, search.seeds_per_trial)
+        # Far from those of a sweep: a run has one purpose, and would be missing on its board.
+        first = study.base.config.seed + max(CONFIRM_FROM, search.seeds_per_trial)
         seeds = range(first, first + confirm)
         confirmed = confirmation(
             study.configure, stored, seeds, settings, places, cluster, on_progress

@@ -36,7 +36,7 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
     assert best.params == (best_trial(found.trials) or {})["params"]
     assert best.behind is None
     rows = Store(tmp_path).rows()
-    assert {row.seed for row in rows} == {*best.values} == {2, 3, 4}
+    assert {row.seed for row in rows} == {*best.values} == {200, 201, 202}
     assert len(rows) == 3 * len(found.confirmed)
     for each in found.confirmed:
         own = [r for r in rows if r.config.client.lr == each.params["client.lr"]]
@@ -60,7 +60,7 @@ def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
     )
 
     def fake(job: Job) -> Outcome:
-        if job.config.seed == 2:
+        if job.config.seed == 200:
             return Outcome(job, "error", error="no memory")
         return execute_here(job)
 
