@@ -69,7 +69,8 @@ def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
     assert tune("simclr", **settings).confirmed == ()
     again = in_one_process()
     best, preset = tune("simclr", **settings).confirmed
-    assert (list(best.values), list(preset.values), len(again.ran)) == ([2, 3, 4], [2, 3, 4], 2)
+    assert list(best.values) == list(preset.values) == [200, 201, 202]
+    assert len(again.ran) == 2
     assert best.params["model.weights"] == str(Path("start.safetensors").resolve())
 
 
