@@ -109,6 +109,21 @@ def test_the_board_shown_is_that_of_the_rows(board: str) -> None:
     assert shown in board
 
 
+def test_the_board_shown_is_the_one_that_the_command_prints() -> None:
+    """The rows that chose rates, and those of the earlier preset, do not count on a board."""
+    store = ROOT / "leaderboards" / "results"
+    groups = fedbench.leaderboard(store, preset="laptop", dataset="cifar10").board.groups
+    printed: dict[str, list[str]] = {}
+    for group in (group for group in groups if group.keys["num_rounds"]):
+        for line in group.entries:
+            half = (line.ci95_high - line.ci95_low) / 2
+            text = f"{100 * line.mean:.1f}±{100 * half:.1f}"
+            printed.setdefault(line.method, []).append(text)
+    (shown,) = (block for block in blocks("text") if "alpha 0.1" in block)
+    lines = [line for line in shown.splitlines() if "±" in line]
+    assert {line.split()[0]: re.findall(r"\d+\.\d±\d+\.\d", line) for line in lines} == printed
+
+
 def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
     (shown,) = re.findall(r"^\| methods, .*\n\|-.*\n\| (.*) \|$", README, flags=re.MULTILINE)
     addons = [entry.is_addon for entry in registry.entries().values()]
