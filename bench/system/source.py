@@ -83,7 +83,9 @@ def _hash_of_files(module: str, kept: Mapping[str, bytes]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_READS_ALL = frozenset({"getattr", "vars", "__dict__", "model_dump", "model_fields", "model_copy"})
+_READS_ALL = frozenset(
+    {"getattr", "vars", "__dict__", "model_dump", "model_fields", "model_copy", "dict"}
+)
 """Names by which code may read fields without naming them."""
 
 
@@ -109,8 +111,8 @@ def _drop_unread_fields(tree: ast.Module, module: str, words: Collection[str]) -
         return
     for node in tree.body:
         cls = getattr(sys.modules.get(module), getattr(node, "name", ""), None)
-        if not isinstance(node, ast.ClassDef) or not isinstance(cls, type):
-            continue
+        if not isinstance(node, ast.ClassDef) or cls is None or not hasattr(cls, "model_fields"):
+            continue  # a tuple or a dataclass may be read as a whole
         inherited = _annotated(*cls.__mro__[1:])
         node.body = [
             part
