@@ -1,6 +1,5 @@
 """Exit codes of the command line, and the lines on stderr that explain them."""
 
-import re
 import signal
 import sys
 import traceback
@@ -94,8 +93,6 @@ def _usage(error: Any) -> str:
     elif keys := _keys_called(option, context):
         options = " or ".join(f"--set {key}=VALUE" for key in keys)
         message = f"no such option: {option}; it is a value: {options}"
-    elif written := _blank_for_equals(message, context):
-        message = written
     text = f"error: {message[:1].lower()}{message[1:]}"
     return text if context is None else f"{text}\nsee {context.command_path} --help"
 
@@ -104,18 +101,6 @@ def _options_called(option: str, context: Any) -> list[str]:
     """Return what to write for an option of other programs, as far as the command has it."""
     has = {name for each in context.command.params for name in each.opts} if context else set()
     return [words for words in _MEANT.get(option, ()) if words.partition(" ")[0] in has]
-
-
-def _blank_for_equals(message: str, context: Any) -> str:
-    """Return the message about `--set KEY VALUE`; "" if the error is another one."""
-    extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((\S+)", message)
-    values = {} if context is None else context.params
-    for option in ("set", "where"):
-        for key in (text for text in values.get(option) or () if "=" not in text):
-            if extra is not None:
-                value = extra[1].rstrip(")")
-                return f"--{option} {key} {value}: write --{option} {key}={value}, in one word"
-    return ""
 
 
 def _keys_called(option: str, context: Any) -> list[str]:

@@ -30,6 +30,14 @@ _KIND = re.compile(r"<(?:list\[)?(int|float|str|Path|path)[^|>]*>")
 class GroupedCommand(TyperCommand):
     """Command whose help lists options under headings: its own ones first."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words; refuse `--set KEY VALUE`, whose value would be taken for an argument."""
+        for option, key, value in zip(args, args[1:], args[2:], strict=False):
+            no_value = "=" not in key and not value.startswith("-")
+            if option in ("--set", "--where") and no_value:
+                raise ConfigError(f"{option} {key} {value}: write {option} {key}={value}")
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then the options under each heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

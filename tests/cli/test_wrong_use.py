@@ -24,6 +24,7 @@ WRONG = {
     "tune simclr --seeds 2": "--seeds-per-trial N or --seed N",
     "config simclr --data cifar10": "--dataset NAME",
     "run simclr --set data.alpha 1": "write --set data.alpha=1",
+    "run --set data.alpha 1 simclr": "write --set data.alpha=1",
     "run simclr --dataset digts": "did you mean 'digits'?",
     "run simclr --dataset digits --set data.name=cifar10": "give one",
     "run simclr --set model.backbone=resnet50": "torchvision:resnet50",
