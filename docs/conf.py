@@ -6,7 +6,6 @@ finished site needs a network: the theme brings its fonts and the search runs in
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -60,18 +59,13 @@ nb_merge_streams = True
 
 def setup(app: Sphinx) -> None:
     """Adapt links that lead out of the site; pages are read in the repository as well."""
-    app.connect("source-read", _without_links_to_folders)
-    app.connect(
-        "include-read", lambda app, _, page, text: _without_links_to_folders(app, page, text)
-    )
+    app.connect("source-read", _for_site)
     app.connect("source-read", _with_links_to_runs)
 
 
-def _without_links_to_folders(app: Sphinx, page: str, source: list[str]) -> None:
-    text = source[0].replace("](../leaderboards/README.md)", "](results/store.md)")
-    text = text.replace("](../leaderboards/encoders/README.md)", "](encoders.md)")
-    # Folders of the repository, and what stands in their README.md, are no pages.
-    source[0] = re.sub(r"\[([^]]+)\]\(\.\./[^)]+/(?:README\.md)?\)", r"`\1`", text)
+def _for_site(app: Sphinx, page: str, source: list[str]) -> None:
+    if not page.startswith("generated/"):  # written for the site
+        source[0] = pages.for_site(source[0], HERE / f"{page}.md")
 
 
 def _with_links_to_runs(app: Sphinx, page: str, source: list[str]) -> None:

@@ -17,17 +17,24 @@ from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn.weights import shipped_encoders
 from fedbench.bench.results.store.store import Store
+from fedbench.leaderboards.studies.board import board
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+STUDIES = ROOT / "leaderboards" / "studies"
 RESULTS = ROOT / "leaderboards" / "results"
-sys.path.append(str(ROOT / "docs" / "studies"))
-import board  # noqa: E402
 
 
 def write(folder: Path) -> None:
     """Write every page into a folder, and the report into its `extra/`."""
     (folder / "extra").mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
+    (folder / "studies").mkdir(exist_ok=True)
+    for file, page in shown().items():
+        text = for_site(file.read_text("utf-8"), file)
+        if file == STUDIES / "README.md":
+            text += "\n```{toctree}\n:hidden:\n:glob:\n\nstudies/*\n```\n"
+        (folder.parent / page).write_text(text, encoding="utf-8")
     store = fedbench.open_store(RESULTS)
     results_pages.write(folder / "results", store)
     (folder / "columns.md").write_text(results_pages.columns_page(), encoding="utf-8")
@@ -36,6 +43,32 @@ def write(folder: Path) -> None:
     picture.savefig(folder / "board.svg")
     # The images belong to the owners of the data sets.
     fedbench.report(folder / "extra" / "report.html", RESULTS, images=False)
+
+
+def shown() -> dict[Path, str]:
+    """Return the files of the repository that the site shows as they are: file -> page."""
+    studies = {f: f"generated/studies/{f.parent.name}.md" for f in STUDIES.glob("*/README.md")}
+    return {
+        ROOT / "leaderboards" / "README.md": "generated/store.md",
+        ROOT / "leaderboards" / "encoders" / "README.md": "generated/encoders.md",
+        STUDIES / "README.md": "generated/studies.md",
+        STUDIES / "log.md": "generated/log.md",
+        **studies,
+    }
+
+
+def for_site(text: str, file: Path) -> str:
+    """Lead the links of a file to pages of the site; what the site lacks is only named."""
+    pages = shown()
+
+    def led(found: re.Match[str]) -> str:
+        label, target, anchor = found.groups(default="")
+        path = (file.parent / target).resolve()
+        if path.is_relative_to(DOCS):
+            return f"[{label}](/{path.relative_to(DOCS).as_posix()}{anchor})"
+        return f"[{label}](/{pages[path]}{anchor})" if path in pages else f"`{label.strip('`')}`"
+
+    return re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./|[\w-]+/?)[^):#]*)(#[^)]*)?\)", led, text)
 
 
 def first_board(store: Store, alpha: float = 0.1) -> tuple[str, Figure]:
@@ -95,7 +128,7 @@ def _section(entry: Registered) -> str:
     parts.append(f"Code: [{file}](../../{file}).")
     if encoders := [name for name in shipped_encoders() if name.startswith(f"{entry.name}@")]:
         names = ", ".join(f'`fedbench.load_encoder("{name}")`' for name in encoders)
-        parts.append(f"[Encoders](../encoders.md): {names}.")
+        parts.append(f"[Encoders](encoders.md): {names}.")
     return "\n\n".join(parts)
 
 

@@ -44,7 +44,8 @@ class LeJEPA(Method):
     and all other clients' images together, times their number n + B: only the batch's share
     B / (n + B) of the means has a gradient, so that each of its images is pulled as hard as in the
     local form, with the same loss where n = 0. The others' sums are those of the round's start:
-    many local steps at a high rate push beyond the goal, and the term rises (docs/log.md).
+    many local steps at a high rate push beyond the goal, and the term rises
+    (leaderboards/studies/log.md).
 
     Deviations: two views, both global, normed apart; a projector of two layers instead of three; no
     AdamW.

@@ -29,15 +29,12 @@ PACKAGES = ("sphinx", "furo", "myst_nb")
 
 
 def toctree() -> set[str]:
-    """Return the pages that the index and the list of studies name."""
+    """Return the pages that the index names."""
     named = set()
-    for page in (DOCS / "index.md", DOCS / "results" / "studies.md"):
-        for block in re.findall(r"```{toctree}\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-            for line in filter(None, block.splitlines()):
-                if not line.startswith(":"):
-                    line = re.sub(r".* <(.*)>$", r"\1", line)  # a title before the page
-                    target = (page.parent / line).resolve().relative_to(DOCS)
-                    named |= {p.relative_to(DOCS).as_posix() for p in DOCS.glob(f"{target}.md")}
+    index = (DOCS / "index.md").read_text("utf-8")
+    for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL):
+        lines = [line for line in block.splitlines() if line and not line.startswith(":")]
+        named |= {re.sub(r".* <(.*)>$", r"\1", line) + ".md" for line in lines}
     return named
 
 
@@ -49,8 +46,9 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    assert len(tracked) > 20
-    assert set(tracked) - toctree() == {"index.md", "package.md"}
+    assert len(tracked) > 15
+    named = {page for page in toctree() if not page.startswith("generated/")}
+    assert set(tracked) - named == {"index.md", "package.md"}
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

@@ -96,11 +96,10 @@ def test_the_readme_is_short() -> None:
 @pytest.fixture(scope="module")
 def board() -> str:
     """Return what the study of the board prints."""
-    studies, printed = ROOT / "docs" / "studies", io.StringIO()
+    script, printed = ROOT / "leaderboards" / "studies" / "board" / "board.py", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.syspath_prepend(studies)
         patch.setattr(sys, "argv", ["board.py"])
-        runpy.run_path(str(studies / "board.py"), run_name="__main__")
+        runpy.run_path(str(script), run_name="__main__")
     return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
 
 
@@ -140,7 +139,7 @@ def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
     }
     (chosen, *_), (_, more, half), (_, most, wide) = values.values()
     lost = f"{chosen} points; a random one {most} ± {wide} more, the preset's {more} ± {half}"
-    refuted = "; [refuted](docs/studies/confirmation.md) for wider searches"
+    refuted = "; [refuted](leaderboards/studies/confirmation/README.md) for wider searches"
     assert shown.split(" | ") == [*map(str, counts), lost + refuted]
 
 
@@ -156,6 +155,7 @@ def test_badges_show_facts_of_this_version() -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     built = (ROOT / "docs" / "_build", ROOT / "docs" / "generated")
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    pages += [*(ROOT / "leaderboards").rglob("*.md")]
     pages = [page for page in pages if not any(page.is_relative_to(folder) for folder in built)]
     for page in pages:
         text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -14,7 +14,7 @@ SIGNED = r"([+−-]?\d+\.\d+)"
 
 @pytest.fixture(scope="module")
 def second() -> str:
-    command = [sys.executable, str(ROOT / "docs" / "studies" / "second.py")]
+    command = [sys.executable, str(ROOT / "leaderboards" / "studies" / "second.py")]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -59,7 +59,9 @@ def test_the_claims(second: str) -> None:
 @pytest.mark.extended
 def test_the_confirmation(second: str) -> None:
     """Orders, regrets and verdicts; intervals and p have other draws in either script."""
-    page = (ROOT / "docs" / "studies" / "confirmation.md").read_text(encoding="utf-8")
+    page = (ROOT / "leaderboards" / "studies" / "confirmation" / "README.md").read_text(
+        encoding="utf-8"
+    )
     tables = [
         [line.split() for line in part.splitlines()[1:]]
         for part in second.partition("## Confirmation: ")[2].split("\n\n## Confirmation: ")

@@ -185,7 +185,7 @@ def objective_records() -> list[dict[str, Any]]:
                 "over": "clients",
                 "formula": one.formula,
                 "source": one.source
-                + (", refuted by docs/studies/confirmation.md" if one.refuted else ""),
+                + (", refuted by leaderboards/studies/confirmation" if one.refuted else ""),
                 "sends": [f"{part} of each client" for part in sorted(sent)],
                 "exchanges": 1,
                 "bytes": BYTES * (len(sent) + 1),

@@ -35,9 +35,10 @@ class Search:
     Every field's `Option` says what it is. In addition: seeds of a trial are `seed`, `seed + 1`, …;
     `random`, `sobol` and `grid` need no results, so that their trials do not wait for each other;
     the last rung is that of the configured rounds; with `halving` the objective is by default the
-    last loss, since after few rounds the other says nothing of the end (docs/studies/selection.md),
-    but for spaces that vary the method's fields: there halving by the last loss lost more than four
-    random runs of the same cost (docs/studies/confirmation.md).
+    last loss, since after few rounds the other says nothing of the end
+    (leaderboards/studies/selection), but for spaces that vary the method's fields: there halving by
+    the last loss lost more than four random runs of the same cost
+    (leaderboards/studies/confirmation).
     """
 
     trials: Annotated[int, Option("Number of trials in the study.", limits=_MANY)] = 20

@@ -9,9 +9,10 @@ from fedbench import run
 
 @pytest.mark.slow
 def test_the_demo_learns(tmp_path: Path) -> None:
-    """Gains of linear accuracy over six whole cells lie between 8 and 14 points (docs/log.md).
+    """Gains of linear accuracy over six whole cells lie between 8 and 14 points.
 
-    596 test images have a standard error of 1.6 points at 82 %; without training the gain is 0.
+    leaderboards/studies/log.md has the measurement. 596 test images have a standard error of
+    1.6 points at 82 %; without training the gain is 0.
     """
     half = {"federation.num_rounds": 3}
     result = run("orchestra", preset="demo", set=half, store=tmp_path, workers=1, device="cpu")

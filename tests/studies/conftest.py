@@ -1,4 +1,4 @@
-"""Studies of docs/studies as modules, and made-up rows for their cells."""
+"""Studies of leaderboards/studies as modules, and made-up rows for their cells."""
 
 import importlib
 from collections.abc import Callable, Iterable
@@ -13,14 +13,18 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "docs" / "studies"
+STUDIES = ROOT / "leaderboards" / "studies"
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Return a function that imports a study's module."""
-    monkeypatch.syspath_prepend(str(STUDIES))
-    return importlib.import_module
+def study() -> Callable[[str], Any]:
+    """Return a function that imports a study's module, or one that studies share."""
+
+    def load(name: str) -> Any:
+        module = f"{name}.{name}" if (STUDIES / name).is_dir() else name
+        return importlib.import_module(f"fedbench.leaderboards.studies.{module}")
+
+    return load
 
 
 @pytest.fixture(scope="module")

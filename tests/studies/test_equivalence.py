@@ -1,9 +1,6 @@
 """The study of equivalence decides as its plan says, on made-up rows and by hand."""
 
-import importlib.util
 import itertools
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,21 +9,17 @@ import pytest
 import yaml
 
 from fedbench.bench.tuning.grid import load_grid
+from fedbench.leaderboards.studies.equivalence import failures
 
-FOLDER = Path(__file__).resolve().parents[2] / "leaderboards" / "studies" / "equivalence"
-
-
-@pytest.fixture(scope="module")
-def study() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("equivalence", FOLDER / "equivalence.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from .conftest import STUDIES
 
 
-def made(study: ModuleType, of: Any) -> pd.DataFrame:
+@pytest.fixture(name="study")
+def _equivalence(study: Any) -> Any:
+    return study("equivalence")
+
+
+def made(study: Any, of: Any) -> pd.DataFrame:
     """Return a row for each run of the plan, with what `of(method, index, seed)` gives."""
     lines = []
     for (data, method), seed in itertools.product(study.SPACES, study.SEEDS):
@@ -38,19 +31,19 @@ def made(study: ModuleType, of: Any) -> pd.DataFrame:
     return pd.DataFrame(lines).sample(frac=1, random_state=0)
 
 
-def test_the_grids_are_those_that_the_script_writes(study: ModuleType) -> None:
+def test_the_grids_are_those_that_the_script_writes(study: Any) -> None:
     for name, file, runs in (("main", "equivalence", 320), ("transfer", "transfer", 96)):
-        text = (FOLDER / f"{file}.yaml").read_text(encoding="utf-8")
+        text = (STUDIES / "equivalence" / f"{file}.yaml").read_text(encoding="utf-8")
         assert text == study.grid_text(name)
-        grid = load_grid(FOLDER / f"{file}.yaml")
+        grid = load_grid(STUDIES / "equivalence" / f"{file}.yaml")
         assert len(grid.points) * len(grid.seeds) == runs
-    confirmed = yaml.safe_load((FOLDER.parents[2] / "docs/studies/confirmation.yaml").read_text())
+    confirmed = yaml.safe_load((STUDIES / "confirmation" / "confirmation.yaml").read_text())
     points = [p for p in confirmed["points"] if p["method"] == "featarc"][: study.COUNT]
     ours = study.configurations(("fashion-mnist", "featarc"))
     assert [{"method": "featarc", **values} for values in ours] == points
 
 
-def test_each_seed_chooses_and_the_other_judges(study: ModuleType) -> None:
+def test_each_seed_chooses_and_the_other_judges(study: Any) -> None:
     """Accuracy rises by a point with the index; seed 300 scores it so, seed 301 backwards.
 
     Seed 300 picks 15 and loses 0; seed 301 picks 0 and loses 15: mean 7.5. Labels pick 15 both
@@ -77,7 +70,7 @@ def test_each_seed_chooses_and_the_other_judges(study: ModuleType) -> None:
     assert broken["objective"] == pytest.approx((14 + 15) / 2)
 
 
-def test_a_choice_is_carried_to_other_data(study: ModuleType) -> None:
+def test_a_choice_is_carried_to_other_data(study: Any) -> None:
     """At home both seeds choose the best; abroad one seed chooses index 0 and one index 1."""
     home = {"linear_acc": [0.1, 0.2, 0.4] * 2, "objective": [0.0, 1.0, 2.0] * 2}
     away = {"linear_acc": [0.3] * 6, "objective": [2.0, 1.0, 0.0, 1.0, 2.0, 0.0]}
@@ -88,7 +81,7 @@ def test_a_choice_is_carried_to_other_data(study: ModuleType) -> None:
     assert line["random"] == pytest.approx((30 + 20 + 0) / 3)
 
 
-def test_an_incomplete_cell_is_left_out(study: ModuleType) -> None:
+def test_an_incomplete_cell_is_left_out(study: Any) -> None:
     def of(method: str, index: int, seed: int) -> dict[str, Any]:
         return {"linear_acc": 0.3, "objective": float(index)}
 
@@ -99,7 +92,7 @@ def test_an_incomplete_cell_is_left_out(study: ModuleType) -> None:
     assert [*study.tables(first)] == [("fashion-mnist", "simclr")]
 
 
-def test_the_best_of_some_random_trials(study: ModuleType) -> None:
+def test_the_best_of_some_random_trials(study: Any) -> None:
     """By all sets of trials; equal scores are taken alike."""
     by, judge = np.array([3.0, 1.0, 3.0, -np.inf, 2.0]), np.array([10.0, 20.0, 40.0, 80.0, 5.0])
     for budget in range(1, 6):
@@ -108,7 +101,7 @@ def test_the_best_of_some_random_trials(study: ModuleType) -> None:
         assert study.taken(by, judge, budget) == pytest.approx(expected)
 
 
-def test_equivalence_by_hand(study: ModuleType) -> None:
+def test_equivalence_by_hand(study: Any) -> None:
     """d = -0.5, 0, 0.5, 1: mean 0.25, deviation sqrt(5/12), error 0.3227; t(3) at 5 % is 2.3534.
 
     The interval is 0.25 ± 0.7596 and passes 1 by 0.0096: not settled; 0.02 lower it is shown.
@@ -118,7 +111,7 @@ def test_equivalence_by_hand(study: ModuleType) -> None:
     assert list(study.holm([0.04, 0.01, 0.03])) == pytest.approx([0.06, 0.03, 0.06])
 
 
-def test_verdicts_follow_the_interval(study: ModuleType) -> None:
+def test_verdicts_follow_the_interval(study: Any) -> None:
     names = [*study.METRICS, "random", "preset"]
     by_cell = pd.DataFrame(np.ones((10, len(names))), columns=names)
     by_cell["objective"] += np.linspace(-0.6, 1.0, 10)  # mean 0.2, deviation 0.538, t(9) 1.833
@@ -132,24 +125,22 @@ def test_verdicts_follow_the_interval(study: ModuleType) -> None:
     assert table.loc["objective loses less than preset", "verdict"] == "not settled"
 
 
-def test_failures_are_counted_by_hand(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_counted_by_hand() -> None:
     """Accuracies 40, 50, 46, 35 with scores 3, 2, 1, 0.
 
     Pairs 5 points apart: (40, 50), (40, 46), (50, 35), (46, 35) and (40, 35); the objective prefers
     the worse of the first two. The only search of four picks 40 and loses 10.
     """
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("failures")
     rows = pd.DataFrame({"accuracy": [40.0, 50, 46, 35], "score": [3.0, 2, 1, 0]})
     rows = rows.assign(search="a", study="b", method="c", alpha=0.1, seed=0, status="ok")
     rows = rows.assign(row_id=[*"wxyz"], relative_movement=[0.01, 1, 1, 1])
-    rows = rows.assign(**dict.fromkeys(module.FIGURES[:-1], 0.5))
-    pairs = module.pairs(rows)
+    rows = rows.assign(**dict.fromkeys(failures.FIGURES[:-1], 0.5))
+    pairs = failures.pairs(rows)
     assert {*map(tuple, pairs[pairs["failed"]][["worse", "better"]].to_numpy())} == {
         ("w", "x"),
         ("w", "y"),
     }
     assert len(pairs) == 5
-    checked = module.check(module.searches(rows, 4))
+    checked = failures.check(failures.searches(rows, 4))
     assert (checked["searches"], checked["loss with alarm"], checked["caught"]) == (1, 10.0, 1.0)
-    assert module.auc(pd.Series([1.0, 2, 2, 3]), pd.Series([False, False, True, True])) == 0.875
+    assert failures.auc(pd.Series([1.0, 2, 2, 3]), pd.Series([False, False, True, True])) == 0.875

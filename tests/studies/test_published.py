@@ -11,7 +11,7 @@ from fedbench import open_store
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import load_grid, plan
 
-from .conftest import ROOT, made
+from .conftest import ROOT, STUDIES, made
 
 DOCS = ROOT / "docs"
 
@@ -20,7 +20,7 @@ def test_the_log_has_what_the_rows_give(study: Any) -> None:
     module = study("after")
     lines = module.outcome()
     assert len(lines) == len(module.PAIRS)
-    log = (DOCS / "log.md").read_text(encoding="utf-8")
+    log = (STUDIES / "log.md").read_text(encoding="utf-8")
     missing = [line for line in lines if f"| {' | '.join(line)} |" not in log]
     assert not missing
 
@@ -87,7 +87,7 @@ def test_participation_compares_what_is_lost_from_end_to_end(study: Any, row: Ro
 
 
 def test_the_claims_page_has_what_the_rows_give(study: Any) -> None:
-    """`python docs/studies/claims.py > docs/claims.md` writes the page again."""
+    """`python leaderboards/studies/claims/claims.py > docs/claims.md` writes the page again."""
     module = study("claims")
     page = module.page(open_store(module.STORE))
     assert (DOCS / "claims.md").read_text(encoding="utf-8") == page
@@ -126,8 +126,8 @@ def test_the_grids_of_the_board_and_its_confirmation(study: Any) -> None:
     module = study("confirmation")
     assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
     cells = {
-        name: plan(load_grid(module.FOLDER / f"{name}.yaml"), preset="laptop", environ={})
-        for name in ("confirmation", "board-rates", "board", "board-fashion")
+        file.stem: plan(load_grid(file), preset="laptop", environ={})
+        for file in (module.GRID, *(STUDIES / "board").glob("*.yaml"))
     }
     counts = {name: len(found) for name, found in cells.items()}
     assert counts == {"confirmation": 192, "board-rates": 88, "board": 165, "board-fashion": 60}

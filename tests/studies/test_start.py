@@ -36,7 +36,7 @@ def runs(**changed: Any) -> pd.DataFrame:
 
 
 def test_settings_are_equal_for_all_methods_and_are_those_announced(study: Any) -> None:
-    preset = str(STUDIES / "start-preset.yaml")
+    preset = str(STUDIES / "start" / "start-preset.yaml")
     configs = [resolve(name, preset=preset, environ={}).config for name in study.METHODS]
     passes = {
         round(c.federation.participation * c.data.num_clients)
@@ -48,10 +48,10 @@ def test_settings_are_equal_for_all_methods_and_are_those_announced(study: Any) 
     assert passes == {50_000}
     assert {c.method["augmentation"] for c in configs} == {"simclr-m"}
     assert {c.client.batch_size for c in configs} == {32}
-    rates = plan(load_grid(STUDIES / "start-rates.yaml"), preset=preset, environ={})
+    rates = plan(load_grid(STUDIES / "start" / "start-rates.yaml"), preset=preset, environ={})
     assert {cell.config.client.lr for cell in rates} == set(study.RATES)
     assert {cell.config.seed for cell in rates} == {study.CHOOSING}
-    judging = plan(load_grid(STUDIES / "start-runs.yaml"), preset=preset, environ={})
+    judging = plan(load_grid(STUDIES / "start" / "start-runs.yaml"), preset=preset, environ={})
     assert {cell.config.data.alpha for cell in judging} == set(study.ALPHAS)
     assert {cell.config.seed for cell in judging} == set(study.JUDGING)
 

@@ -1,28 +1,19 @@
 """The study of views decides as its plan says, on made-up rows and by hand."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-FOLDER = Path(__file__).resolve().parents[2] / "leaderboards" / "studies" / "views"
+
+@pytest.fixture(name="study")
+def _views(study: Any) -> Any:
+    return study("views")
 
 
-@pytest.fixture(scope="module")
-def study() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("views", FOLDER / "views.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_rates_are_chosen_as_the_board_chose_them(study: ModuleType) -> None:
+def test_rates_are_chosen_as_the_board_chose_them(study: Any) -> None:
     """The committed rows of the board, by this reader and rule: README's means at alpha 0.1."""
     rows = study.read(study.BOARD, study.WIDE)
     found = study.judged(rows, study.rates(rows))
@@ -31,7 +22,7 @@ def test_rates_are_chosen_as_the_board_chose_them(study: ModuleType) -> None:
     assert {*found} == {*study.METHODS, "supervised"}
 
 
-def test_rates_by_hand(study: ModuleType) -> None:
+def test_rates_by_hand(study: Any) -> None:
     """Orchestra: ranks by loss 4, 3, 2, 1 and by SEP 1, 3, 2, 4; sums 5, 6, 4, 5: 0.01.
 
     simclr takes the lowest loss, but at 0.003 a run diverged: 0.01 as well.
@@ -48,7 +39,7 @@ def test_rates_by_hand(study: ModuleType) -> None:
     assert study.rates(pd.DataFrame(lines)) == {"orchestra": 0.01, "simclr": 0.01}
 
 
-def test_a_change_of_a_lead_is_welchs_with_four_groups(study: ModuleType) -> None:
+def test_a_change_of_a_lead_is_welchs_with_four_groups(study: Any) -> None:
     """With two groups it is SciPy's Welch test; the lead falls from 5 to -1, a change of -6."""
     spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     a, b = 3 + spread, 2 + 2 * spread

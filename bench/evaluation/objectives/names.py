@@ -1,8 +1,9 @@
 """Label-free objectives by name, known without torch.
 
 Some are one value or two of each client; the others are computed from sums. Those of the last loss,
-and the sums with SEP, were found after the runs of docs/studies/selection.md; on the four other
-methods of docs/studies/confirmation.md the default ordered configurations better than each.
+and the sums with SEP, were found after the runs of leaderboards/studies/selection; on the four
+other methods of leaderboards/studies/confirmation the default ordered configurations better than
+each.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ class ClientObjective:
     source: str
     sees_contraction: bool  # whether a net that only shrinks changes it
     ranked: bool = False  # add the ranks among the trials of a study instead of the values
-    refuted: bool = False  # docs/studies/confirmation.md: it orders runs worse than the default
+    refuted: bool = (
+        False  # leaderboards/studies/confirmation: it orders runs worse than the default
+    )
 
     @property
     def trained(self) -> bool:
@@ -76,15 +79,15 @@ OF_CLIENTS = {
 
 FINDINGS = {
     DEFAULT: "the one score that compares methods; within a method it orders configurations with"
-    " tau 0.56 on four methods and 0.77 on four others (docs/log.md)",
+    " tau 0.56 on four methods and 0.77 on four others (leaderboards/studies/log.md)",
     LOSS: "orders configurations with tau 0.65 on four methods, but 0.15 on four others, where"
-    " align-unif has 0.77 (docs/studies/confirmation.md)",
+    " align-unif has 0.77 (leaderboards/studies/confirmation)",
     "loss+sep": "orders configurations of four methods with tau 0.35, where align-unif has 0.77"
-    " (docs/studies/confirmation.md)",
+    " (leaderboards/studies/confirmation)",
     "objective+sep": "orders configurations with tau 0.74 on four methods and 0.66 on four others,"
-    " where align-unif has 0.77 (docs/studies/confirmation.md)",
+    " where align-unif has 0.77 (leaderboards/studies/confirmation)",
     "sep": "alone it chooses badly: it loses 3.0 points after 24 trials, where align-unif loses 1.1"
-    " (docs/log.md)",
+    " (leaderboards/studies/log.md)",
 }
 """What the studies found about the objectives that users choose."""
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from equivalence import BOARDS, FOLDER, read  # the module beside this one
 from scipy.stats import rankdata
+
+from fedbench.leaderboards.studies.equivalence.equivalence import BOARDS, FOLDER, read
 
 APART, COSTLY, BUDGET, DRAWS = 5.0, 3.0, 8, 200
 MOVED = 0.1
