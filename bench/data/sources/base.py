@@ -137,12 +137,19 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
+    is_folder, is_file = _is_path(name)
+    if is_folder or is_file:
+        kinds = f"file:{name}" if is_file else f"folder:{name}, hub:{name}"
+        raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
+    raise UnknownNameError("data set", name, entries())
+
+
+def _is_path(name: str) -> tuple[bool, bool]:
+    """Return whether there is a folder, and whether a file, of that path."""
     path = user_path(name)
     with suppress(OSError):  # of a name that is longer than any file's
-        if path.exists():
-            kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
-            raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
-    raise UnknownNameError("data set", name, entries())
+        return path.is_dir(), path.is_file()
+    return False, False
 
 
 def with_kind(name: str) -> str:
@@ -156,14 +163,12 @@ def with_kind(name: str) -> str:
     """
     if ":" in name or name in entries():
         return name
-    path = user_path(name)
-    is_folder = is_file = False
-    with suppress(OSError):  # of a name that is longer than any file's
-        is_folder, is_file = path.is_dir(), path.is_file()
+    is_folder, is_file = _is_path(name)
     if not is_folder:
         return f"file:{name}" if is_file else name
     kinds = {form.partition(":")[0]: entry.suffixes for form, entry in entries().items()}
-    files = (file for _, _, files in os.walk(path, followlinks=True) for file in files)
+    walk = os.walk(user_path(name), followlinks=True)
+    files = (file for _, _, files in walk for file in files)
     found = {Path(file).suffix.lower() for file in itertools.islice(files, _MOST_FILES)}
     shown = sorted(kind for kind, suffixes in kinds.items() if suffixes & found)
     if len(shown) == 1:

@@ -59,8 +59,8 @@ class Picture(NamedTuple):
 
     def is_held_out(self) -> bool:
         """True for one image in `HELD_OUT`, by the SHA-256 of its file or, without one, pixels."""
-        content = self.content
         self.check_size()
+        content = self.content
         data = content.read_bytes() if isinstance(content, Path) else bytes(content)
         return int.from_bytes(hashlib.sha256(data).digest()[:8]) % HELD_OUT == 0
 
@@ -95,7 +95,7 @@ class Splits(NamedTuple):
     test: Sequence[Part]  # test images; empty where the source has no test split
     # Names by number, also of labels that are text; None: text in its order, else numbers.
     class_names: tuple[str, ...] | None
-    left_out: Sequence[LeftOut] = ()
+    left_out: Sequence[LeftOut] = ()  # those without files say nothing
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
         """Yield `train` or `test` and each image, in the order of the source.
@@ -127,22 +127,10 @@ HELD_OUT = 6
 """One of so many images is a test image where a data set has no test split."""
 
 
-def pictures_of(
-    images: npt.NDArray[np.uint8] | Sequence[Path],
-    labels: Sequence[int | str],
-    file: str,
-    rows: Iterable[int] | None = None,
-    clients: Sequence[str | int] | None = None,
-) -> list[Picture]:
-    """Return images of a file, (N, H, W), (N, H, W, 3) or files of their own, at `rows` of it."""
-    rows = range(len(labels)) if rows is None else rows
-    return [*map(Picture, images, labels, repeat(file), rows, clients or repeat(None))]
-
-
 def decoded(
     images: npt.NDArray[Any], labels: npt.NDArray[Any], file: str, rows: Iterable[int] | None = None
 ) -> list[Picture]:
-    """Check images (N, H, W) or (N, H, W, C) and their labels (N,) or (N, 1)."""
+    """Check images (N, H, W) or (N, H, W, C), at `rows` of a file, and labels (N,) or (N, 1)."""
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
@@ -154,7 +142,8 @@ def decoded(
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
         got = f"{labels.dtype}{list(labels.shape)}"
         raise DataError(f"{file}: labels are {got}; needed: integers [{count}]")
-    return pictures_of(images, labels.reshape(-1).tolist(), file, rows)
+    rows = range(count) if rows is None else rows
+    return [*map(Picture, images, labels.reshape(-1).tolist(), repeat(file), rows)]
 
 
 @dataclass(frozen=True)
@@ -183,7 +172,8 @@ def write_splits(
         _log.warning(
             "%s has no test split: one image of %d, by its content, is a test image", name, HELD_OUT
         )
-    if said := [str(each) for each in splits.left_out if each.said]:
+    left_out = [each for each in splits.left_out if each.files]
+    if said := [str(each) for each in left_out if each.said]:
         _log.warning("%s: not read are %s", name, "; ".join(said))
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -222,11 +212,18 @@ def write_splits(
     done, notes = 0, Counter[str]()
 
     def pixels(picture: Picture) -> npt.NDArray[np.uint8]:
-        found, said = _pixels(picture, mode, size)
+        """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized."""
+        found = picture.content
+        if not isinstance(found, np.ndarray):
+            found, said = pixels_of(found, picture.place, mode)
+            notes.update(said)
+        elif found.ndim == 2 and mode == "RGB":
+            found = np.stack([found] * 3, axis=2)
+        if size is not None:
+            found = fitted(found, size)
         if found.shape[:2] != (height, width):  # only of a PNG that has EXIF behind its pixels
             what = f"{picture.place}: decoded it is {found.shape[1]}x{found.shape[0]}"
             raise DataError(f"{what}, not {width}x{height} as it begins; save it upright")
-        notes.update(said)
         return found
 
     def decode(pictures: Iterator[Picture]) -> Iterator[npt.NDArray[np.uint8]]:
@@ -259,7 +256,7 @@ def write_splits(
     writer.notes |= {
         "sizes": found | ({"others": rest} if rest else {}),
         "changed": dict(notes),
-        "left_out": [each.record() for each in splits.left_out],
+        "left_out": [each.record() for each in left_out],
     }
     return class_names
 
@@ -373,15 +370,3 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
         labels.append(picture.label)
         clients.append(picture.client)
     return Layout(labels, sizes, colour, clients, first)
-
-
-def _pixels(
-    picture: Picture, mode: str, size: int | None
-) -> tuple[npt.NDArray[np.uint8], Sequence[str]]:
-    """Pixels (H, W) or (H, W, 3), in grey or colour as `mode` says, resized; and what was done."""
-    pixels, done = picture.content, list[str]()
-    if not isinstance(pixels, np.ndarray):
-        pixels, done = pixels_of(pixels, picture.place, mode)
-    elif pixels.ndim == 2 and mode == "RGB":
-        pixels = np.stack([pixels] * 3, axis=2)
-    return pixels if size is None else fitted(pixels, size), done

@@ -11,7 +11,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -19,41 +20,21 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.bounds import PackedFile, check_unpacked
-from fedbench.bench.data.sources.decode import (
-    NO_VALUE,
-    LeftOut,
-    Part,
-    Picture,
-    Splits,
-    decoded,
-    pictures_of,
-)
+from fedbench.bench.data.sources.decode import NO_VALUE, LeftOut, Picture, Splits, decoded
 from fedbench.bench.data.sources.huggingface import open_file
 from fedbench.bench.data.sources.listing import is_image
 from fedbench.bench.data.sources.parquet_rows import ParquetRows
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
-    Columns,
+    Field,
     Shard,
-    columns_of,
-    label_of,
     splits_of_shards,
 )
-from fedbench.bench.data.sources.splits import (
-    Split,
-    columns_that_split,
-    is_split_name,
-    may_be_split,
-    some,
-    split_of,
-    split_of_row,
-    template,
-)
+from fedbench.bench.data.sources.splits import Split, some, split_of, template
 from fedbench.bench.system.errors import DataError
 
 NPZ_NAMES = (
@@ -96,52 +77,43 @@ class OneFile(PathSource):
         """Return the file, those beside it, and the images that a CSV names."""
         files = [*self._of_splits().values()]
         for file in tuple(files):
-            reading = self.reading if file == self.path else self.reading.without_clients()
             with _reading(file):
                 kind = _kind(file)
                 if kind == "idx":
                     files.append(_labels_of(file))
-                elif kind == "csv" and not _header(file, self.reading).pixels:
-                    of_rows = _csv(file, reading, None, warn=False).values()
-                    files += [cast("Path", p.content) for rows in of_rows for p in rows]
+                elif kind == "csv" and (header := _header(file, self.reading)).path:
+                    files += _paths(file, _values(file, header), header)
         return files
 
     def splits(self, scratch: Path) -> Splits:
         files = self._of_splits()
-        kinds = {split: _kind_of(file) for split, file in files.items()}
+        kinds = {}
+        for split, file in files.items():
+            with _reading(file):
+                kinds[split] = _kind(file)
         if len({*kinds.values()}) > 1:
             listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
             raise DataError(f"files of two splits are of two kinds: {listed}; convert one of them")
-        if "parquet" in kinds.values():
-            shards = {
-                split: [Shard(str(file), partial(_parquet, file), self.reading, split)]
-                for split, file in files.items()
-            }
-            return splits_of_shards(shards, f"{self.kind}:{self.path.name}")
-        parts: dict[Split, list[Part]] = {}
-        for split, file in files.items():
+        kind = kinds["train"]
+        if kind == "npz":
+            with _reading(self.path):
+                return _npz(self.path)
+        if kind == "idx":
+            train, *test = map(_pictures_of_idx, files.values())
+            return Splits([train], test, None)
+        tables: dict[Split, CsvRows] = {}
+        for split, file in files.items() if kind == "csv" else ():
             with _reading(file):
-                if kinds[split] == "npz":
-                    return _npz(file)
-                if kinds[split] == "idx":
-                    labels = _labels_of(file)
-                    with _reading(labels):
-                        parts[split] = [decoded(_idx(file), _idx(labels), str(file))]
-                else:
-                    reading = self.reading if split == "train" else self.reading.without_clients()
-                    says = split if len(files) > 1 else None
-                    for of_rows, pictures in _csv(file, reading, says).items():
-                        parts.setdefault(of_rows, []).append(pictures)
-        if "train" not in parts:
-            raise DataError(f"{self.path} has no training images; found: {', '.join(parts)}")
-        train = [*parts["train"], *parts.get("unlabelled", [])]
-        test = parts.get("test") or parts.get("validation", [])
-        rest = parts.get("validation") if "test" in parts else None
-        left_out = [LeftOut("test goes before it", [p.place for p in chain(*rest)])] if rest else []
-        unnamed = _unnamed(chain.from_iterable(chain.from_iterable(parts.values())))
-        if unnamed:
-            left_out.append(LeftOut(f"not named in {self.path.name}", unnamed))
-        return Splits(train, test, None, left_out)
+                tables[split] = _csv(file, self.reading)
+        shards = {
+            split: [Shard(str(file), partial(_rows, file, tables.get(split)), self.reading, split)]
+            for split, file in files.items()
+        }
+        splits = splits_of_shards(shards, f"{self.kind}:{self.path.name}")
+        for shard in cast("list[Shard]", [*splits.train, *splits.test] if tables else []):
+            _check_labels(shard.open(), shard.found().label, shard.place)
+        unnamed = LeftOut(f"not named in {self.path.name}", _unnamed(tables.values()))
+        return splits._replace(left_out=[*splits.left_out, unnamed])
 
     def _of_splits(self) -> dict[Split, Path]:
         """Return the file and, if there is one, that of the test images."""
@@ -199,11 +171,6 @@ def _open(file: Path) -> IO[bytes]:
     return cast("IO[bytes]", PackedFile(file)) if is_packed else file.open("rb")
 
 
-def _kind_of(file: Path) -> str:
-    with _reading(file):
-        return _kind(file)
-
-
 def _kind(file: Path) -> str:
     with _open(file) as stream:
         head = stream.read(4096)
@@ -220,21 +187,21 @@ def _kind(file: Path) -> str:
     return "csv"
 
 
-def _beside(file: Path, old: str, new: str) -> Path | None:
-    """Return the file beside another that has `new` for `old` in its name, packed or not."""
-    plain = file.name.removesuffix(".gz").replace(old, new)
-    if new == "labels":
-        plain = plain.replace("idx3", "idx1")
-    found = (file.with_name(name) for name in (plain, f"{plain}.gz"))
-    return next((each for each in found if old in file.name and each.is_file()), None)
-
-
-def _parquet(file: Path) -> Any:
-    """Open a Parquet file: row by row, or in memory if it has to be unpacked."""
+def _rows(file: Path, table: "CsvRows | None") -> Any:
+    """Open a Parquet file, row by row, or in memory if it has to be unpacked; or take a table."""
+    if table is not None:
+        return table
     with _open(file) as stream:
         if isinstance(stream, gzip.GzipFile):
             return ParquetRows(stream.read(), str(file))
     return open_file(file, ".parquet")
+
+
+def _pictures_of_idx(file: Path) -> list[Picture]:
+    with _reading(file):
+        labels = _labels_of(file)
+        with _reading(labels):
+            return decoded(_idx(file), _idx(labels), str(file))
 
 
 def _idx(file: Path) -> npt.NDArray[np.uint8]:
@@ -251,9 +218,11 @@ def _idx(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _labels_of(file: Path) -> Path:
-    """Return the file of labels beside an IDX file of images."""
-    if labels := _beside(file, "images", "labels"):
-        return labels
+    """Return the file of labels beside an IDX file of images, packed or not."""
+    plain = _plain(file.name).replace("images", "labels").replace("idx3", "idx1")
+    for labels in (file.with_name(plain), file.with_name(f"{plain}.gz")):
+        if "images" in file.name and labels.is_file():
+            return labels
     raise DataError(
         f"{file} has no labels beside it; the name of an IDX file of images has `images` in it, and"
         " that of its labels is the same with `labels` (and idx1 for idx3)"
@@ -261,11 +230,12 @@ def _labels_of(file: Path) -> Path:
 
 
 class Header(NamedTuple):
-    """Separator of a CSV file, names of its columns, and of those that are pixels."""
+    """Separator of a CSV file, names of its columns, and where its images are: files or pixels."""
 
     separator: str
     names: list[str]
-    pixels: list[str]
+    path: str | None  # column of image files
+    pixels: list[str]  # columns of pixels where there is no such one
 
 
 def _header(file: Path, reading: Reading) -> Header:
@@ -283,129 +253,119 @@ def _header(file: Path, reading: Reading) -> Header:
     if all(name.isdigit() for name in names):
         needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
         raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
-    if any(name.lower() in PATH_COLUMNS for name in names):
-        return Header(separator, names, [])
+    path = next((name for name in names if name.lower() in PATH_COLUMNS), None)
     asked = (reading.label_column, reading.client_column)
-    return Header(separator, names, [n for n in names if n[-1:].isdigit() and n not in asked])
-
-
-def _csv(
-    file: Path, reading: Reading, says: Split | None, *, warn: bool = True
-) -> dict[Split, list[Picture]]:
-    """Return the images of each split that columns say, else of `says` or of `train`.
-
-    All values but pixels are text; only an empty one is none.
-    """
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    separator, names, pixels = _header(file, reading)
-    with _open(file) as stream:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(stream.read()),
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=1),
-            parse_options=arrow_csv.ParseOptions(delimiter=separator),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={n: pa.uint8() if n in pixels else pa.string() for n in names},
-                null_values=[""],
-                strings_can_be_null=True,
-            ),
-        )
-    files = [name for name in names if name.lower() in PATH_COLUMNS]
-    if not pixels and not files:
+    pixels = [] if path else [n for n in names if n[-1:].isdigit() and n not in asked]
+    if not path and not pixels:
         raise DataError(
             f"{file}: needed is a column of image files ({', '.join(PATH_COLUMNS)}) or columns of"
             f" pixels, whose names end in a digit; found: {', '.join(names)}"[:1000]
         )
-    of_images = pixels or files[:1]
-    for name in of_images:
+    return Header(separator, names, path, pixels)
+
+
+def _values(file: Path, header: Header) -> Any:
+    """Return a CSV file as an Arrow table. All but pixels are text; only an empty value is none."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    pixels = {*header.pixels}
+    with _open(file) as stream:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(stream.read()),
+            read_options=arrow_csv.ReadOptions(column_names=header.names, skip_rows=1),
+            parse_options=arrow_csv.ParseOptions(delimiter=header.separator),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={n: pa.uint8() if n in pixels else pa.string() for n in header.names},
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
+    for name in [header.path] if header.path else header.pixels:
         if table[name].null_count:
             row = table[name].is_null().to_pylist().index(True)
             raise DataError(f"{file}, row {row}: {name!r} has no value")
-    rest = {
-        name: [(value or "").strip() or None for value in table[name].to_pylist()]
-        for name in dict.fromkeys(names)
-        if name not in of_images
-    }
-    splits = _splits_of_rows(rest, file, reading, warn=warn)
-    columns = _columns(rest, splits, file, reading)
-    labels: list[int | str] = [HIDDEN] * len(table)
-    if columns.label:
-        labels = [label_of(value, None, str(file)) for value in _typed(rest[columns.label[0]])]
-    clients = _typed(rest[columns.client[0]]) if columns.client else None
-    if clients and None in clients:
-        raise DataError(
-            f"{file}, row {clients.index(None)}: {reading.client_column!r} has no value"
-        )
-    if pixels:
-        flat = np.stack([table[name].to_numpy() for name in pixels], axis=1)
-        pictures = pictures_of(_squares(flat, file), labels, str(file), clients=clients)
-    else:
-        paths = [file.parent / path for path in table[files[0]].to_pylist()]
-        pictures = pictures_of(paths, labels, str(file), clients=clients)
-    if not splits:
-        return {says or "train": pictures}
-    found: dict[Split, list[Picture]] = {}
-    for number, picture in enumerate(pictures):
-        values = {name: rest[name][number] for name in splits}
-        split = split_of_row(values, f"{file}, row {number}")
-        if says and split != says:
-            listed = ", ".join(f"{name!r} is {value!r}" for name, value in values.items())
-            raise DataError(
-                f"{file}, row {number}: {listed}, but the name of the file says {says}; mend one of"
-                " them, or remove the column"
-            )
-        if split == "unlabelled":
-            picture = picture._replace(label=HIDDEN)
-        found.setdefault(split, []).append(picture)
-    return found
+    return table
 
 
-_Texts = Mapping[str, list[str | None]]
-"""Values of the columns of a CSV file, None for empty ones."""
+def _paths(file: Path, table: Any, header: Header) -> list[Path]:
+    return [file.parent / path for path in table[header.path].to_pylist()]
 
 
-def _unnamed(pictures: Iterable[Picture]) -> list[Path]:
-    """Return the images in the folders of those that a CSV names, without these."""
-    named = {picture.content for picture in pictures if isinstance(picture.content, Path)}
-    there = (f for folder in sorted({n.parent for n in named}) for f in sorted(folder.iterdir()))
-    return [f for f in there if is_image(f) and f not in named]
+@dataclass(frozen=True)
+class CsvRows:
+    """The rows of a CSV file, with the part of `datasets.IterableDataset` in use.
+
+    The column `image` has pixels or files; the others have integers or text, whatever else the
+    schema says of them: only labels need a type.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    schema: Any
+
+    @cached_property
+    def features(self) -> Any:
+        """Types of all columns, as `datasets.Features`."""
+        from datasets import Features
+
+        return Features.from_arrow_schema(self.schema)
+
+    def select_columns(self, columns: Sequence[str]) -> "CsvRows":
+        """Return the rows with some columns alone."""
+        return replace(self, columns={name: self.columns[name] for name in columns})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in their order."""
+        for row in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, row, strict=True))
 
 
-def _splits_of_rows(rest: _Texts, file: Path, reading: Reading, *, warn: bool) -> list[str]:
-    """Return the columns that say the split of each row."""
-    asked = (reading.label_column, reading.client_column)
-    values = {
-        name: {*column}
-        for name, column in rest.items()
-        if name not in asked
-        and name.lower() not in LABEL_COLUMNS
-        and (may_be_split(name) or is_split_name(next(filter(None, column), "")))
-    }
-    return columns_that_split(values, str(file), warn=warn)
-
-
-def _columns(rest: _Texts, splits: Sequence[str], file: Path, reading: Reading) -> Columns:
-    """Find the columns of labels and clients, or raise a `DataError` for labels that are none."""
+def _csv(file: Path, reading: Reading) -> CsvRows:
     import pyarrow as pa
 
-    kinds = {"integers": pa.int64(), "numbers": pa.float64(), "dates": pa.date32()}
-    found = {name: _kind_of_values(column) for name, column in rest.items()}
-    for name in rest:  # of a column that is named for its classes, dates are names
+    header = _header(file, reading)
+    table = _values(file, header)
+    columns: dict[str, Sequence[Any]] = {}
+    kinds = {}
+    of_images = {header.path, *header.pixels}
+    for name in (name for name in header.names if name not in of_images):
+        values = [(value or "").strip() or None for value in table[name].to_pylist()]
+        kinds[name] = _kind_of_values(values)
+        # Integers where all are, else text: `01` and `1` are two values then.
+        is_number = kinds[name] == "integers"
+        columns[name] = [int(value) if is_number and value else value for value in values]
+        # Of a column that is named for its classes, dates are names.
         is_label = name.lower() in LABEL_COLUMNS or name == reading.label_column
-        if found[name] == "dates" and is_label:
-            found[name] = "text"
-    schema = pa.schema([(name, kinds.get(kind, pa.string())) for name, kind in found.items()])
-    schema = schema.append(pa.field("image", pa.binary()))
-    columns = columns_of(schema, str(file), reading, [(name,) for name in splits])
-    if columns.label and _kind_of_values(column := rest[columns.label[0]]) == "numbers and none":
-        missing = Counter(value for value in column if value and value.lower() in NO_VALUE)
+        if kinds[name] == "dates" and is_label:
+            kinds[name] = "text"
+    types = {"integers": pa.int64(), "numbers": pa.float64(), "dates": pa.date32()}
+    schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in kinds.items()])
+    if header.path:
+        columns["image"] = _paths(file, table, header)
+    else:
+        flat = np.stack([table[name].to_numpy() for name in header.pixels], axis=1)
+        columns["image"] = [*_squares(flat, file)]
+    return CsvRows(columns, schema.append(pa.field("image", pa.binary())))
+
+
+def _check_labels(rows: CsvRows, label: Field | None, place: str) -> None:
+    """Raise `DataError` for labels that are numbers and words for no value."""
+    texts = [v for v in (rows.columns[label[0]] if label else ()) if isinstance(v, str)]
+    if label and _kind_of_values(texts) == "numbers and none":
+        missing = Counter(value for value in texts if value.lower() in NO_VALUE)
         listed = ", ".join(f"{count} x {value!r}" for value, count in missing.items())
         raise DataError(
-            f"{file}: {columns.label[0]!r} has numbers and {listed}; leave labels that are missing"
+            f"{place}: {label[0]!r} has numbers and {listed}; leave labels that are missing"
             " empty, or name all classes by words"
         )
-    return columns
+
+
+def _unnamed(tables: Iterable[CsvRows]) -> list[Path]:
+    """Return the images in the folders of those that CSV files name, without these."""
+    images = chain.from_iterable(rows.columns["image"] for rows in tables)
+    named = {image for image in images if isinstance(image, Path)}
+    there = (f for folder in sorted({n.parent for n in named}) for f in sorted(folder.iterdir()))
+    return [f for f in there if is_image(f) and f not in named]
 
 
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -425,13 +385,6 @@ def _kind_of_values(column: Sequence[str | None]) -> str:
         return "numbers"
     rest = {value.lower() for value in values - numbers}
     return "numbers and none" if numbers and rest and rest <= NO_VALUE else "text"
-
-
-def _typed(column: Sequence[str | None]) -> list[Any]:
-    """Return integers where all values are, else text: `01` and `1` are two values then."""
-    if _kind_of_values(column) != "integers":
-        return [*column]
-    return [None if value is None else int(value) for value in column]
 
 
 def _squares(flat: npt.NDArray[np.uint8], file: Path) -> npt.NDArray[np.uint8]:
@@ -463,8 +416,7 @@ def _npz(file: Path) -> Splits:
                 for i in (0, 2)
             )
             rest = sorted(set(arrays) - set(names))
-    left_out = [LeftOut("an array of another name", rest)] if rest else []
-    return Splits([train], [test], None, left_out)
+    return Splits([train], [test], None, [LeftOut("an array of another name", rest)])
 
 
 class NpzFile(OneFile):

@@ -6,7 +6,7 @@ images, and needs 4 s of processor time to list 21,000 files where this module n
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
@@ -55,10 +55,10 @@ class ImageFolders(PathSource):
             )
         found = _splits_of(root)
         if "train" not in found:
-            return Splits([_unlabelled(found["unlabelled"])], [], (), _present(whole.left_out()))
+            return Splits([_pictures(found["unlabelled"])], [], (), whole.left_out())
         train = _inner(found["train"], "train")
         test = found.get("test") or found.get("validation")
-        extra = _unlabelled(found.get("unlabelled"))
+        extra = _pictures(found.get("unlabelled"))
         left_out = [*whole.left_out(), _beside(train)]
         if found["train"] is not root:
             left_out.append(_beside(root))
@@ -66,19 +66,19 @@ class ImageFolders(PathSource):
             left_out.append(LeftOut("test goes before it", found["validation"].all_images))
         if train.images and not train.with_images:
             _check_tables(whole)
-            unlabelled = [] if test is None else [_unlabelled(test)]
-            return Splits([[*_unlabelled(train), *extra]], unlabelled, (), _present(left_out))
+            unlabelled = [] if test is None else [_pictures(test)]
+            return Splits([[*_pictures(train), *extra]], unlabelled, (), left_out)
         classes = tuple(train.folders)
         parts = [_training_pictures(train, classes), extra]
         check_spelling(classes, test.folders if test else (), str(train.path))
         if test is None:
             if found["train"] is root:
                 _check_classes(root)
-            _check_unlabelled(train, classes, ())
-            return Splits(parts, [], classes, _present(left_out))
+            _check_unlabelled(train, ())
+            return Splits(parts, [], classes, left_out)
         test = _inner(test, split_of(test.path.name, strict=False))
         left_out.append(_beside(test))
-        _check_unlabelled(train, classes, test.folders)
+        _check_unlabelled(train, test.folders)
         if unknown := sorted(set(test.folders) - set(classes)):
             listed = ", ".join(f"{name}{nearest(name, classes)}" for name in unknown)
             raise DataError(
@@ -90,7 +90,7 @@ class ImageFolders(PathSource):
                 f"{test.path} has {len(test.images)} images in no class folder and none in one;"
                 f" make the folders of {train.path} there, or remove {test.path.name}/"
             )
-        return Splits(parts, [_pictures(test, classes)], classes, _present(left_out))
+        return Splits(parts, [_by_class(test, classes)], classes, left_out)
 
 
 SOURCES["folder:PATH"] = Entry(
@@ -157,27 +157,21 @@ def _splits_of(root: Folder) -> dict[Split, Folder]:
 
 def _check_classes(root: Folder) -> None:
     """Raise `DataError` if folders in the class folders may be classes, and these be splits."""
-    below = {name: set(folder.with_images) for name, folder in root.with_images.items()}
-    if len(below) < 2 or any(folder.images for folder in root.folders.values()):
+    if any(folder.images for folder in root.folders.values()):
         return
-    shared = sorted(name for name in set().union(*below.values()) if _times(name, below) > 1)
-    if shared:
+    times = Counter(name for folder in root.with_images.values() for name in folder.with_images)
+    if shared := sorted(name for name, count in times.items() if count > 1):
         raise DataError(
-            f"{root.path}: {some(list(below))} hold folders of the same names ({some(shared)});"
-            f" if they are splits, rename them ({KNOWN}); if they are classes, move them into"
-            " train/"
+            f"{root.path}: {some(list(root.with_images))} hold folders of the same names"
+            f" ({some(shared)}); if they are splits, rename them ({KNOWN}); if they are classes,"
+            " move them into train/"
         )
 
 
-def _times(name: str, below: Mapping[str, set[str]]) -> int:
-    return sum(name in names for names in below.values())
-
-
-def _check_unlabelled(train: Folder, classes: Sequence[str], of_test: Iterable[str]) -> None:
+def _check_unlabelled(train: Folder, of_test: Collection[str]) -> None:
     """Raise `DataError` if a folder among the classes may hold images of none."""
-    for name in classes:
-        says = split_of(name) if is_split_name(name) and name not in of_test else None
-        if says == "unlabelled" and len(classes) > 1:
+    for name in train.folders if len(train.folders) > 1 else ():
+        if name not in of_test and is_split_name(name) and split_of(name) == "unlabelled":
             raise DataError(
                 f"{train.path / name} may be a class, or images without a label; rename it, or"
                 " move it beside train/"
@@ -201,22 +195,14 @@ def _beside(folder: Folder) -> LeftOut:
     return LeftOut("in no class folder", folder.images if folder.with_images else [])
 
 
-def _present(left_out: Sequence[LeftOut]) -> tuple[LeftOut, ...]:
-    return tuple(each for each in left_out if each.files)
+def _pictures(folder: Folder | None, label: int = HIDDEN) -> list[Picture]:
+    return [Picture(file, label, str(file)) for file in (folder.all_images if folder else ())]
 
 
-def _unlabelled(folder: Folder | None) -> list[Picture]:
-    return [Picture(file, HIDDEN, str(file)) for file in (folder.all_images if folder else ())]
-
-
-def _pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
+def _by_class(folder: Folder, classes: Sequence[str]) -> list[Picture]:
     """Images of a split, class by class."""
-    return [
-        Picture(file, label, str(file))
-        for label, name in enumerate(classes)
-        if name in folder.folders
-        for file in folder.folders[name].all_images
-    ]
+    found = [_pictures(folder.folders.get(name), label) for label, name in enumerate(classes)]
+    return [picture for of_class in found for picture in of_class]
 
 
 def _training_pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
@@ -226,7 +212,7 @@ def _training_pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
         raise DataError(
             f"{folder.path} has no images of {names}; remove these classes, or add images"
         )
-    return _pictures(folder, classes)
+    return _by_class(folder, classes)
 
 
 FOLDER = "tiny-imagenet-200"

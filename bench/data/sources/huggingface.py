@@ -106,49 +106,45 @@ class HubFolder(PathSource):
 
     def _splits(self) -> dict[Split, list[Path]]:
         """Return the files of each split, in order of name."""
-        named: dict[Path, dict[Split, list[Path]]] = {}
-        unnamed: dict[Path, list[Path]] = {}
+        found: list[tuple[Split | None, Path, Path]] = []  # split, folder of its data set, file
         others: Counter[str] = Counter()
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not is_hidden(f))
             for file in sorted(Path(place, name) for name in names if not is_hidden(name)):
                 # `map` and `shuffle` of `datasets` leave caches beside what they read.
                 if file.suffix.lower() in self.suffixes and not file.name.startswith("cache-"):
-                    split, home = self._split(file)
-                    if split is None:
-                        unnamed.setdefault(home, []).append(file)
-                    else:
-                        named.setdefault(home, {}).setdefault(split, []).append(file)
+                    found.append((*self._split(file), file))
                 else:
                     others[file.suffix.lower() or "no ending"] += 1
-        if not named and not unnamed:
-            found = some([f"{count} x {ending}" for ending, count in others.most_common()])
+        if not found:
+            listed = some([f"{count} x {ending}" for ending, count in others.most_common()])
             raise DataError(
                 f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it; found:"
-                f" {found or 'no file'}"
+                f" {listed or 'no file'}"
             )
+        named = sorted({split for split, _, _ in found if split})
+        unnamed = [file for split, _, file in found if not split]
         if named and unnamed:
-            rest = [
-                str(file.relative_to(self.path)) for files in unnamed.values() for file in files
-            ]
+            rest = some([str(file.relative_to(self.path)) for file in unnamed])
             raise DataError(
                 f"{self.kind}:{self.path}: the names of some files say a split"
-                f" ({', '.join(sorted({s for splits in named.values() for s in splits}))}), and of"
-                f" these not: {some(rest)}; rename them ({KNOWN}), or move them elsewhere"
+                f" ({', '.join(named)}), and of these not: {rest}; rename them ({KNOWN}), or move"
+                " them elsewhere"
             )
-        files = [file for files in unnamed.values() for file in files]
-        if len(files) > 1 and any(hints_at_split(file.stem) for file in files):
+        if len(unnamed) > 1 and any(hints_at_split(file.stem) for file in unnamed):
             raise DataError(
                 f"{self.kind}:{self.path}: some of these names may be short for a split:"
-                f" {some([file.name for file in files])}; rename them ({KNOWN})"
+                f" {some([file.name for file in unnamed])}; rename them ({KNOWN})"
             )
-        sets = named or {home: {"train": files} for home, files in unnamed.items()}
-        if len(sets) > 1:
-            listed = ", ".join(map(str, sorted(sets)))
+        homes = sorted({str(home) for _, home, _ in found})
+        if len(homes) > 1:
             raise DataError(
-                f"{self.kind}:{self.path} holds several data sets; name one of them: {listed}"
+                f"{self.kind}:{self.path} holds several data sets; name one of them:"
+                f" {', '.join(homes)}"
             )
-        (splits,) = sets.values()
+        splits: dict[Split, list[Path]] = {}
+        for split, _, file in found:
+            splits.setdefault(split or "train", []).append(file)
         for files in splits.values():
             _check_numbers(files)
         return splits
@@ -227,10 +223,8 @@ class HubName(Source):
         loaded = self._load()
         for split, rows in loaded.items():
             if kind := split_of(split) or ("train" if len(loaded) == 1 else None):
-                opened = partial(lambda rows: rows, rows)
-                shards.setdefault(kind, []).append(
-                    Shard(f"{name} ({split})", opened, reading, kind)
-                )
+                shard = Shard(f"{name} ({split})", partial(lambda rows: rows, rows), reading, kind)
+                shards.setdefault(kind, []).append(shard)
             else:
                 unknown.append(split)
         if unknown and not {"train", "test"} <= shards.keys():
@@ -239,8 +233,7 @@ class HubName(Source):
                 f"{name} has splits that are not known: {some(unknown)} (known: {known}); write"
                 " them by save_to_disk under other names, and read hub:PATH"
             )
-        left_out = [LeftOut("a split of another name", unknown)] if unknown else []
-        return splits_of_shards(shards, name, left_out)
+        return splits_of_shards(shards, name, [LeftOut("a split of another name", unknown)])
 
     def _load(self) -> Mapping[str, Any]:
         import datasets

@@ -1,10 +1,11 @@
 """Rows of a table: the columns that hold images, labels, clients and splits."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from fedbench.bench.data.cache import first_line
@@ -16,13 +17,14 @@ from fedbench.bench.data.sources.splits import (
     columns_that_split,
     is_split_name,
     may_be_split,
-    split_of,
     split_of_row,
+    split_that,
 )
 from fedbench.bench.system.errors import DataError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
+_FIRST = 1000  # rows in which the first word of a column is looked for
 _UNNAMED = re.compile(r"|unnamed: ?\d+", re.IGNORECASE)
 
 Field = tuple[str, ...]
@@ -52,23 +54,26 @@ class Shard:
         """Yield the images in their order."""
         from datasets import Image
 
+        columns = self.found()
         with self._reading():
             rows = self.open()
-            columns = self._columns(rows.features)
             if "unlabelled" in (self.says, self.only):
                 columns = columns._replace(label=None)
             names = _names_of(rows.features, columns.label)
             said = partial(_words_of, features=rows.features, places=self.columns)
-            used = dict.fromkeys(column[0] for column in (*columns, *self.columns) if column)
-            rows = rows.select_columns(list(used))
+            rows = _only(rows, [*filter(None, columns), *self.columns])
             if isinstance(rows.features[columns.image[0]], Image):
                 rows = rows.cast_column(columns.image[0], Image(decode=False))
             for number, row in enumerate(rows):
                 place = f"{self.place}, row {number}"
                 if self.only and split_of_row(said(row), place) != self.only:
                     continue
-                if not self.only:
-                    self._check(said(row), place)
+                for column, value in {} if self.only else said(row).items():
+                    if split_that(column, value) not in ("", None, self.says):
+                        raise DataError(
+                            f"{place}: {column!r} is {value!r}, but the name of the file says"
+                            f" {self.says}; mend one of them, or remove the column"
+                        )
                 image = value_of(row, columns.image)
                 content = image["bytes"] if isinstance(image, dict) else image
                 if content is None:
@@ -81,11 +86,16 @@ class Shard:
                 label = label_of(value_of(row, columns.label), names, place)
                 yield Picture(content, label, self.place, number, client)
 
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names that the features have, or None."""
+    def class_names(self) -> tuple[str, ...]:
+        """Return the class names that the features have."""
         with self._reading():
-            features = self.open().features
-            return _names_of(features, self._columns(features).label)
+            return _names_of(self.open().features, self.found().label)
+
+    def found(self) -> Columns:
+        """Find the columns of images, labels and clients, or raise a `DataError` with all."""
+        with self._reading():
+            schema = self.open().features.arrow_schema
+            return columns_of(schema, self.place, self.reading, self.columns)
 
     @property
     def title(self) -> str:
@@ -98,52 +108,48 @@ class Shard:
             rows = self.open()
             first = self._first(rows)
             places = [p for p in first if may_be_split(p[-1]) or is_split_name(str(first[p]))]
-            if not places:
-                return {}
-            rows = rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
             words = partial(_words_of, features=rows.features, places=places)
-            found = {tuple(words(row).items()) for row in rows}
-            used = columns_that_split(
-                {".".join(p): {dict(row)[".".join(p)] for row in found} for p in places}, self.place
-            )
-            columns = tuple(place for place in places if ".".join(place) in used)
-            if not columns:
+            rows = _only(rows, places) if places else ()
+            found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
+            for number, row in enumerate(rows):
+                found.setdefault(tuple(words(row).values()), number)
+            names = [".".join(place) for place in places]
+            values = dict(zip(names, map(set, zip(*found, strict=True)), strict=False))
+            used = columns_that_split(values, self.place)
+            if not used:
                 return {}
             splits = {
-                split_of_row({c: v for c, v in row if c in used}, self.place) for row in found
+                split_of_row(
+                    {c: v for c, v in zip(names, row, strict=True) if c in used},
+                    f"{self.place}, row {number}",
+                )
+                for row, number in found.items()
             }
+            columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
         return {split: replace(self, columns=columns, only=split) for split in splits}
 
     def checked(self) -> Self:
         """Return the shard with the columns whose words must be those of its name."""
         with self._reading():
             first = self._first(self.open())
-            said = [p for p in first if may_be_split(p[-1]) and split_of(str(first[p]))]
+            said = [p for p in first if may_be_split(p[-1])]
+            said = [p for p in said if split_that(p[-1], first[p]) is not None]
         return replace(self, columns=tuple(said))
 
     def _first(self, rows: Any) -> dict[Field, Any]:
-        """Return the words of the first row that may say its split, by column."""
-        asked = (self.reading.label_column, self.reading.client_column)
+        """Return the first words of the columns that may say a row's split."""
+        asked = (self.reading.label_column, self.reading.client_column, *LABEL_COLUMNS)
         kinds = kinds_of(rows.features.arrow_schema)
-        places = [p for p, kind in kinds.items() if is_word(p[-1], kind) and p[-1] not in asked]
-        places = [p for p in places if p[-1].lower() not in LABEL_COLUMNS]
-        if not places:
-            return {}
-        rows = rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
-        for row in rows:
-            return dict(zip(places, _words_of(row, rows.features, places).values(), strict=True))
-        return {}
-
-    def _check(self, said: Mapping[str, Any], place: str) -> None:
-        for column, value in said.items():
-            if (split := split_of(str(value))) and self.says and split != self.says:
-                raise DataError(
-                    f"{place}: {column!r} is {value!r}, but the name of the file says {self.says};"
-                    " mend one of them, or remove the column"
-                )
-
-    def _columns(self, features: Any) -> Columns:
-        return columns_of(features.arrow_schema, self.place, self.reading, self.columns)
+        places = [p for p, kind in kinds.items() if is_word(p[-1], kind)]
+        places = [p for p in places if not {p[-1], p[-1].lower()} & {*asked}]
+        first: dict[Field, Any] = {}
+        for row in islice(_only(rows, places), _FIRST) if places else ():
+            words = _words_of(row, rows.features, places).values()
+            first = {p: first.get(p, word) for p, word in zip(places, words, strict=True)}
+            first = {p: word for p, word in first.items() if word is not None}
+            if len(first) == len(places):
+                break
+        return first
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -156,6 +162,11 @@ class Shard:
             raise DataError(f"{self.place} cannot be read ({first_line(err)})") from err
 
 
+def _only(rows: Any, places: Iterable[Field]) -> Any:
+    """Return rows with the columns of some places alone."""
+    return rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
+
+
 def value_of(row: Any, place: Field | None) -> Any:
     """Return a value of a row, or the feature of a column; None without a place."""
     for name in place or ():
@@ -163,9 +174,8 @@ def value_of(row: Any, place: Field | None) -> Any:
     return row if place else None
 
 
-def _names_of(features: Any, place: Field | None) -> tuple[str, ...] | None:
-    names = getattr(value_of(features, place), "names", None)
-    return tuple(names) if names else None
+def _names_of(features: Any, place: Field | None) -> tuple[str, ...]:
+    return tuple(getattr(value_of(features, place), "names", None) or ())
 
 
 def _words_of(row: Any, features: Any, places: Sequence[Field]) -> dict[str, Any]:
@@ -177,7 +187,7 @@ def _words_of(row: Any, features: Any, places: Sequence[Field]) -> dict[str, Any
     return words
 
 
-def label_of(value: Any, names: tuple[str, ...] | None, place: str) -> int | str:
+def label_of(value: Any, names: tuple[str, ...], place: str) -> int | str:
     """Return a label: its name among `names` if they say more than numbers; `HIDDEN` for none.
 
     Numbers become names, because another file may have the same names in another order.
@@ -189,7 +199,7 @@ def label_of(value: Any, names: tuple[str, ...] | None, place: str) -> int | str
     if value is None or value == HIDDEN:
         return HIDDEN
     label: int = value
-    if names is None or names == tuple(map(str, range(len(names)))):
+    if names == tuple(map(str, range(len(names)))):
         return label
     if not 0 <= label < len(names):
         allowed = f"{HIDDEN} (none), 0..{len(names) - 1}"
@@ -299,12 +309,11 @@ def splits_of_shards(
     test, rest = shards.get("test"), shards.get("validation", ())
     if test is None:
         test, rest = rest, ()
-    if rest:
-        left_out = [*left_out, LeftOut("test goes before it", [shard.title for shard in rest])]
+    left_out = [*left_out, LeftOut("test goes before it", [shard.title for shard in rest])]
     # No client of a test image is asked for.
     test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
     # Names in the order of the first file; those of further files follow.
-    names = [name for shard in labelled or test for name in shard.class_names() or ()]
+    names = [name for shard in labelled or test for name in shard.class_names()]
     return Splits(train, test, tuple(dict.fromkeys(names)) or None, left_out)
 
 

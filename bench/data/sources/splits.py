@@ -92,8 +92,8 @@ def _flag(column: str) -> Split | None:
     return _split_of_word(match[1] or match[2]) if match else None
 
 
-def _said(column: str, value: Any) -> Split | Literal[""] | None:
-    """Return the split that a value says, "" for a flag that is not set, None for none."""
+def split_that(column: str, value: Any) -> Split | Literal[""] | None:
+    """Return the split that a column's value says, "" for a flag not set, None for none."""
     text = str(value).strip()
     flag = _flag(column)
     if flag is not None and (truth := _TRUTH.get(text.lower())) is not None:
@@ -112,7 +112,7 @@ def columns_that_split(
     columns = []
     for column, found in values.items():
         given = {value for value in found if value is not None}
-        said = {value: _said(column, value) for value in given if may_be_split(column)}
+        said = {value: split_that(column, value) for value in given if may_be_split(column)}
         said |= {v: split_of(str(v)) for v in given - said.keys() if is_split_name(str(v))}
         unknown = [value for value in given if said.get(value) is None]
         listed = some(sorted(repr(value) for value in (unknown or given)))
@@ -133,7 +133,7 @@ def split_of_row(values: Mapping[str, Any], place: str) -> Split:
     """Return the split that the columns of a row say, or raise a `DataError`."""
     said: dict[str, Split] = {}
     for column, value in values.items():
-        if value is None or (split := _said(column, value)) is None:
+        if value is None or (split := split_that(column, value)) is None:
             raise DataError(f"{place}: {column!r} is {value!r}; known: {KNOWN}")
         if split:
             said[column] = split

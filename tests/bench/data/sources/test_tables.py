@@ -186,7 +186,7 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
     ("column", "values", "named"),
     [
         ("split", "a b c", "'split' has the values 'a', 'b', 'c'"),
-        ("split", "0 1 2", "'split' has the values '0'"),
+        ("split", "0 1 2", "'split' has the values 0, 1, 2"),
         ("subset", "train restval test", "'restval'"),
         ("split", "train test ", "'split' is None"),
         ("split,is_test", "train,1 test,1 train,0", "row 0: 'split' says train and 'is_test'"),
@@ -207,7 +207,7 @@ def test_a_column_of_numbered_folds_is_named_and_not_used(
     name = csv(tmp_path / "set", "file_name,label,fold", "{},a,0", "{},b,1", "{},a,2", "{},b,3")
     with caplog.at_level(logging.WARNING):
         assert whole(name, tmp_path / "data") == {"a": 18, "b": 18}
-    assert "'fold' ('0', '1', '2', '3') says no split" in caplog.text
+    assert "'fold' (0, 1, 2, 3) says no split" in caplog.text
 
 
 def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
