@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 import fedbench
-from fedbench.bench.runs.arguments import Places, Settings, Sources, as_path
+from fedbench.bench.experiment.arguments import Places, Settings, Sources, as_path
 from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError

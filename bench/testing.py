@@ -31,6 +31,10 @@ from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.execution.audit import audit
+from fedbench.bench.execution.guarantees import needed_one_by_one
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.fields import build_config, field_infos
 from fedbench.bench.method import (
     Client,
     Labels,
@@ -45,10 +49,6 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.method.sharing import SENT_DOWN
 from fedbench.bench.nn.backbones import Backbone, make_backbone
-from fedbench.bench.runs.audit import audit
-from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.fields import build_config, field_infos
-from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task

@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.kinds import kind_text
+from fedbench.bench.experiment.fields import show
 from fedbench.bench.method import registry
-from fedbench.bench.runs.fields import show
 
 PAGE = Path(__file__).with_name("configuration.md")
 _INTRODUCTION = """# Configuration

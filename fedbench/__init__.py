@@ -17,12 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.bench.api.boards import leaderboard, report
-    from fedbench.bench.api.data import partition, prepare_data, split_data
+    from fedbench.bench.board.boards import leaderboard, report
     from fedbench.bench.board.release import release
     from fedbench.bench.board.verify import submit, verify_bundle, verify_claims
+    from fedbench.bench.board.whole import Verification, verify
     from fedbench.bench.config import RunConfig
     from fedbench.bench.data.partition import PartitionSummary
+    from fedbench.bench.execution.describe import Description, describe
+    from fedbench.bench.execution.export import export_encoder, load_encoder
+    from fedbench.bench.execution.figures import figures
+    from fedbench.bench.execution.result import RunPlan, RunResult
+    from fedbench.bench.execution.run import plan_run, reproduce, run
+    from fedbench.bench.experiment.data import partition, prepare_data, split_data
+    from fedbench.bench.experiment.experiment import resolve
     from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.listing import Listing, runs
@@ -30,13 +37,6 @@ if TYPE_CHECKING:
     from fedbench.bench.results.store.merge import merge
     from fedbench.bench.results.store.row import Row
     from fedbench.bench.results.store.store import Store, open_store
-    from fedbench.bench.runs.describe import Description, describe
-    from fedbench.bench.runs.export import export_encoder, load_encoder
-    from fedbench.bench.runs.figures import figures
-    from fedbench.bench.runs.resolve import resolve
-    from fedbench.bench.runs.result import RunPlan, RunResult
-    from fedbench.bench.runs.run import plan_run, reproduce, run
-    from fedbench.bench.runs.verify import Verification, verify
     from fedbench.bench.system.errors import (
         ConfigError,
         DataError,
@@ -59,8 +59,8 @@ if not Path(__file__).with_name("bench").is_dir():
     )
 
 _HOMES = {
-    "api.boards": "leaderboard report",
-    "api.data": "partition prepare_data split_data",
+    "board.boards": "leaderboard report",
+    "experiment.data": "partition prepare_data split_data",
     "board.release": "release",
     "board.verify": "submit verify_bundle verify_claims",
     "config": "RunConfig",
@@ -72,13 +72,13 @@ _HOMES = {
     "results.store.merge": "merge",
     "results.store.row": "Row",
     "results.store.store": "Store open_store",
-    "runs.describe": "Description describe",
-    "runs.export": "export_encoder load_encoder",
-    "runs.figures": "figures",
-    "runs.resolve": "resolve",
-    "runs.result": "RunPlan RunResult",
-    "runs.run": "plan_run reproduce run",
-    "runs.verify": "Verification verify",
+    "execution.describe": "Description describe",
+    "execution.export": "export_encoder load_encoder",
+    "execution.figures": "figures",
+    "experiment.experiment": "resolve",
+    "execution.result": "RunPlan RunResult",
+    "execution.run": "plan_run reproduce run",
+    "board.whole": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",

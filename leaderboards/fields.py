@@ -14,10 +14,10 @@ from pydantic import Field, JsonValue
 
 from fedbench.bench.config import Strict
 from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.experiment.fields import known_keys
+from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.results.store.row import PaperCell
 from fedbench.bench.results.store.schema import decode, encode
-from fedbench.bench.runs.fields import known_keys
-from fedbench.bench.runs.presets import load_preset
 
 FOLDER = Path(__file__).with_name("papers")
 _NAMES = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "TinyImageNet": "tiny-imagenet"}

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.method import RoundPlan, net, registry
-from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version

@@ -14,9 +14,9 @@ import torch
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.execution.execute import Origin, Place, execute
+from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.method import RoundPlan
-from fedbench.bench.runs.execute import Origin, Place, execute
-from fedbench.bench.runs.fields import build_config
 from fedbench.bench.training import trainer, workers
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.history import RoundRecord

@@ -10,8 +10,8 @@ import torch
 import fedbench
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.probes import knn_accuracy
+from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.nn.weights import shipped_encoders
-from fedbench.bench.runs.execute import open_dataset
 from fedbench.leaderboards import encoders
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,13 +22,13 @@ from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.evaluation.metrics import is_accuracy
+from fedbench.bench.execution.compare import ELSEWHERE
+from fedbench.bench.execution.execute import derived, plugin_packages
+from fedbench.bench.execution.guarantees import needed_one_by_one
+from fedbench.bench.execution.run import canonical
+from fedbench.bench.experiment.code import changed_code, missing_code
 from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.code import changed_code, missing_code
-from fedbench.bench.runs.compare import ELSEWHERE
-from fedbench.bench.runs.execute import derived, plugin_packages
-from fedbench.bench.runs.guarantees import needed_one_by_one
-from fedbench.bench.runs.run import canonical
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.numerics import Platform
 from fedbench.bench.training.aggregate import declared_aggregator

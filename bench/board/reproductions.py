@@ -16,11 +16,11 @@ from pydantic import BaseModel, ValidationError
 
 from fedbench.bench.board.bundle import Person, read_manifest
 from fedbench.bench.board.checks import data_of
+from fedbench.bench.execution.compare import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
-from fedbench.bench.runs.compare import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_text, read_regular

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from fedbench.bench.experiment.arguments import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.results.purposes import Purpose
-from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import check_spec

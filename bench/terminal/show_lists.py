@@ -16,11 +16,11 @@ from fedbench.bench.terminal.tables import show_record, show_records
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition import PartitionSummary
-    from fedbench.bench.runs.resolve import Resolved
+    from fedbench.bench.experiment.experiment import Resolved
 
 _SOURCES = {
     "methods": "terminal.show_lists:method_records",
-    "presets": "runs.presets:preset_records",
+    "presets": "experiment.presets:preset_records",
     "grids": "tuning.grid:grid_records",
     "spaces": "tuning.space:space_records",
     "objectives": "tuning.scoring:objective_records",
@@ -52,8 +52,8 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
 def method_records() -> list[dict[str, Any]]:
     """Return a record for each registered method and add-on, with its fields."""
     from fedbench.bench.config.kinds import kind_text
+    from fedbench.bench.execution.guarantees import declared
     from fedbench.bench.method import registry
-    from fedbench.bench.runs.guarantees import declared
 
     known = registry.entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
@@ -144,7 +144,7 @@ def show_explanations(found: Mapping[str, Any]) -> None:
 
 
 def _value(value: Any) -> str:
-    from fedbench.bench.runs.fields import show
+    from fedbench.bench.experiment.fields import show
 
     return show(value)
 
@@ -163,7 +163,7 @@ def config_yaml(resolved: Resolved) -> str:
 
 def show_config(resolved: Resolved) -> None:
     """Print every value of a configuration with its source."""
-    from fedbench.bench.runs.fields import flat_config
+    from fedbench.bench.experiment.fields import flat_config
 
     values = [
         {"key": key, "value": _value(value), "source": resolved.sources.get(key)}

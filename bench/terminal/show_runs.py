@@ -14,10 +14,10 @@ from fedbench.bench.terminal.tables import head, show_record, show_records
 from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
+    from fedbench.bench.execution.describe import Description
+    from fedbench.bench.execution.result import RunPlan, RunResult
     from fedbench.bench.results.listing import Listing
     from fedbench.bench.results.store.row import Row
-    from fedbench.bench.runs.describe import Description
-    from fedbench.bench.runs.result import RunPlan, RunResult
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_CURVE = 40
@@ -211,7 +211,7 @@ def show_description(description: Description) -> None:
     show_record("provenance", dict(row), _PROVENANCE)
     show_record("", {"repeat it": description.commands})
     if description.other_code:
-        from fedbench.bench.runs.code import not_recorded
+        from fedbench.bench.experiment.code import not_recorded
 
         note(f"{not_recorded(description.other_code)}: `fedbench run` would make another run")
 

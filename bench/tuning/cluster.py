@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedbench.bench.runs.arguments import Places, as_path
+from fedbench.bench.experiment.arguments import Places, as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
@@ -175,7 +175,7 @@ def estimate_cost(
 
     Of `trained` the store has the weights: they are evaluated only.
     """
-    from fedbench.bench.runs.estimate import Estimator, start_seconds
+    from fedbench.bench.execution.estimate import Estimator, start_seconds
 
     device = estimate_device(share)
     estimator = Estimator(places.cache, device, share.cpus)

@@ -9,6 +9,9 @@ from typing import Any
 from scipy.special import stdtrit
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.experiment.arguments import Places, Settings, Sources
+from fedbench.bench.experiment.experiment import Resolved
+from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.leaderboard.statistics import (
     MIN_FOR_INTERVAL,
     t_interval,
@@ -16,9 +19,6 @@ from fedbench.bench.results.leaderboard.statistics import (
 )
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.arguments import Places, Settings, Sources
-from fedbench.bench.runs.fields import get
-from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress

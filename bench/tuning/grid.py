@@ -16,13 +16,20 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.sources.base import with_kind
+from fedbench.bench.experiment.code import missing_code
+from fedbench.bench.experiment.experiment import as_read, preset_of, resolve, user_keys
+from fedbench.bench.experiment.fields import (
+    GIVEN,
+    build_config,
+    check_key,
+    flat_config,
+    get,
+    known_keys,
+)
+from fedbench.bench.experiment.presets import load_preset, preset_names
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.code import missing_code
-from fedbench.bench.runs.fields import GIVEN, build_config, check_key, flat_config, get, known_keys
-from fedbench.bench.runs.presets import load_preset, preset_names
-from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import ConfigError, FedbenchError
 from fedbench.bench.system.identity import canonical_json

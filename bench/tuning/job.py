@@ -14,13 +14,20 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, reopen
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.execution.execute import (
+    Origin,
+    Paused,
+    Place,
+    facts,
+    points_of,
+    untrained_figures,
+)
+from fedbench.bench.execution.remeasure import execute_or_measure
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import Origin, Paused, Place, facts, points_of, untrained_figures
-from fedbench.bench.runs.remeasure import execute_or_measure
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import RoundRecord

@@ -12,8 +12,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator,
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.yaml_files import installed, load_yaml
+from fedbench.bench.experiment.fields import build_config, check_key, flat_config, known_keys
 from fedbench.bench.method import registry
-from fedbench.bench.runs.fields import build_config, check_key, flat_config, known_keys
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:

@@ -14,16 +14,15 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.experiment.arguments import Places, Settings, as_path
+from fedbench.bench.experiment.code import workers_for
+from fedbench.bench.experiment.experiment import Resolved, open_dataset, resolve, user_keys
+from fedbench.bench.experiment.fields import field_infos, get, show
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.runs.arguments import Places, Settings, as_path
-from fedbench.bench.runs.code import workers_for
-from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.fields import field_infos, get, show
-from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import temporary_folder

@@ -15,18 +15,19 @@ from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
+from fedbench.bench.execution.compare import Reproduction, compare
+from fedbench.bench.execution.execute import Origin
+from fedbench.bench.execution.remeasure import trained_before
+from fedbench.bench.execution.run import command_line, forget_cell, store_run
+from fedbench.bench.experiment.arguments import Places, Sources
+from fedbench.bench.experiment.code import outdated, workers_for
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.method.ids import row_id, training_id
 from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.runs.arguments import Places, Sources
-from fedbench.bench.runs.code import outdated, workers_for
-from fedbench.bench.runs.compare import Reproduction, compare
-from fedbench.bench.runs.execute import Origin, open_dataset
-from fedbench.bench.runs.presets import load_preset
-from fedbench.bench.runs.remeasure import trained_before
-from fedbench.bench.runs.run import command_line, forget_cell, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder

@@ -24,15 +24,15 @@ from optuna.trial import Trial, TrialState
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.execution.execute import Origin, points_of
+from fedbench.bench.execution.run import command_line, forget_cell
+from fedbench.bench.experiment.experiment import Resolved
+from fedbench.bench.experiment.fields import flat_config, show
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.chance import terms_at_chance
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, points_of
-from fedbench.bench.runs.fields import flat_config, show
-from fedbench.bench.runs.resolve import Resolved
-from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.seeding import derive

@@ -78,7 +78,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
     It is forked from a process that has imported what takes seconds, and no plugin.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedbench.methods", "fedbench.bench.runs.run", "scipy.stats"])
+    context.set_forkserver_preload(
+        ["fedbench.methods", "fedbench.bench.execution.run", "scipy.stats"]
+    )
     root = str(Path(__file__).resolve().parents[2])
 
     def run(

@@ -5,9 +5,9 @@ import shlex
 import pytest
 
 import fedbench
+from fedbench.bench.experiment.fields import field_infos, get
+from fedbench.bench.experiment.presets import preset_names
 from fedbench.bench.method import registry
-from fedbench.bench.runs.fields import field_infos, get
-from fedbench.bench.runs.presets import preset_names
 
 from .conftest import Call
 

@@ -25,7 +25,7 @@ from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.simclr import SimCLR
-from tests.bench.runs.test_audit import Memory
+from tests.bench.execution.test_audit import Memory
 
 
 class DeadTensor(SimCLR):

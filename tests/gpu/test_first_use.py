@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.execution.execute import Origin, Place, execute
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn.norms import views_apart
-from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.system import first_use
 from fedbench.bench.system.first_use import FUSED_SGD, RECORDED_STEPS, VIEWS_AT_ONCE
 from fedbench.bench.system.numerics import measure

@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedbench.bench.evaluation.features import extract
+from fedbench.bench.execution.export import export_encoder, load_encoder
+from fedbench.bench.execution.run import reproduce, run
 from fedbench.bench.method import DataSpec, registry
 from fedbench.bench.nn.backbones import Backbone, CustomShape
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.export import export_encoder, load_encoder
-from fedbench.bench.runs.run import reproduce, run
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train

@@ -24,7 +24,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import knn_accuracy
-from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup

@@ -18,8 +18,8 @@ from scipy.optimize import Bounds, LinearConstraint, minimize
 from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
+from fedbench.bench.experiment.fields import field_infos
 from fedbench.bench.method import AddOn, Client, Net, Server, Upload, registry
-from fedbench.bench.runs.fields import field_infos
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup

@@ -29,13 +29,13 @@ import numpy as np
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
+from fedbench.bench.execution.export import export_encoder, load_encoder, load_run
+from fedbench.bench.execution.figures import figures
+from fedbench.bench.execution.run import run
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.export import export_encoder, load_encoder, load_run
-from fedbench.bench.runs.figures import figures
-from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
 from fedbench.bench.training.trainer import Trainer

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.fields import build_config
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.system import first_use
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import single_thread

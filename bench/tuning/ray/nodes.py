@@ -124,7 +124,7 @@ def versions() -> dict[str, str | None]:
 
 def facts(gpus: bool = False) -> dict[str, Any]:
     """Return `host python packages commit memory_bytes gpus` of the machine that runs this."""
-    from fedbench.bench.runs.execute import git_sha
+    from fedbench.bench.execution.execute import git_sha
 
     names = None
     if gpus:

@@ -16,10 +16,10 @@ import pandas as pd
 from scipy import stats
 
 from fedbench import open_store
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.tuning.grid import load_grid, plan
 from fedbench.leaderboards.studies.cells import STORE, ran
 from fedbench.leaderboards.studies.compare import compare, compare_pairs, tie_groups

@@ -17,13 +17,13 @@ import numpy as np
 from scipy import stats
 
 from fedbench import open_store
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.store.released import CURVE, read_checked
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import UNPACKED_BOARD, decode_table, read_table
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.resolve import resolve
 from fedbench.leaderboards.studies.cells import PRESET, STORE, linear
 from fedbench.leaderboards.studies.cells import unequal as unequal_runs
 from fedbench.leaderboards.studies.compare import LEVEL, compare, compare_pairs

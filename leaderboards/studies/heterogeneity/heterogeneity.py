@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from fedbench import open_store
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.results.leaderboard.statistics import holm, mean, t_interval
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 

@@ -16,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedbench.bench.api.boards import leaderboard
+from fedbench.bench.board.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
 from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
 from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
+from fedbench.bench.execution.execute import derived
+from fedbench.bench.execution.run import canonical, run
+from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import derived, open_dataset
-from fedbench.bench.runs.run import canonical, run
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.steps import partition_of

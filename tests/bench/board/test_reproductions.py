@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.api.boards import leaderboard
+from fedbench.bench.board.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, Person, pack
 from fedbench.bench.board.reproductions import record_reproduction, reproductions
 from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundle
+from fedbench.bench.board.whole import verify
+from fedbench.bench.execution.compare import Reproduction
+from fedbench.bench.execution.run import reproduce, run
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.compare import Reproduction
-from fedbench.bench.runs.run import reproduce, run
-from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.testing import tiny_config
 

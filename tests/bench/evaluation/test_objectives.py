@@ -23,8 +23,8 @@ from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, 
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.method.ids import row_id
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
-from fedbench.bench.runs.execute import open_dataset, untrained_figures
-from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.execution.execute import untrained_figures
+from fedbench.bench.experiment.experiment import open_dataset, resolve
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 

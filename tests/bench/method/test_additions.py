@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.data.batches import ClientData
+from fedbench.bench.execution.guarantees import check_privacy, needed_one_by_one
 from fedbench.bench.method import (
     AddOn,
     Batch,
@@ -25,7 +26,6 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.method.registry import _ENTRIES
 from fedbench.bench.nn import Backbone
-from fedbench.bench.runs.guarantees import check_privacy, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.cohort import cohort_of

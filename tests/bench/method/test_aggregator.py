@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
+from fedbench.bench.execution.guarantees import columns, declared, needed_one_by_one
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.method import (
     AddOn,
     Aggregator,
@@ -21,8 +23,6 @@ from fedbench.bench.method import (
     registry,
 )
 from fedbench.bench.method.registry import _ENTRIES
-from fedbench.bench.runs.guarantees import columns, declared, needed_one_by_one
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.testing import all_tensors, assert_same_run, train
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.steps import without_effect

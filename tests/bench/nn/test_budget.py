@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
+from fedbench.bench.execution.guarantees import client_epsilon
 from fedbench.bench.nn.budget import LEVELS, ClusterBudget
-from fedbench.bench.runs.guarantees import client_epsilon
 from fedbench.bench.system.errors import ResourceError
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.method import DataSpec, registry
 from fedbench.bench.nn.backbones import BACKBONES, make_backbone
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import scope
 from tests.specs import SPECS, setup_of

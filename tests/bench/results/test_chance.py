@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.results import chance
 from fedbench.bench.results.chance import Marks, marks, terms_at_chance
 from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.methods.aligned import Aligned

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from fedbench.bench.execution.estimate import Estimator
+from fedbench.bench.execution.execute import Origin, Place, execute, untrained_figures
+from fedbench.bench.execution.run import run
 from fedbench.bench.method import Loss, RoundPlan
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.estimate import Estimator
-from fedbench.bench.runs.execute import Origin, Place, execute, untrained_figures
-from fedbench.bench.runs.run import run
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.regime import check_precision, products, reproducible

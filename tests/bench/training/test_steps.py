@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedbench.bench.config.yaml_files import installed
+from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.presets import preset_names
 from fedbench.bench.method import Client, RoundPlan
-from fedbench.bench.runs.presets import preset_names
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup

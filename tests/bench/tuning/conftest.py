@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.runs.execute import Origin, open_dataset
-from fedbench.bench.runs.fields import build_config
+from fedbench.bench.execution.execute import Origin
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.tuning.events import CellDone
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
 

@@ -9,11 +9,11 @@ import pytest
 from safetensors.torch import save_file
 from scipy import stats
 
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.statistics import welch_error
 from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.study import tune

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.board.whole import verify
 from fedbench.bench.results.leaderboard.studies import best_trial, studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning import halving

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config.yaml_files import installed
+from fedbench.bench.experiment.presets import preset_names
 from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import Cell, check_grid, load_grid, plan, presets_for

@@ -7,10 +7,10 @@ import pytest
 from optuna.distributions import IntDistribution
 
 from fedbench.bench.config.yaml_files import installed
+from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.fields import get
+from fedbench.bench.experiment.presets import preset_names
 from fedbench.bench.method import registry
-from fedbench.bench.runs.fields import get
-from fedbench.bench.runs.presets import preset_names
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.space import (
     Choice,

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.experiment.experiment import resolve, warn_once
+from fedbench.bench.experiment.fields import flat_config
 from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.fields import flat_config
-from fedbench.bench.runs.resolve import resolve, warn_once
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.grid import TunedValues
@@ -108,7 +108,7 @@ def test_again_deletes_a_study_of_code_that_is_gone(
     tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashes = {"simclr": "old"}
-    monkeypatch.setattr("fedbench.bench.runs.fields.foreign_code", lambda *_: dict(hashes))
+    monkeypatch.setattr("fedbench.bench.experiment.fields.foreign_code", lambda *_: dict(hashes))
     in_one_process(fake=scored(by_lr))
     old, seeded = small(tmp_path, trials=4), small(tmp_path, trials=4, seed=1)
     hashes["simclr"] = "new"

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.execution.execute import Origin, facts
+from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
@@ -83,7 +83,7 @@ def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
     def code(config: RunConfig) -> dict[str, str]:
         return {name: value for name, value in hashes.items() if name == config.spec}
 
-    monkeypatch.setattr("fedbench.bench.runs.fields.foreign_code", code)
+    monkeypatch.setattr("fedbench.bench.experiment.fields.foreign_code", code)
     in_one_process(width=1)
     small(tmp_path)
     store = Store(tmp_path)

@@ -14,8 +14,8 @@ from scipy.stats import qmc
 
 from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.experiment.experiment import Resolved
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster

@@ -26,7 +26,7 @@ from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
-from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.fields import flat_config, known_keys
 from fedbench.bench.results.leaderboard.published import paper_cells, published_number
 from fedbench.bench.results.store.row import PaperCell, Row
-from fedbench.bench.runs.fields import flat_config, known_keys
-from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.identity import canonical_json
 from fedbench.leaderboards import fields
 from tests.bench.results.conftest import build_row, rank

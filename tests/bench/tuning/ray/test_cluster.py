@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.execution.run import store_run
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.run import store_run
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.ray import nodes, session, trial

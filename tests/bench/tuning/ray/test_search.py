@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.execution.execute import Origin
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.job import Job, Outcome

@@ -1,0 +1,194 @@
+"""Check of every file of a store: whole, unaltered, and rows that agree with their identity."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import BENCHMARK_VERSION
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.execution.execute import derived
+from fedbench.bench.experiment.code import missing_code
+from fedbench.bench.results.chance import MARKS
+from fedbench.bench.results.store.reader import parse_record, read_error
+from fedbench.bench.results.store.row import Row, Trial
+from fedbench.bench.results.store.schema import read_table
+from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
+from fedbench.bench.system import tensor_files
+from fedbench.bench.system.checksums import parse_json
+from fedbench.bench.system.cores import usable_cores
+from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.training.checkpoint import read_checkpoint
+from fedbench.bench.training.history import History
+
+_Read = Callable[[Path], object]
+_THREADS = min(8, usable_cores())
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """Outcome for the files of one kind."""
+
+    kind: str
+    files: int
+    damaged: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged file."""
+
+    file: str
+    kind: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of a check of a store."""
+
+    store: str
+    kinds: tuple[FileKind, ...]
+    damaged: tuple[Damage, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True if no file is damaged."""
+        return not self.damaged
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files that were read."""
+        return sum(kind.bytes for kind in self.kinds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench verify --json`."""
+        return {"ok": self.ok, **asdict(self), "bytes": self.bytes}
+
+
+def verify(store: Store | Path | str | None = None) -> Verification:
+    """Read every file of a store and check it; nothing is written.
+
+    Rows of this benchmark version must have the identities and the columns that follow from their
+    configuration. Other processes may work on the store meanwhile: a file that they delete is left
+    out.
+
+    Args:
+        store: see `open_store`.
+
+    Raises:
+        StoreError: for a store that is not there, or a folder in it that may not be read.
+    """
+    began = time.monotonic()
+    root = open_store(store).require().root
+    files = list(_files(root))
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
+    damaged = []
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for (kind, path), outcome in zip(files, threads.map(_outcome, files), strict=True):
+            if outcome is None:
+                continue
+            size, problem = outcome
+            counts[kind].update(files=1, damaged=int(bool(problem)), bytes=size)
+            if problem:
+                damaged.append(Damage(str(path), kind, problem, _KINDS[kind][2]))
+    kinds = (FileKind(kind, **count) for kind, count in counts.items() if count)
+    order = sorted(damaged, key=lambda damage: damage.file)
+    return Verification(str(root), tuple(kinds), tuple(order), time.monotonic() - began)
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each file that a result may depend on, with its kind."""
+
+    def unreadable(cause: OSError) -> None:
+        if not isinstance(cause, FileNotFoundError):
+            raise read_error(Path(cause.filename), cause) from cause
+
+    for folder, folders, names in os.walk(root, onerror=unreadable, followlinks=True):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        for path in (Path(folder, name) for name in sorted(names) if name[0] != "."):
+            place = path.relative_to(root).as_posix()
+            kinds = (kind for kind, entry in _KINDS.items() if fnmatchcase(place, entry[0]))
+            if (kind := next(kinds, None)) is not None:
+                yield kind, path
+
+
+def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
+    """Return the size of a file, and its damage in one line or ""; None if it has just gone."""
+    kind, path = file
+    try:
+        size = path.stat().st_size
+        _KINDS[kind][1](path)
+        return size, ""
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        return 0, f"cannot be read ({err.strerror or err})"
+    except (FedbenchError, ValueError, KeyError, TypeError) as err:
+        text = " ".join(str(err).split()) or type(err).__name__
+        return size, text.removeprefix(f"{str(path)!r}: ").removeprefix(f"{path}: ")
+
+
+def _row(path: Path) -> None:
+    row = parse_record(path, path.read_bytes(), Row)
+    if row.benchmark_version == BENCHMARK_VERSION and not missing_code(row.code):
+        for name, value in derived(row.config, row.dataset_revision).items():
+            if getattr(row, name) != value:
+                raise StoreError(
+                    f"{name} is {getattr(row, name)} but its configuration gives {value}"
+                )
+
+
+def _trial(path: Path) -> None:
+    trial = parse_record(path, path.read_bytes(), Trial)
+    if trial.study_id != path.parent.name:
+        raise StoreError(f"it belongs to study {trial.study_id}")
+
+
+def _parquet(path: Path) -> None:
+    read_table(path.read_bytes())
+
+
+def _json(path: Path) -> None:
+    parse_json(path.read_bytes())
+
+
+_AGAIN = "delete it; it is made again when it is needed"
+_TUNE = "delete it; the same `fedbench tune` command makes it again"
+_RUN = (
+    "delete it: an unfinished run goes on without it; to have it again of a finished one, delete"
+    " its row and its folder and run it again"
+)
+_ROUNDS = "delete its folder; an unfinished run starts again"
+_KINDS: dict[str, tuple[str, _Read, str]] = {
+    "rows": (
+        "rows/*.parquet",
+        _row,
+        "delete it; the same command makes this run again, or `fedbench merge` brings it back from"
+        " the store that it came from",
+    ),
+    "trials": ("trials/*/*.parquet", _trial, _TUNE),
+    "marks": (MARKS, _json, _AGAIN),
+    "studies": ("trials/*/study.json", _json, _TUNE),
+    "rungs": ("trials/*/bracket-*/*.json", _json, _TUNE.replace("it;", "the folder it is in;")),
+    "best values": ("trials/*/best.yaml", load_yaml, _TUNE),
+    "curves": ("cells/*/curve.parquet", _parquet, _RUN),
+    "checkpoints": ("cells/*/round-*.safetensors", read_checkpoint, _RUN),
+    "clients": ("cells/*/clients/*.safetensors", tensor_files.read, _RUN),
+    "partitions": ("cells/*/partition.safetensors", tensor_files.read, _AGAIN),
+    "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read(), _ROUNDS),
+    "figures": ("cells/*/geometry.json", _json, "run `fedbench figures` for this run again"),
+    SUBMISSIONS: (f"{SUBMISSIONS}/*.json", _json, "copy it again from the bundle of that id"),
+    REPRODUCTIONS: (f"{REPRODUCTIONS}/*.json", _json, "delete it; it does not count"),
+    "leaderboard": ("leaderboard.parquet", _parquet, _AGAIN),
+}
+"""By the kind of a file: its place in a store, what reads it and raises if it is damaged, and the
+remedy."""

@@ -1,0 +1,1 @@
+"""One run from its configuration to its row, and what can be done with it afterwards."""

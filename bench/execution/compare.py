@@ -1,0 +1,292 @@
+"""Comparison of a stored run with its repetition, to the last bit.
+
+One numeric platform gives the same bits. Rounding differs between platforms and grows over the
+rounds, until two runs of one seed differ at most as two seeds do. A stored value x and a repeated
+one y then are two draws from the distribution over seeds, with a standard deviation s that is
+estimated with v degrees of freedom, and (y - x) / (s sqrt(2)) has Student's t distribution. The
+limit of |y - x| is its quantile at a level of 5 % over all metrics (Bonferroni), at most 4, times s
+sqrt(2). Without that bound three seeds would allow ten standard deviations, and more stored seeds
+could make the check laxer. An encoder before training has the same weights everywhere: its
+accuracies may differ by 1 % of the test images.
+"""
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from fedbench.bench.evaluation.metrics import is_accuracy
+from fedbench.bench.experiment.code import changed_code, not_recorded
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.results.leaderboard.comparability import class_of
+from fedbench.bench.results.leaderboard.statistics import rounded
+from fedbench.bench.results.store.replicas import (
+    Difference,
+    differences,
+    known_apart,
+    measured_once,
+    platform_of,
+    results_of,
+)
+from fedbench.bench.results.store.row import METRICS, Row
+from fedbench.bench.results.store.store import Store
+
+LEVEL = 0.05  # probability that a run which differs like another seed exceeds a limit
+WIDEST = 0.05  # largest limit of an accuracy that says anything: 5 points; a convention
+_MIN_SEEDS = 3
+_LARGEST_QUANTILE = 4.0
+_UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01
+ELSEWHERE = re.compile(r"_(local|train)_|few_shot_|transfer_")
+"""Accuracies on other images than the test split, or that are means over draws."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric of a stored run and of its repetition, and how far they may differ."""
+
+    metric: str  # column, or key of `metrics_json`
+    stored: float
+    now: float
+    sd: float  # standard deviation of a single run; 0 for an encoder before training
+    limit: float  # largest difference that is within the spread
+    source: str  # seeds or test images that the standard deviation comes from
+
+    @property
+    def within(self) -> bool:
+        """Return True if the values differ by no more than the limit."""
+        return rounded(abs(self.now - self.stored)) <= rounded(self.limit)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Part of the output of `fedbench reproduce --json`."""
+        return asdict(self) | {"within": self.within}
+
+
+def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[Spread, ...]:
+    """Compare accuracies on the test split and the objective of a run and its repetition.
+
+    The standard deviation is over seeds of the same configuration if the store has 3 or more, else,
+    of an accuracy, the binomial standard error of one run. An objective without seeds is left out.
+    """
+    now = again.metrics
+    values = {
+        name: (before, now[name])
+        for name, before in row.metrics.items()
+        if name == "objective" or (is_accuracy(name) and not ELSEWHERE.search(name))
+        if name in now
+    }
+    estimates = {
+        name: estimate
+        for name, pair in values.items()
+        if not name.startswith(_UNTRAINED)
+        if (estimate := _estimate(row, name, pair, rows, num_test)) is not None
+    }
+    trained = tuple(
+        Spread(name, *values[name], sd, _quantile(degrees, len(estimates)) * sd * 2**0.5, source)
+        for name, (sd, degrees, source) in estimates.items()
+    )
+    untrained = tuple(
+        Spread(name, *pair, 0.0, _SHARE_OF_IMAGES, f"1 % of {num_test:,} test images")
+        for name, pair in values.items()
+        if name.startswith(_UNTRAINED)
+    )
+    return trained + untrained
+
+
+def _quantile(degrees: float, num_metrics: int) -> float:
+    from scipy import stats  # imported here: it takes half a second
+
+    return min(_LARGEST_QUANTILE, float(stats.t.ppf(1 - LEVEL / num_metrics / 2, degrees)))
+
+
+def _estimate(
+    row: Row, metric: str, pair: tuple[float, float], rows: Sequence[Row], num_test: int
+) -> tuple[float, float, str] | None:
+    """Return standard deviation, degrees of freedom, and source; None if nothing tells."""
+    identity = class_of(row, metric)
+    seeds: dict[int, float] = {}
+    for other in sorted(rows, key=lambda other: other.finished_at):
+        alike = other.config_id == row.config_id and class_of(other, metric) == identity
+        if alike and other.status == "ok" and (value := other.metrics.get(metric)) is not None:
+            seeds.setdefault(other.seed, value)
+    number = len(seeds)
+    if number >= _MIN_SEEDS and (deviation := statistics.stdev(seeds.values())) > 0:
+        return deviation, number - 1, f"{number} seeds of this configuration"
+    if not is_accuracy(metric):
+        return None
+    share = min(max(sum(pair) / 2, 0.0), 1.0)
+    error = math.sqrt(share * (1 - share) / num_test)
+    return error, math.inf, f"binomial, {num_test:,} test images"
+
+
+Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
+REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
+
+_NAMES = frozenset({"row_id", "config_id", "training_id"})
+"""Columns that name a run by its configuration and its code."""
+_ROUNDED = frozenset(
+    {
+        *METRICS,
+        "bytes_up", "bytes_down", "traffic_json", "revealing_messages", "smallest_group",
+        "epsilon", "delta", "privacy_json",
+    }
+)  # fmt: skip
+"""Columns that rounding may change; all others follow from configuration and data exactly."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Comparison of a row with another of the same run.
+
+    Only between numeric platforms a verdict is `within seed spread`, or `cannot tell` where more
+    than 5 points of an accuracy are within it.
+    """
+
+    differences: tuple[Difference, ...]  # not the same to the last bit; empty = reproduced
+    spread: tuple[Spread, ...]  # of metrics, if the platforms are known to differ
+    verdict: Verdict
+    reason: str  # of the verdicts `cannot tell` and `different`; empty otherwise
+
+    @property
+    def limit(self) -> float | None:
+        """Return the largest difference of an accuracy that is within the spread of seeds."""
+        return max((each.limit for each in self.spread if is_accuracy(each.metric)), default=None)
+
+
+@dataclass(frozen=True)
+class Reproduction(Judgement):
+    """A stored run compared with its repetition."""
+
+    num_rounds: int  # that were compared; 0 if the store has no curve of the run
+    not_compared: tuple[str, ...]  # metrics that only one has, made by another version of the code
+    environment: Mapping[str, tuple[str | None, str | None]]  # that differs: name to (then, now)
+    row: Row = field(repr=False)  # the new one
+    claimed: Row = field(repr=False)  # the stored one
+
+    @property
+    def run_id(self) -> str:
+        """Row id of the run."""
+        return self.claimed.row_id
+
+    @property
+    def num_results(self) -> int:
+        """Return the number of values of the row that were compared."""
+        return len(results_of(self.claimed).keys() - self.not_compared)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench reproduce --json`."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        return {
+            "run_id": self.run_id,
+            "method": self.claimed.method,
+            "seed": self.claimed.seed,
+            "same": not self.differences,
+            "limit": self.limit,
+            "platform": {"stored": platform_of(self.claimed), "now": platform_of(self.row)},
+            "num_results": self.num_results,
+            **plain,
+            "spread": [spread.as_dict() for spread in self.spread],
+            "differences": [asdict(difference) for difference in self.differences],
+        }
+
+
+def compare(
+    store: Store, run_id: str, other: Store, again: Row, data_dir: Path | str | None
+) -> Reproduction:
+    """Compare a stored run with its repetition, rows and curves.
+
+    Of replicas, the one from the repetition's numeric platform is compared, else the one that
+    finished first; `run_id@HASH` names another.
+    """
+    row = store.find(run_id)
+    if "@" not in run_id:
+        alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
+        row = next(alike, row)
+    before, after = store.curve(store.key(row)), other.curve(again.row_id)
+    of_rounds = _round_differences(before, after)
+    num_test = len(open_dataset(again.config, data_dir).test_labels)
+    judged = judge(row, again, store.rows(), num_test, of_rounds)
+    return Reproduction(
+        **vars(judged),
+        num_rounds=min(len(before), len(after)),
+        not_compared=tuple(measured_once(row, again)),
+        environment=_environment(row, again),
+        row=again,
+        claimed=row,
+    )
+
+
+def judge(
+    row: Row, again: Row, rows: Sequence[Row], num_test: int, of_rounds: Sequence[Difference] = ()
+) -> Judgement:
+    """Compare a stored row with its repetition."""
+    of_row = differences(row, again)
+    changed = changed_code(row.config.code, again.config.code)
+    if changed:  # other code is another run by name
+        of_row = [d for d in of_row if d.name not in _NAMES]
+    apart = known_apart(row, again)
+    spread = spreads(row, again, rows, num_test) if apart else ()
+    found = (*of_row, *of_rounds)
+    return Judgement(found, spread, *_verdict(found, spread, changed, apart=apart))
+
+
+def _verdict(
+    found: Sequence[Difference], spread: Sequence[Spread], changed: Sequence[str], *, apart: bool
+) -> tuple[Verdict, str]:
+    """Return the verdict on differences, and its reason."""
+    if not found:
+        return "same bits", ""
+    if changed:
+        return "different", not_recorded(changed)
+    if not apart:
+        return "different", "the numeric platform is not known to be another one"
+    for difference in found:
+        name = difference.name
+        if (name in Row.model_fields and name not in _ROUNDED) or name == "rounds":
+            return "different", f"{name} does not depend on the platform"
+    if not spread:
+        return "different", "no metric can be compared with a spread"
+    if beyond := [part.metric for part in spread if not part.within]:
+        return "different", f"{', '.join(beyond)} differ by more than seeds do"
+    wide = [part for part in spread if is_accuracy(part.metric) and part.limit > WIDEST]
+    if texts := [f"{part.limit * 100:.1f} of {part.metric}" for part in wide]:
+        return "cannot tell", f"more than 5 points are within the spread: {', '.join(texts)}"
+    return "within seed spread", ""
+
+
+def _round_differences(
+    before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> list[Difference]:
+    """Differences in values of rounds and in their number, apart from seconds.
+
+    A run without a curve, such as a trial, is compared by its row alone. Curves of before there was
+    drift lack it.
+    """
+    if not before:
+        return []
+    number = [Difference("rounds", len(before), len(after))] if len(before) != len(after) else []
+    return number + [
+        Difference(f"round {index + 1} {name}", old.get(name), new.get(name))
+        for index, (old, new) in enumerate(zip(before, after, strict=False))
+        for name in dict.fromkeys([*old, *new])
+        if name != "seconds" and old.get(name) != new.get(name)
+        if not name.startswith("drift.") or (name in old) == (name in new)
+    ]
+
+
+def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]]:
+    def named(row: Row) -> dict[str, str | None]:
+        versions: dict[str, str | None] = json.loads(row.env_json or "{}")
+        columns = ("package_version", "git_sha", "hardware", "device")
+        columns_of = {name: getattr(row, name) for name in columns}
+        return versions | columns_of | {"numeric platform": platform_of(row)}
+
+    old, new = named(then), named(now)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    }

@@ -1,0 +1,101 @@
+"""One row in full: its configuration with sources, its curve, and the commands that repeat it."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.experiment.code import changed_code, foreign_code
+from fedbench.bench.experiment.experiment import Resolved, resolve
+from fedbench.bench.experiment.fields import flat_config
+from fedbench.bench.results.chance import NO_MARKS, marks
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import FedbenchError
+
+CHANGED = "changed"  # source of a value that neither the preset nor a default gives
+
+
+@dataclass(frozen=True)
+class Description:
+    """One row of a store and what belongs to it.
+
+    The source of a value is as in `fedbench config`, or `changed`, with study or grid if known.
+    """
+
+    row: Row
+    config: Mapping[str, tuple[Any, str]]  # dotted name -> value and its source
+    curve: Sequence[Mapping[str, Any]]  # points by evaluated round, as in `curve.parquet`
+    at_chance: tuple[str, ...]  # terms of the loss that ended at chance (`bench.results.chance`)
+    commands: tuple[str, ...]  # that repeat the run; the first compares every bit
+    sources_unknown: str = ""  # why sources are empty: its method or preset is not here
+    other_code: tuple[str, ...] = ()  # of packages, not as recorded: only the first command holds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        config = {k: {"value": v, "source": source} for k, (v, source) in self.config.items()}
+        row = self.row.model_dump(mode="json")
+        return {"run_id": self.row.row_id, **vars(self), "row": row, "config": config}
+
+
+def describe(run_id: str, store: Store | Path | str | None = None) -> Description:
+    """Describe a stored run.
+
+    Args:
+        run_id: its row id, or an unambiguous beginning of at least 4 characters.
+        store: see `open_store`.
+
+    Raises:
+        ConfigError: for an id that no row or several rows have.
+        StoreError: for a store that is not there, or a curve that cannot be read.
+    """
+    given = store.root if isinstance(store, Store) else store
+    where = [] if given is None else ["--store", str(given)]
+    store = open_store(store).require()
+    row = store.find(run_id)
+    sources, unknown = _sources(row)
+    other = () if unknown else tuple(changed_code(row.code, foreign_code(row.config)))
+    # A method's field that is a mapping stays one value.
+    values = flatten(json.loads(row.config_json), keep=sources)
+    values.pop("spec", None)
+    config = {key: (value, sources.get(key, "")) for key, value in values.items()}
+    changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
+    commands = [shlex.join(["fedbench", "reproduce", row.row_id, *where])]
+    if not unknown and not other:
+        words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
+        for key in changed:
+            words += ["--set", f"{key}={json.dumps(config[key][0], ensure_ascii=False)}"]
+        commands.append(shlex.join(words))
+    marked = marks(store, [row]).get(row.row_id, NO_MARKS)
+    curve = store.curve(store.key(row))
+    return Description(row, config, curve, marked.at_chance, tuple(commands), unknown, other)
+
+
+def _sources(row: Row) -> tuple[dict[str, str], str]:
+    """Return the source of each value of a row, or none and the reason."""
+
+    def plain(**given: Any) -> Resolved:
+        return resolve(
+            row.method, preset=row.preset, environ={}, content=lambda *_: row.dataset, **given
+        )
+
+    try:
+        values = flat_config(row.config)
+        presets = plain()  # with the data set of the preset
+        same_data = plain(set={"data.name": values["data.name"]})
+    except FedbenchError as err:
+        return {}, str(err)
+    before, sources = flat_config(same_data.config), dict(same_data.sources)
+    before["data.name"] = flat_config(presets.config)["data.name"]
+    sources["data.name"] = presets.sources["data.name"]
+    scaled = json.loads(row.scaled_json or "{}")
+    study = f" (study {row.study_id})" if row.study_id else ""
+    for key, value in values.items():
+        if key == "seed":
+            sources[key] = "seed"
+        elif key not in before or value != before[key]:
+            sources[key] = CHANGED + (f" (rule of grid {row.grid})" if key in scaled else study)
+    return {key: sources.get(key, "") for key in values}, ""

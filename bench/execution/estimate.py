@@ -1,0 +1,394 @@
+"""Cost of a run before it is run: steps and bytes by counting, time from a few real steps of it.
+
+Nearly all time of a run goes into its encoder, and an encoder takes the same time for each image.
+So a few steps and a few passes are made and timed. Everything else happens once in small, in a
+round of some clients and an evaluation of some images, with stand-ins for the encoders that only
+count: what these take apart from their encoders, plus the counted images times the time of one.
+Which clients take part in which round is drawn as in the run, so that steps and bytes are exact
+unless the method leaves out images by what it has learned. Left out are the decoding of a data set
+that is not in the cache yet, and other load on the machine: of a CPU its own time is taken, and
+the time on the clock says only when to stop measuring.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.method import ACTIVATIONS, Client, Loss, Net
+from fedbench.bench.nn.optimizers import Optimizer
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.regime import check_precision, reproducible
+from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.cohort import cohort_of, plan_of
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of, steps_per_epoch
+from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
+from fedbench.bench.training.workers import InProcess
+
+_CLIENTS = 4  # clients that are run of a cohort
+_WARM_UP, _STEPS = 2, 6
+"""Local steps of the first client that are not counted, and of each client that are."""
+_STEP_SECONDS = 3.0  # time after which no further step is made, unless none was
+_PASS_SECONDS = 1.0  # of the passes by which an encoder's time for an image is measured
+_MOST_IMAGES = 256  # in one of these
+_BACKWARD = 3.0  # time of a pass forward and back, in passes forward
+_EVALUATED = (2000, 1000)
+"""Training and test images of the evaluation that is measured; more take time in proportion."""
+_LONG, _TOO_LONG = 4.0, 6.0
+"""Seconds of an evaluation of an eighth of these which are enough, and after which it is ended."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Cost of one run."""
+
+    seconds: float  # with the given workers: the sum of the next three
+    train_seconds: float
+    evaluation_seconds: float
+    start_seconds: float  # of the processes
+    bytes_up: int  # from clients to server, whole run
+    bytes_down: int
+    num_steps: int  # local steps of the whole run
+    workers: int
+    step_seconds: float  # of one step on one worker
+
+
+@dataclass
+class _Parts:
+    """Measured parts of a run: seconds, and bytes that no declaration tells."""
+
+    evaluation: float  # one of them
+    step: float = 0.0
+    client: float = 0.0  # a client's part of a round, without its steps
+    server: float = 0.0  # the server's part of a round, without the checkpoint
+    checkpoint: float = 0.0
+    wire: tuple[float, float] = (0.0, 0.0)  # bytes per image to server-only parts, up and down
+    latents: float = 0.0  # bytes per image of activations that go up after the last local epoch
+    extras: float = 0.0  # bytes of a client's other extras in a round, and before it
+
+
+class Estimator:
+    """Estimates costs; measures once for all configurations whose parts take equally long."""
+
+    def __init__(
+        self, data_dir: Path | None = None, device: str = "auto", workers: int | None = 1
+    ) -> None:
+        self._data_dir = data_dir
+        devices = choose_devices(device, workers)
+        self._device, self._workers = torch.device(devices[0]), len(devices)
+        self._known: dict[str, _Parts] = {}
+        self._clock = _clock(self._device)
+
+    def __call__(self, config: RunConfig, *, trains: bool = True) -> Estimate:
+        """Estimate the cost of a configuration, or of evaluating stored weights of one."""
+        check_precision(config.client.precision, self._device)
+        with reproducible(self._device), temporary_folder() as folder:
+            setup = self._setup(config)
+            monitor = CollapseMonitor(setup, self._device)
+            trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
+            if (key := self._key(setup)) not in self._known:
+                self._known[key] = self._measure(setup, trainer)
+            rounds = trainer.total_rounds if trains else 0
+            return self._extrapolate(setup, trainer, self._known[key], rounds)
+
+    def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts, rounds: int) -> Estimate:
+        config = setup.config
+        steps = steps_per_epoch(config, setup.dataset)  # (K,)
+        images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
+        visits = trained = num_steps = num_images = num_latents = 0
+        for index in range(rounds):
+            epochs, cohort = plan_of(setup, index).local_epochs, cohort_of(setup, index)
+            visits += len(cohort)
+            num_steps += epochs * int(steps[cohort].sum())
+            num_images += epochs * int(images[cohort].sum())
+            num_latents += int(images[cohort].sum()) if epochs else 0
+            trained += int((steps[cohort] > 0).sum()) if epochs else 0
+        weights = Ledger.of_client(trainer.layout)
+        again = Ledger.resent(trainer.layout, setup.method.needs().pre_round)
+        bytes_up = trained * weights.bytes_up + visits * parts.extras
+        bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
+        bytes_down = visits * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
+        cohort_size = max(1, round(visits / max(1, rounds)))
+        busy = min(self._workers, cohort_size)
+        share = -(-cohort_size // busy) / cohort_size  # of a round's clients, at the busiest worker
+        training = (num_steps * parts.step + visits * parts.client) * share + rounds * parts.server
+        between = default_seconds(rounds)
+        training += parts.checkpoint * (min(rounds, 1 + training / between) if between else rounds)
+        evaluations = 1 + config.evaluation.untrained
+        evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
+        evaluating = evaluations * parts.evaluation
+        starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
+        return Estimate(
+            seconds=training + evaluating + starting,
+            train_seconds=training,
+            evaluation_seconds=evaluating,
+            start_seconds=starting,
+            bytes_up=round(bytes_up),
+            bytes_down=round(bytes_down),
+            num_steps=num_steps,
+            workers=busy,
+            step_seconds=parts.step,
+        )
+
+    def _setup(self, config: RunConfig) -> Setup:
+        dataset = open_dataset(config, self._data_dir)
+        return Setup.of(config, dataset, partition_of(dataset, config))
+
+    def _key(self, setup: Setup) -> str:
+        """Return what the parts of a run take their time by; 0 may drop a term of a method."""
+        config, client = setup.config, setup.config.client
+        method = {
+            k: v != 0 if isinstance(v, float) else v for k, v in flatten(config.method).items()
+        }
+        return (
+            f"{config.spec} {method} {config.model} {client.batch_size} {client.optimizer}"
+            f" {client.precision} {config.evaluation} {config.data.label_fraction}"
+            f" {replace(setup.spec, num_clients=1)} {len(setup.images)}"
+            f" {len(setup.dataset.test_images)} {config.federation.num_rounds > 0}"
+            f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"
+        )
+
+    def _measure(self, setup: Setup, trainer: Trainer) -> _Parts:
+        image, batch = self._image_seconds(setup), setup.config.client.batch_size
+        parts = _Parts(evaluation=self._evaluation_seconds(setup, image))
+        if not trainer.total_rounds:
+            return parts
+        needs = setup.method.needs()
+        quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
+        if (measured := max(2, needs.min_batch, quick)) < batch:
+            client = setup.config.client.model_copy(update={"batch_size": measured})
+            setup = self._setup(setup.config.model_copy(update={"client": client}))
+            monitor = CollapseMonitor(setup, self._device)
+            trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
+        stand_ins = _StandIns(setup)
+        runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
+        executor = _CutShort(runner)
+        trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
+        began = self._clock()
+        with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
+            next(trainer.rounds(executor))
+        elapsed = self._clock() - began
+        at_clients = runner.seconds + image * runner.passed
+        parts.server = max(0.0, elapsed - runner.seconds) + image * (
+            stand_ins.images - runner.passed
+        )
+        began = time.perf_counter()
+        with single_thread():
+            save_checkpoint(trainer.folder, Checkpoint(0, {"server": trainer.vector.cpu()}, {}))
+        parts.checkpoint = time.perf_counter() - began
+        timed = runner.steps
+        step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
+        parts.step = step * max(1.0, batch / measured)
+        parts.client = max(0.0, at_clients - sum(timed)) / max(1, runner.clients)
+        images = max(1, runner.images)
+        parts.wire = runner.wire[0] / images, runner.wire[1] / images
+        parts.latents = runner.latents / max(1, runner.latent_images)
+        parts.extras = runner.extras / max(1, runner.clients)
+        return parts
+
+    def _image_seconds(self, setup: Setup) -> float:
+        """Seconds in which the encoder takes one image forward."""
+        net = setup.make_net().eval()
+        setup.layout(net).bind(net, self._device)
+        count, seconds = 2, 0.0
+        with single_thread(), torch.no_grad():
+            while True:
+                images = torch.zeros(count, *setup.spec.image_shape, device=self._device)
+                shown, began = time.perf_counter(), self._clock()
+                net(images, "encoder").sum().item()  # which waits for a GPU
+                seconds = self._clock() - began
+                if 4 * (time.perf_counter() - shown) > _PASS_SECONDS or count >= _MOST_IMAGES:
+                    return seconds / count
+                count *= 4
+
+    def _evaluation_seconds(self, setup: Setup, image: float) -> float:
+        """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
+
+        Of many images, some are measured, first an eighth of these.
+        """
+        given = (len(setup.images), len(setup.dataset.test_images))
+        # The partition costs nothing here, and fewer images might not fill every client.
+        plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
+        seconds = share = 0.0
+        for divisor in (8, 1):
+            train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
+            part, protocols = setup, setup.config.evaluation.protocols
+            if (train, test) != given:
+                subset = {"train_subset": train, "test_subset": test, **plain}
+                data = setup.config.data.model_copy(update=subset)
+                part = self._setup(setup.config.model_copy(update={"data": data}))
+            net = part.make_net()
+            binding = part.layout(net).bind(net, self._device)
+            shown, began = time.perf_counter(), self._clock()
+            stand_ins = _StandIns(part, shown + _TOO_LONG)
+            with suppress(_TooLong), stand_ins.of(net):
+                evaluate(part, binding, lambda client_id: None, protocols, self._device)
+            elapsed, share = self._clock() - began, (train + test) / sum(given)
+            seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
+            if time.perf_counter() - shown >= _LONG:
+                break
+        return seconds / share
+
+
+class _TooLong(Exception):  # noqa: N818
+    """Ends an evaluation whose time is a lower bound then."""
+
+
+@dataclass
+class _StandIns:
+    """Counts images that encoders would take; what comes out is cut from the images themselves."""
+
+    setup: Setup
+    deadline: float = float("inf")  # of `time.perf_counter`
+    images: int = 0  # forward
+    trained: int = 0  # forward and back
+    active: bool = True
+    _shapes: dict[tuple[int, ...], torch.Size] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, net: Net) -> Iterator[None]:
+        """Put stand-ins in the place of a net's encoders for the length of the block."""
+        parts = [net[name] for name in ("encoder", *self.setup.method.needs().encoders.values())]
+        for part in parts:
+            part.forward = partial(self._forward, part.forward)
+        try:
+            yield
+        finally:
+            for part in parts:
+                del part.forward
+
+    def _forward(self, encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        if not self.active or len(inputs) != 1:
+            return encoder(*inputs)
+        if time.perf_counter() > self.deadline:
+            raise _TooLong
+        (images,) = inputs
+        if (key := tuple(images.shape[1:])) not in self._shapes:
+            with torch.no_grad():
+                self._shapes[key] = encoder(images[:2]).shape[1:]
+        shape = self._shapes[key]
+        if torch.is_grad_enabled():
+            self.trained += len(images)
+        else:
+            self.images += len(images)
+        flat = images.flatten(1)
+        return flat.repeat(1, -(-shape.numel() // flat.shape[1]))[:, : shape.numel()].reshape(
+            len(images), *shape
+        )
+
+
+class _TimedRunner(ClientRunner):
+    """Trains clients for a few local steps and measures each of them."""
+
+    def __init__(
+        self, setup: Setup, device: torch.device, personal_dir: Path, stand_ins: _StandIns
+    ) -> None:
+        super().__init__(setup, device, personal_dir)
+        self.net, self._stand_ins, self._clock = self.binding.net, stand_ins, _clock(device)
+        self._until = time.perf_counter() + _STEP_SECONDS
+        self.passed = 0  # images of stand-ins in the clients' parts
+        self.clients = self.images = 0
+        self.latents = self.latent_images = 0  # bytes that went up after the steps, of how many
+        self.extras = 0  # bytes of all else that went up, without weights
+        self.seconds = 0.0  # of all clients' parts of the round
+        self.steps: list[float] = []  # seconds of each, with making its batch
+        self.wire = (0, 0)  # bytes to server-only parts in these steps, up and down
+
+    def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
+        """Train one client, or ask for its pre-round statistics."""
+        began, before = self._clock(), self._stand_ins.images
+        trained = super().run(task, server, out)
+        self.seconds += self._clock() - began
+        self.passed += self._stand_ins.images - before
+        wire = self.binding.net.wire
+        crossed = (0, 0) if task.pre_round else (wire.up, wire.down)
+        activations = trained.wire.up.get(ACTIVATIONS, 0)
+        self.clients += not task.pre_round
+        self.wire = self.wire[0] + crossed[0], self.wire[1] + crossed[1]
+        self.latents += activations - crossed[0]
+        self.latent_images += len(trained.extras.get(ACTIVATIONS, ()))
+        self.extras += trained.wire.bytes_up - activations
+        return trained
+
+    @property
+    def late(self) -> bool:
+        """True once there has been enough time for steps."""
+        return time.perf_counter() > self._until
+
+    def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
+        """Make one local step, with the true encoders."""
+        self._stand_ins.active = False
+        try:
+            return super().step(batch, client, optimizer)
+        finally:
+            self._stand_ins.active = True
+
+    def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
+        most = _STEPS + (0 if self.steps else _WARM_UP)
+        began = self._clock()
+        for count, batch in enumerate(super()._batches(data, task, client), start=1):
+            yield batch
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            now = self._clock()
+            self.steps.append(now - began)
+            self.images += len(batch.labels)
+            began = now
+            if count >= most or self.late:
+                return
+
+
+class _CutShort(InProcess):
+    """Executor that runs a few clients of a cohort, if possible those that make steps.
+
+    After some seconds there is no further one.
+    """
+
+    def __init__(self, runner: _TimedRunner) -> None:
+        super().__init__(runner)
+        self._timed = runner
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Yield their results."""
+        setup = self._runner.setup
+        steps = steps_per_epoch(setup.config, setup.dataset)
+        some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
+        for task in some:
+            yield from super().train([task], server)
+            if self._timed.late:
+                return
+
+
+@cache
+def start_seconds() -> float:
+    """Seconds from the start of a process to its first client; measured once."""
+    command = [sys.executable, "-P", "-c", "import fedbench.bench.training.workers"]
+    before = os.times()
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])  # of children, in user and system mode
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    return time.process_time if device.type == "cpu" else time.perf_counter

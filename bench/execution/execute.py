@@ -1,0 +1,467 @@
+"""Execution of one run, from its configuration to its row; writes no store."""
+
+import json
+import logging
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.views.recipes import check_view
+from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError
+from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.protocols import probes
+from fedbench.bench.evaluation.suite import evaluate, fill_statistics
+from fedbench.bench.evaluation.transfer import with_transfer
+from fedbench.bench.execution.audit import audit_foreign
+from fedbench.bench.execution.guarantees import check_privacy, columns
+from fedbench.bench.experiment.code import foreign_modules, packages
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.method.ids import config_id, row_id, training_id
+from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
+from fedbench.bench.system import first_use
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.packages import DISTRIBUTION, installed_version
+from fedbench.bench.system.regime import check_precision, reproducible
+from fedbench.bench.system.source import check_source
+from fedbench.bench.training.checkpoint import newest_first
+from fedbench.bench.training.client import ClientRunner
+from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import local_steps, partition_of
+from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
+from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
+
+OnRound = Callable[[RoundRecord, int], None]
+"""Called after every round with its record and the number of rounds of the run."""
+
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
+_log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """What follows a run, such as `fedbench.RunProgress`."""
+
+    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+        """Take the configuration and the device of each worker, before a run is executed."""
+
+    def resume(self, done: int, total: int) -> None:
+        """Take the rounds done and all rounds, if an earlier attempt is continued."""
+
+    @property
+    def client(self) -> OnClient:
+        """Called whenever a client has ended its part of a round."""
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """Take the record of a round that has ended, and the number of rounds."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders, processes and device of a run; nothing here changes its result on a CPU."""
+
+    folder: Path  # of checkpoints, partition and history
+    data_dir: Path | str | None = None
+    workers: int | None = 1  # processes that train clients; None = usable cores, or one per GPU
+    device: str = "auto"
+    dataset: Dataset | None = None  # opened before; None = open it by name
+    lanes: int | None = None  # clients at a time whose steps are recorded; None = no recording
+    checkpoint_seconds: float | None = None  # between two, at least; None = by number of rounds
+    until_round: int | None = None  # configured rounds after which it pauses; None = at its end
+
+    @property
+    def partition(self) -> Path:
+        """File of the partition, which worker processes read."""
+        return self.folder / "partition.safetensors"
+
+
+@dataclass
+class Paused(Exception):  # noqa: N818
+    """Raised when a run has reached `Place.until_round`; its folder and checkpoint stay.
+
+    Executing it again, with a later bound or none, gives the bits of a run that never paused.
+    """
+
+    metrics: Mapping[str, float]  # of the encoder after that round, by the names of a row
+    rounds_done: int  # preparatory rounds included
+    bytes: int  # sent so far, in both directions
+    seconds: float  # of training, over all attempts
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Circumstances of a run; recorded, but not part of its identity."""
+
+    preset: str = "demo"
+    study_id: str | None = None
+    purpose: str = "evaluation"  # one of `PURPOSES`
+    grid: str | None = None
+    argv: str | None = None
+    measured_from: str | None = None  # row id of the run whose weights are evaluated
+    scaled: Mapping[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
+
+
+def execute(
+    config: RunConfig,
+    origin: Origin,
+    place: Place,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+) -> Row:
+    """Train and evaluate; resumes from the last checkpoint in the run's folder.
+
+    A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
+
+    Raises:
+        Paused: after `Place.until_round`, unless the run ends there.
+        FedbenchError: for data, configuration, device or store problems; and for a run with rounds
+            and local epochs in which no client would make a step.
+    """
+    began, started_at = time.perf_counter(), datetime.now(UTC)
+    dataset = place.dataset or open_dataset(config, place.data_dir)
+    partition = partition_of(dataset, config)
+    local_steps(config, dataset).check()
+    scored(config.evaluation.objectives)  # raises for a name that does not exist
+    check_view(config.evaluation.objective_view)
+    devices = choose_devices(place.device, place.workers, place.lanes)
+    check_precision(config.client.precision, devices[0])
+    with reproducible(devices[0]):
+        setup = Setup.of(config, dataset, partition)
+        if config.evaluation.transfer:
+            cache = None if place.data_dir is None else Path(place.data_dir)
+            setup = with_transfer(setup, setup.make_net(), cache)
+        if (start := setup.backbone.start) is not None and start.left_out:
+            left_out = ", ".join(start.left_out)
+            _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)
+        partition.save(place.partition)
+        # Also imports those of other packages, whose files may change before the end.
+        known = {word for probe in probes() for word in probe.protocols}
+        if absent := {*config.evaluation.protocols} - known:
+            words = ", ".join(sorted(absent))
+            raise PluginError(f"evaluation.protocols: {words} cannot be loaded; see the warning")
+        check_source(foreign_modules(config), config.code)
+        run = _Run(setup, place, training_id(config, dataset.revision), devices)
+        columns = facts(
+            config,
+            dataset.revision,
+            partition.hash,
+            origin,
+            dataset=dataset.name,
+            started_at=started_at,
+            device=devices[0],
+        )
+        trainer = run.trainer
+        taken_over = origin.measured_from is not None and trainer.rounds_done == run.last
+        earlier_seconds = 0.0 if taken_over else trainer.train_seconds  # another run's time
+        if watcher is not None and trainer.rounds_done and not taken_over:
+            watcher.resume(trainer.rounds_done, trainer.total_rounds)
+        columns |= run.finish(on_round, None if watcher is None else watcher.client)
+        environment = {**json.loads(columns["env_json"]), **run.circumstances()}
+        columns["env_json"] = canonical_json(environment)
+    return Row(
+        **columns,
+        num_parameters=sum(p.numel() for p in trainer.binding.net.parameters()),
+        platform=", then ".join(record["name"] for record in trainer.platforms),
+        platform_json=canonical_json(trainer.platforms),
+        wall_seconds=earlier_seconds + time.perf_counter() - began,
+        finished_at=datetime.now(UTC),
+    )
+
+
+def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
+    """Return objective and spread of a net before its first round, as a run's `untrained_…`.
+
+    The seed draws weights, partition and views. No label is read, and nothing is written.
+    """
+    setup = Setup.of(config, dataset, partition_of(dataset, config))
+    check_source(foreign_modules(config), config.code)
+    where = torch.device(choose_devices(device, 1)[0])
+    with reproducible(where):
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net, where)
+        fill_statistics(setup, net, where)
+        return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)
+
+
+def points_of(folder: Path, at_least: int = 0) -> list[dict[str, Any]]:
+    """Return the rounds in a run's folder, at least so many, flat as in a curve."""
+    return [flatten(record.as_dict()) for record in History(folder).read(at_least)]
+
+
+class _Run:
+    """A run that is being trained and evaluated."""
+
+    def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
+        check_privacy(setup)
+        self.setup, self._place, self._devices = setup, place, devices
+        self._lanes: LaneExecutor | None = None
+        self._device = torch.device(devices[0])
+        self._personal_dir = place.folder / "clients"
+        self._personal = PersonalStore(self._personal_dir)
+        monitor = CollapseMonitor(setup, self._device)
+
+        def begin() -> Trainer:
+            seconds = place.checkpoint_seconds
+            return Trainer(setup, place.folder, identity, self._device, monitor, seconds)
+
+        self.trainer = begin()
+        self.last = self.trainer.total_rounds  # round after which it ends or pauses
+        if place.until_round is not None:
+            preparatory = setup.method.needs().preparatory_rounds
+            self.last = min(self.last, preparatory + place.until_round)
+        if self.trainer.rounds_done > self.last:  # a state that is past cannot be measured
+            for path in newest_first(place.folder):
+                path.unlink(missing_ok=True)
+            self.trainer = begin()
+
+    def finish(self, on_round: OnRound | None, on_client: OnClient | None) -> dict[str, Any]:
+        """Do the rounds that are left and evaluate; return the columns that follow from it."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
+        trainer, config = self.trainer, self.setup.config
+        total, last = trainer.total_rounds, self.last
+
+        def watch(done: int) -> Mapping[str, float]:
+            return self._evaluate() if config.evaluates_after(done, total) else {}
+
+        try:
+            if trainer.rounds_done < last:
+                with closing(self._executor()) as executor:
+                    audit_foreign(self.setup)  # while the workers get ready
+                    for record in trainer.rounds(executor, watch, on_client, last):
+                        if on_round is not None:
+                            on_round(record, last)
+            untrained = self._untrained() if last == total else {}
+            final = self._evaluate()
+        except (Diverged, NonFiniteFeaturesError):
+            final = {}
+        if "objective" not in final:
+            return {"status": "diverged", **self._cost()}
+        if last < total:
+            sent = trainer.ledger.bytes_up + trainer.ledger.bytes_down
+            loss = trainer.history[-1].loss
+            figures = final if loss is None else {**final, "final_loss": loss}
+            raise Paused(figures, trainer.rounds_done, sent, trainer.train_seconds)
+        return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
+
+    def circumstances(self) -> dict[str, str | int]:
+        """Return, for the row, lanes, what the GPU does wrong and the largest memory on it."""
+        found: dict[str, str | int] = {}
+        if self._lanes is not None:
+            found["lanes"] = self._lanes.summary
+        if off := first_use.switched_off():
+            found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
+        if self._device.type == "cuda":
+            found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        return found
+
+    def _executor(self) -> InProcess | LaneExecutor | WorkerPool:
+        setup, layout = self.setup, self.trainer.layout
+        if (lanes := self._place.lanes) is not None:
+            self._lanes = LaneExecutor(setup, self._device, self._personal_dir, lanes)
+            if self._lanes.reason:
+                _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
+            return self._lanes
+        if len(self._devices) == 1:
+            return InProcess(ClientRunner(setup, self._device, self._personal_dir))
+        config = setup.config
+        spec = WorkerSpec(
+            config.model_dump_json(),
+            setup.dataset.path,
+            self._place.partition,
+            self._personal_dir,
+            foreign_modules(config),
+        )
+        sizes = (layout.server_size, layout.upload_size)
+        at_most = min(config.cohort_size, len(setup.partition.sizes))
+        return WorkerPool(spec, self._devices, sizes, at_most)
+
+    def _untrained(self) -> dict[str, float]:
+        """Metrics of the encoder before training; the trained weights stay."""
+        if not self.setup.config.evaluation.untrained:
+            return {}
+        vector = self.trainer.vector
+        trained = vector.clone()
+        vector.copy_(self.trainer.initial)
+        metrics = self._evaluate(first=True)
+        vector.copy_(trained)
+        return metrics
+
+    def _evaluate(self, *, first: bool = False) -> dict[str, float]:
+        """Metrics of the current weights; `first`: of a net before training, statistics filled."""
+        binding, trainer = self.trainer.binding, self.trainer
+
+        def select(client_id: int) -> None:
+            rounds = {} if first else trainer.personal_rounds
+            tensors = self._personal.latest(client_id, rounds, trainer.first_personal)
+            binding.personal.data.copy_(tensors)
+
+        one_encoder = first or self.setup.method.needs().pooled
+        if one_encoder:
+            select(0)
+        if first:
+            fill_statistics(self.setup, binding.net, self._device)
+        return evaluate(
+            self.setup,
+            binding,
+            select,
+            self.setup.config.evaluation.protocols,
+            self._device,
+            one_encoder=one_encoder,
+            trained=trainer.personal_rounds,
+            rounds=0 if first else trainer.rounds_done,
+        )
+
+    def _metrics(
+        self, final: Mapping[str, float], untrained: Mapping[str, float]
+    ) -> dict[str, Any]:
+        history = self.trainer.history
+        metrics: dict[str, Any] = {name: final.get(name) for name in FINAL_METRICS}
+        # Where encoders differ, `collapsed` is the share of clients whose encoder has collapsed.
+        metrics["collapsed"] = final["collapsed"] >= 0.5 if "collapsed" in final else None
+        metrics["final_loss"] = history[-1].loss if history else None
+        metrics |= {
+            name: untrained.get(name.removeprefix("untrained_")) for name in UNTRAINED_METRICS
+        }
+        measured = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
+        further = {name: value for name, value in measured.items() if name not in metrics}
+        further["relative_movement"] = movement(self.trainer)
+        further["idle_clients"] = float(sum(record.idle_clients for record in history))
+        return {**metrics, "metrics_json": canonical_json(further)}
+
+    def _cost(self) -> dict[str, Any]:
+        trainer = self.trainer
+        return {
+            "train_seconds": trainer.train_seconds,
+            "bytes_up": trainer.ledger.bytes_up,
+            "bytes_down": trainer.ledger.bytes_down,
+            **columns(trainer),
+            "peak_memory_bytes": _peak_memory_bytes(),
+            "rounds_done": trainer.rounds_done,
+            "resumes": trainer.resumes,
+        }
+
+
+def facts(
+    config: RunConfig,
+    dataset_revision: str,
+    partition_hash: str,
+    origin: Origin,
+    *,
+    dataset: str,
+    started_at: datetime,
+    device: str,
+) -> dict[str, Any]:
+    """The columns that every row of a configuration has, however its run ends."""
+    return {
+        **derived(config, dataset_revision),
+        "measured_from": origin.measured_from,
+        "preset": origin.preset,
+        "dataset": dataset,
+        "dataset_revision": dataset_revision,
+        "partition_hash": partition_hash,
+        "config_json": canonical_json(config.model_dump(mode="json")),
+        "tuned": origin.study_id is not None,
+        "study_id": origin.study_id,
+        "purpose": origin.purpose,
+        "selection": "label-free" if origin.study_id else "default",
+        "started_at": started_at,
+        "device": device,
+        "grid": origin.grid,
+        "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
+        "argv": origin.argv,
+        "git_sha": git_sha(),
+        "package_version": installed_version(DISTRIBUTION) or "unknown",
+        "env_json": canonical_json(_environment() | packages(config.code, config.spec)),
+        "hardware": _hardware(),
+    }
+
+
+def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
+    """The columns that follow from a configuration and the revision of its data."""
+    data = config.data
+    return {
+        "row_id": row_id(config, dataset_revision),
+        "config_id": config_id(config, dataset_revision),
+        "training_id": training_id(config, dataset_revision),
+        "benchmark_version": BENCHMARK_VERSION,
+        "partition": data.partition,
+        "alpha": data.alpha_read,
+        "num_clients": data.num_clients,
+        "participation": config.federation.participation,
+        "num_rounds": config.federation.num_rounds,
+        "local_epochs": config.client.local_epochs,
+        "method": config.spec,
+        "backbone": config.model.backbone,
+        "norm": config.model.norm,
+        "seed": config.seed,
+    }
+
+
+@cache
+def plugin_packages(row: Row) -> dict[str, str]:
+    """Return the versions of the distributions that brought other code to a run, by name."""
+    ours = {"python", "platform", "cuda", *_PACKAGES}
+    ours |= {"lanes", "switched_off", "peak_gpu_memory_bytes"}
+    return {n: v for n, v in json.loads(row.env_json or "{}").items() if n not in ours}
+
+
+@cache
+def _environment() -> dict[str, str]:
+    """Versions of Python, the system and the packages that results depend on."""
+    env = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        if (installed := installed_version(name)) is not None:
+            env[name] = installed
+    if torch.version.cuda:
+        env["cuda"] = torch.version.cuda
+    return env
+
+
+def _hardware() -> str:
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    parts = [f"{platform.machine()}, {cores} cores, {psutil.virtual_memory().total / 1e9:.0f} GB"]
+    if count := torch.cuda.device_count():
+        # Asking for the name starts CUDA, and a process that only writes rows leaves GPUs alone.
+        started = torch.cuda.is_initialized()
+        parts.append(f"{count} x {torch.cuda.get_device_name(0) if started else 'GPU'}")
+    return "; ".join(parts)
+
+
+@cache
+def git_sha() -> str | None:
+    """Return the commit of the checkout that this code runs from; None for a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _peak_memory_bytes() -> int:
+    """Largest resident size of this process so far; workers are not counted."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,241 @@
+"""Finished runs with their weights, and their encoders as safetensors files with a JSON card."""
+
+import hashlib
+import json
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
+from fedbench.bench.config.schema import without_folder
+from fedbench.bench.data.views.views import MEAN, STD, normalise
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.nn.autoencoder import latent_encoder
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.nn.freezing import plain_state
+from fedbench.bench.nn.weights import SUFFIX, encoder_file
+from fedbench.bench.results.store.former import ids_that_ship
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system import tensor_files
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.training.checkpoint import load_checkpoint
+from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run with its weights, on the CPU."""
+
+    row: Row
+    setup: Setup
+    binding: Binding  # the net, in eval mode, with the weights of the last round
+    select: Callable[[int], None]  # puts a client's personal tensors, or the initial ones, into it
+    trained: Container[int]  # clients that have personal tensors of their own
+
+
+def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
+    """Read a finished run with its weights; `run_id` may be the beginning of its row id.
+
+    Raises:
+        StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
+        DataError: if the data set has changed since.
+    """
+    row = store.find(run_id)
+    run_id = row.row_id
+    if row.status == "diverged":
+        raise StoreError(
+            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
+            " left no encoder; try a lower client.lr"
+        )
+    if row.status != "ok":
+        raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
+    folder = store.cell_dir(store.key(row))
+    checkpoint = load_checkpoint(folder, row.training_id or run_id)
+    if checkpoint is None and row.rounds_done != 0:  # without rounds it is the net at its start
+        raise StoreError(
+            f"run {run_id} has no whole checkpoint in {str(folder)!r}; run it again into an empty"
+            " store"
+        )
+    config = row.config
+    dataset = open_dataset(config, data_dir)
+    if dataset.revision != row.dataset_revision:
+        older = row.benchmark_version != BENCHMARK_VERSION
+        raise DataError(
+            f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
+            f" {config.data.name} is {dataset.revision[:8]} now"
+            + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
+        )
+    partition = partition_of(dataset, config)
+    if partition.hash != row.partition_hash:
+        raise StoreError(
+            f"run {run_id} partitioned its data in another way than this fedbench does; install"
+            f" fedbench {row.package_version}"
+        )
+    setup = Setup.of(config, dataset, partition)
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    rounds: dict[int, int] = {}
+    if checkpoint is not None:
+        binding.check_frozen(checkpoint.state.get("frozen"))
+        binding.server.data.copy_(checkpoint.tensors["server"])
+        rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
+    net.eval()
+    personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
+
+    def select(client_id: int) -> None:
+        binding.personal.data.copy_(personal.latest(client_id, rounds, first))
+
+    if not setup.evaluate_on_clients:
+        select(0)  # a pooled run's one client
+    return TrainedRun(row, setup, binding, select, rounds)
+
+
+FORMAT = "fedbench-encoder-1"
+_PREPROCESSING = {"normalised": "pixels / 255, then (x - 0.5) / 0.5", "unit": "pixels / 255"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported encoder: the file, its card, and the SHA-256 of the file."""
+
+    file: Path
+    card: Path
+    sha256: str
+
+
+def export_encoder(
+    run_id: str,
+    file: Path | str,
+    *,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Exported:
+    """Write a run's encoder as `.safetensors`, with a card `<name>.json` in the same folder.
+
+    The card holds the architecture, the preprocessing, and the run's configuration and metrics;
+    nothing else is needed to use the encoder.
+
+    Args:
+        run_id: its row id, or an unambiguous beginning of it.
+        file: ends in `.safetensors`.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+
+    Raises:
+        StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
+        ConfigError: if `file` has another ending.
+    """
+    file = Path(file)
+    if file.suffix != SUFFIX:
+        raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
+    run = load_run(open_store(store), run_id, data_dir)
+    row, setup, net = run.row, run.setup, run.binding.net
+    config = setup.config
+    if setup.evaluate_on_clients:
+        raise StoreError(
+            f"run {row.row_id} has one encoder per client; there is no global one to export"
+        )
+    tensors = {k: v.clone().contiguous() for k, v in plain_state(net["encoder"]).items()}
+    pixels = setup.method.needs().pixels
+    with torch.no_grad():
+        feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
+    dumped = config.model_dump(mode="json")
+    dumped["data"]["name"] = config.data.public_name
+    dumped["evaluation"]["transfer"] = [*map(without_folder, config.evaluation.transfer)]
+    dumped["model"]["weights"] = config.model.weights and Path(config.model.weights).name
+    card = {
+        "format": FORMAT,
+        "run_id": row.row_id,
+        "model": {k: v for k, v in dumped["model"].items() if k != "trainable"},  # none is frozen
+        "image_shape": list(setup.spec.image_shape),
+        "feature_dim": feature_dim,
+        "pixels": pixels,
+        "preprocessing": _PREPROCESSING[pixels],
+        "class_names": list(setup.dataset.class_names),
+        "config": dumped,
+        "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
+    }
+    data = tensor_files.encode({"card": card}, tensors)
+    atomic_write_bytes(file, data)
+    card_file = file.with_suffix(".json")
+    atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
+    return Exported(file, card_file, hashlib.sha256(data).hexdigest())
+
+
+class Encoder(nn.Module):
+    """An exported encoder with its preprocessing: uint8 images (B, C, H, W) -> features (B, D).
+
+    Attributes:
+        card: architecture, preprocessing, configuration and metrics, as in the JSON card.
+    """
+
+    def __init__(self, card: Mapping[str, Any], backbone: nn.Module) -> None:
+        super().__init__()
+        self.card = dict(card)
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 images (B, C, H, W) -> float32 features (B, D)."""
+        wanted = self.card["image_shape"][0]
+        given: tuple[int, ...] = tuple(getattr(images, "shape", ()))
+        if getattr(images, "dtype", None) != torch.uint8 or len(given) != 4 or given[1] != wanted:
+            raise TypeError(
+                f"images must be a uint8 tensor (B, {wanted}, H, W), got {type(images).__name__}"
+                f" {given} of {getattr(images, 'dtype', 'no dtype')}"
+            )
+        x = normalise(images.float() / 255)
+        if self.card["pixels"] == "unit":
+            x = x * STD + MEAN  # there and back as in the run, for the same bits
+        return self.backbone(x)  # type: ignore[no-any-return]
+
+
+def load_encoder(file: Path | str) -> Encoder:
+    """Read an exported encoder, in eval mode on the CPU; needs no store and no data set.
+
+    Args:
+        file: a path, or the name of an encoder that comes with fedbench: `simclr@laptop`.
+
+    Raises:
+        DataError: if the file is missing or not an exported encoder.
+        UnknownNameError: if no encoder of this name comes with fedbench.
+    """
+    path = encoder_file(file)
+    try:
+        values, tensors = tensor_files.read(path)
+        card = values["card"]
+        if card["format"] != FORMAT:
+            raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
+        model = ModelConfig.model_validate(card["model"])
+        channels, height, width = map(int, card["image_shape"])
+        feature_dim = int(card["feature_dim"])
+        card["run_id"] = ids_that_ship().get(card["run_id"], card["run_id"])
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
+        reason = " ".join(str(err).split())
+        raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({reason})") from err
+
+    def make() -> nn.Module:
+        return latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
+
+    try:
+        with torch.device("meta"):  # without memory: a stranger's card may ask for any
+            shapes = {name: value.shape for name, value in make().state_dict().items()}
+    except (ConfigError, RuntimeError, TypeError, ValueError) as err:
+        reason = str(err).partition("\n")[0]
+        raise DataError(f"{str(path)!r}: its card describes no encoder ({reason})") from err
+    counted = {name for name in shapes if name.endswith("num_batches_tracked")}
+    given = {name: value.shape for name, value in tensors.items()}
+    if shapes != {name: shapes[name] for name in counted} | given:
+        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again")
+    backbone = make()
+    counters = {name: value for name, value in backbone.state_dict().items() if name in counted}
+    backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
+    return Encoder(card, backbone).eval()

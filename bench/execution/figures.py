@@ -1,0 +1,237 @@
+"""Angles between classes and t-SNE maps of finished runs: numbers, pictures, and a JSON file."""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.evaluation.features import check_finite, extract
+from fedbench.bench.evaluation.probes import class_angles
+from fedbench.bench.evaluation.suite import evaluated_clients
+from fedbench.bench.execution.export import TrainedRun, load_run
+from fedbench.bench.results.store.store import Store, open_store, replica_key
+from fedbench.bench.system.checksums import json_with_checksum
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path
+from fedbench.bench.system.seeding import single_thread
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PERPLEXITY = 30.0
+GEOMETRY = "geometry.json"
+"""File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
+
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "fedbench",  # equal numbers give equal bytes
+    "svg.fonttype": "none",  # text stays text
+}
+_MOST_IMAGES = 1000
+_MAPS_PER_ROW = 3
+_LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
+Numbers = dict[str, Any]  # numbers behind the pictures of one run: see `measure`
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Files that were written, and one record per run with what they show."""
+
+    files: tuple[Path, ...]
+    runs: tuple[Numbers, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench figures --json`: the maps' points are in `geometry.json`."""
+        runs = [{name: run[name] for name in run if name != "map"} for run in self.runs]
+        return {"files": [str(file) for file in self.files], "runs": runs}
+
+
+def figures(
+    run_ids: Sequence[str],
+    folder: Path | str = "figures",
+    *,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Figures:
+    """Draw angles between classes and t-SNE maps of test features of finished runs.
+
+    Writes `angles` and `tsne` as .png and .svg, and `geometry.json` with their numbers. Each run's
+    numbers are written to its folder too, where `report` reads them.
+
+    Args:
+        run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
+        folder: created if it does not exist; files in it are replaced.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+
+    Raises:
+        StoreError: for a run that the store does not have, or has no checkpoint of.
+        ConfigError: without runs.
+    """
+    if not run_ids:
+        raise ConfigError("no run given; `fedbench runs` lists run ids")
+    store, folder = open_store(store), user_path(folder)
+    rows = {replica_key(row): row for row in map(store.find, run_ids)}
+    runs = [measure(load_run(store, name, data_dir)) for name in rows]
+    files = []
+    for name, draw in (("angles", draw_angles), ("tsne", draw_maps)):
+        for form, data in draw(runs).items():
+            files.append(folder / f"{name}.{form}")
+            atomic_write_bytes(files[-1], data)
+    with suppress(StoreError):  # a store that cannot be written can still be drawn
+        for row, run in zip(rows.values(), runs, strict=True):
+            file = store.cell_dir(store.key(row)) / GEOMETRY
+            atomic_write_text(file, json_with_checksum(run) + "\n")
+    files.append(folder / GEOMETRY)
+    atomic_write_text(files[-1], json.dumps(runs) + "\n")
+    return Figures(tuple(files), tuple(runs))
+
+
+def draw_angles(runs: Sequence[Numbers]) -> dict[str, bytes]:
+    """Draw histograms of the angles between classes, plain and centred; return files by form."""
+    colours = _colours(10)
+    with _drawing(10, 4.2 + 0.44 * len(runs)) as (figure, files):
+        for axis, name in zip(figure.subplots(1, 2), ("plain", "centred"), strict=True):
+            for index, run in enumerate(runs):
+                angles, colour = run["angles"][name], colours[index % 10]
+                share = 100 * np.array(angles["counts"]) / max(1, sum(angles["counts"]))
+                encoders = f", {len(run['clients'])} encoders" if run["clients"] else ""
+                label = f"{run['title'].split(',')[0]}{encoders}\n{run['setting']}"
+                if (median := angles["median"]) is not None:
+                    axis.axvline(median, color=colour, linewidth=1, linestyle=":")
+                    label = label.replace("\n", f", median {median:.0f}°\n")
+                axis.stairs(share, angles["edges"], color=colour, linewidth=1.6, label=label)
+                axis.stairs(share, angles["edges"], color=colour, alpha=0.12, fill=True)
+            axis.set(title=f"{name} class means", ylabel="share of pairs, %")
+            axis.set(xlabel="angle between two classes, degrees", xticks=range(0, 181, 30))
+            axis.set(xlim=(0, 180), ylim=(0, None))
+            axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    return files
+
+
+def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
+    """Draw maps of test features side by side, coloured by class; return files by form."""
+    columns = min(len(runs), _MAPS_PER_ROW)
+    rows = math.ceil(len(runs) / columns)
+    most = max((run["map"]["class_names"] for run in runs), key=len)
+    named = len(most) <= _LEGEND_CLASSES
+    with _drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as (figure, files):
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axis in axes[len(runs) :]:
+            axis.set_axis_off()
+        for axis, run in zip(axes, runs, strict=False):
+            points, labels = np.array(run["map"]["points"]), np.array(run["map"]["labels"])
+            names = run["map"]["class_names"]
+            for index, colour in enumerate(_colours(len(names))):
+                of_class = points[labels == index].T
+                axis.scatter(*of_class, s=9, color=colour, linewidths=0, label=names[index])
+            axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
+            if named and names == most and not figure.legends:
+                legend = {"frameon": False, "title": "class", "markerscale": 2}
+                handles = axis.get_legend_handles_labels()
+                figure.legend(*handles, loc="outside right center", **legend)
+    return files
+
+
+@contextmanager
+def _drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, bytes]]]:
+    """Yield an empty figure in the style of all, and the files that it has after the block."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    files: dict[str, bytes] = {}
+    with mpl.rc_context(_STYLE):
+        yield (figure := Figure(figsize=(width, height), dpi=150, layout="constrained")), files
+        for form in ("png", "svg"):
+            metadata = {"Date": None} if form == "svg" else {"Software": None}
+            figure.savefig(out := io.BytesIO(), format=form, metadata=metadata)
+            files[form] = out.getvalue()
+
+
+def _colours(count: int) -> Sequence[Any]:
+    import matplotlib as mpl
+
+    if count <= 20:
+        return mpl.color_sequences["tab10" if count <= 10 else "tab20"][:count]
+    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]
+
+
+def measure(run: TrainedRun) -> Numbers:
+    """Measure angles on all test images, and map up to 1,000 of them, class-balanced, by t-SNE.
+
+    Where encoders differ between `clients`, the angles are from all that are evaluated, and the map
+    is from the first. Angles are degrees between mean features of classes: median, mean, histogram,
+    `plain` and `centred` (after the mean of the class means was subtracted).
+
+    Raises:
+        NonFiniteFeaturesError: for an encoder that diverged.
+    """
+    setup, dataset, row = run.setup, run.setup.dataset, run.row
+    clients = evaluated_clients(setup, run.trained) if setup.evaluate_on_clients else []
+    truth = np.asarray(dataset.test_labels, np.int64)
+    features = []
+    with single_thread():
+        for client_id in clients or [-1]:
+            if clients:
+                run.select(client_id)
+            of_client = extract(
+                lambda x: setup.method.encode(run.binding.net, x), dataset.test_images, device="cpu"
+            )
+            check_finite(f"run {row.row_id}", of_client)
+            features.append(of_client)
+    angles = {}
+    for name, centred in (("plain", False), ("centred", True)):
+        values = torch.cat(
+            [class_angles(f, truth, dataset.num_classes, centred=centred) for f in features]
+        )
+        counts, edges = np.histogram(values.numpy(), bins=np.arange(0.0, 181.0, 5.0))
+        angles[name] = {
+            "median": float(np.median(values)) if len(values) else None,
+            "mean": float(values.mean()) if len(values) else None,
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+        }
+    chosen = balanced_subset(truth, min(_MOST_IMAGES, len(truth)), f"map-{setup.config.seed}")
+    points = project(features[0][torch.from_numpy(chosen)], setup.config.seed)
+    alpha = "" if row.alpha is None else f", alpha {row.alpha:,.12g}"
+    clients_and_seed = f"{row.num_clients} clients, seed {row.seed}"
+    return {
+        "run_id": row.row_id,
+        "title": f"{row.method}, client {clients[0]}" if clients else row.method,
+        "setting": f"{row.preset}, {row.partition}{alpha}, {clients_and_seed}",
+        "clients": list(clients),
+        "angles": angles,
+        "map": {
+            "points": np.round(points, 3).tolist(),
+            "labels": truth[chosen].tolist(),
+            "class_names": list(dataset.class_names),
+        },
+    }
+
+
+def project(features: Tensor, seed: int) -> NDArray[np.float64]:
+    """t-SNE of features (n, D) to (n, 2), started from their principal components.
+
+    Source: van der Maaten & Hinton 2008, https://www.jmlr.org/papers/v9/vandermaaten08a.html, in
+    scikit-learn's implementation; perplexity 30, or less for few images.
+    """
+    from sklearn.manifold import TSNE  # a second that only a picture should pay
+
+    values = features.double().numpy()
+    if len(values) < 4 or np.allclose(values, values[:1]):
+        return np.zeros((len(values), 2))  # nothing to tell apart
+    perplexity = min(PERPLEXITY, (len(values) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**31, n_jobs=1)
+    return np.asarray(tsne.fit_transform(values), np.float64)

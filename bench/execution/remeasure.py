@@ -1,0 +1,120 @@
+"""Weights that a store has already: evaluated further rather than trained again.
+
+Runs that differ in their evaluation only have the same weights, to the last bit where the numeric
+platform is the same. The final checkpoint of one then serves the others.
+"""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.execution.execute import OnRound, Origin, Place, Watcher, execute
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.method.ids import training_id
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.system.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    copy_folder,
+    write_error,
+)
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.regime import TF32
+from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
+from fedbench.bench.training.history import History
+from fedbench.bench.training.personal import PersonalStore
+
+_TAKEN = "taken-from"
+"""File in a folder whose weights were, or were to be, taken from the run that it names."""
+
+
+def trained_before(
+    rows: Iterable[Row], store: Store, config: RunConfig, data_revision: str, device: str
+) -> Row | None:
+    """Return a finished row whose checkpoint has the weights of a run; None without one.
+
+    Evaluations between rounds need the training. `device` is a type, `cpu` or `cuda`.
+    """
+    identity = training_id(config, data_revision)
+    alike = [row for row in rows if row.training_id == identity and row.status == "ok"]
+    if not alike or config.evaluation.between_rounds:
+        return None
+    here = canonical_json([measure(device, config.client.precision == TF32).as_dict()])
+    return min(
+        (
+            row
+            for row in alike
+            if row.platform_json == here and newest_first(store.cell_dir(store.key(row)))
+        ),
+        key=lambda row: (row.finished_at, row.row_id),
+        default=None,
+    )
+
+
+def execute_or_measure(
+    store: Store,
+    rows: Iterable[Row],
+    config: RunConfig,
+    origin: Origin,
+    place: Place,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+) -> Row:
+    """Execute a run; if one of the rows has its weights, measure these, with their cost."""
+    dataset = place.dataset or open_dataset(config, place.data_dir)
+    device = choose_devices(place.device, place.workers)[0].partition(":")[0]
+    earlier = trained_before(rows, store, config, dataset.revision, device)
+    if earlier is None or not take_weights(store, earlier, place.folder):
+        _drop_taken(place.folder)
+        return execute(config, origin, place, on_round, watcher)
+    origin = replace(origin, measured_from=earlier.row_id)
+    row = execute(config, origin, place, on_round, watcher)
+    peak = max(row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0)
+    return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": peak})
+
+
+def _drop_taken(folder: Path) -> None:
+    """Delete weights that an interrupted call took from another run: this run is trained."""
+    if not (folder / _TAKEN).exists():
+        return
+    try:
+        for path in (*newest_first(folder), folder / "history.jsonl"):
+            path.unlink(missing_ok=True)
+        if (folder / "clients").exists():
+            shutil.rmtree(folder / "clients")
+        (folder / _TAKEN).unlink()
+    except OSError as cause:
+        raise write_error(folder, cause) from cause
+
+
+def take_weights(store: Store, row: Row, folder: Path) -> bool:
+    """Copy the final checkpoint of a finished run into the folder of another run.
+
+    False if a file of the run is missing or damaged; then nothing was written. A file that names
+    the run comes first and the checkpoint last, so that `_drop_taken` finds what a kill left.
+    """
+    source = store.cell_dir(store.key(row))
+    personal = PersonalStore(source / "clients")
+    try:
+        checkpoint = load_checkpoint(source, row.training_id or row.row_id)
+        records = History(source).read(row.rounds_done or 0)
+    except (StoreError, DataError):
+        return False
+    if checkpoint is None or checkpoint.rounds_done != row.rounds_done:
+        return False
+    rounds = checkpoint.state["personal_rounds"]
+    if not all(personal.intact(int(client_id), index) for client_id, index in rounds.items()):
+        return False
+    newest = newest_first(source)[0]
+    atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
+    if rounds:
+        copy_folder(source / "clients", folder / "clients")
+    History(folder).write([replace(record, metrics={}) for record in records])
+    atomic_write_bytes(folder / newest.name, newest.read_bytes())
+    return True

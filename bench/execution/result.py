@@ -1,0 +1,134 @@
+"""Records of a run: its result, or its plan and estimated cost."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.execution.compare import Reproduction
+from fedbench.bench.execution.estimate import Estimate
+from fedbench.bench.results.chance import NO_MARKS, marks
+from fedbench.bench.results.store.row import METRICS, Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.training.checkpoint import newest_first
+from fedbench.bench.training.steps import LocalSteps
+
+_COST = (
+    "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",
+    "num_parameters", "rounds_done", "resumes",
+)  # fmt: skip
+_PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """A finished run; keys of `cost` and `privacy` are columns of the store, most of them."""
+
+    run_id: str  # its row id; `export_encoder` and `fedbench export` take it
+    status: str  # `ok`, or `diverged` when loss or weights stopped being finite
+    method: str  # canonical method spec
+    preset: str
+    seed: int
+    config: RunConfig = field(repr=False)
+    metrics: Mapping[str, float | None]  # accuracies in [0, 1]; None = not measured
+    cost: Mapping[str, float | int | None]  # also `linear_acc_per_gb`: accuracy over 1e9 bytes
+    traffic: Mapping[str, Any]  # {direction: {group: {messages, numbers, bytes, revealing, …}}}
+    privacy: Mapping[str, Any]  # what messages reveal, and epsilon with the numbers behind it
+    paths: Mapping[str, str | None]  # `store`, and `run row curve checkpoint partition` or None
+    collapsed: bool
+    at_chance: tuple[str, ...]  # terms of the loss that ended at chance (`bench.results.chance`)
+    stored_before: bool  # in the store already, so that nothing was executed
+    measured_from: str | None  # the run whose weights were evaluated; None if this was trained
+    row: Row = field(repr=False)
+    repeated: Reproduction | None = field(default=None, repr=False)  # with `again`
+    outdated: tuple[str, ...] = ()  # runs of code that is gone; with `again` they are deleted
+
+    @classmethod
+    def of(cls, row: Row, store: Store, *, stored_before: bool) -> Self:
+        """The result of a run from its row and its folder in the store."""
+        name = store.key(row)
+        folder = store.cell_dir(name)
+        files = {
+            "run": folder,
+            "row": store.root / "rows" / f"{name}.parquet",
+            "curve": folder / "curve.parquet",
+            "checkpoint": next(iter(newest_first(folder)), folder / "round"),
+            "partition": folder / "partition.safetensors",
+        }
+        paths = {name: str(path) if path.exists() else None for name, path in files.items()}
+        gigabytes, accuracy = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9, row.linear_acc
+        per_gb = accuracy / gigabytes if accuracy is not None and gigabytes else None
+        return cls(
+            run_id=row.row_id,
+            status=row.status,
+            method=row.method,
+            preset=row.preset,
+            seed=row.seed,
+            config=RunConfig.model_validate_json(row.config_json),
+            metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
+            | json.loads(row.metrics_json or "{}"),
+            cost={name: getattr(row, name) for name in _COST} | {"linear_acc_per_gb": per_gb},
+            traffic=json.loads(row.traffic_json or "{}"),
+            privacy={name: getattr(row, name) for name in _PRIVACY}
+            | json.loads(row.privacy_json or "{}"),
+            paths={"store": str(store.root), **paths},
+            collapsed=bool(row.collapsed),
+            at_chance=marks(store, [row]).get(row.row_id, NO_MARKS).at_chance,
+            stored_before=stored_before,
+            measured_from=row.measured_from,
+            row=row,
+        )
+
+    def __repr__(self) -> str:
+        measured = ("linear_acc", "knn_acc", "objective")
+        shown = [
+            (name, value) for name in measured if (value := self.metrics.get(name)) is not None
+        ]
+        figures = "".join(f", {name} {value:.4f}" for name, value in shown)
+        return (
+            f"<run {self.run_id[:8]}: {self.method}, preset {self.preset}, seed {self.seed},"
+            f" {self.status}{figures}>"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench run --json`: every field but the row."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "row"}
+        again = None if self.repeated is None else self.repeated.as_dict()
+        return plain | {"config": self.config.model_dump(mode="json"), "repeated": again}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run that has not been executed, with its estimated cost."""
+
+    run_id: str
+    stored: bool  # in the store already
+    measured_from: str | None  # run whose weights would be evaluated; None if it would be trained
+    preset: str
+    workers: int
+    device: str
+    local_steps: LocalSteps  # of a client in a round, over all clients
+    without_effect: tuple[str, ...]  # a line for each setting that changes nothing
+    estimate: Estimate
+    config: RunConfig = field(repr=False)
+    store: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench run --dry-run --json`."""
+        return {
+            "run_id": self.run_id,
+            "status": "stored" if self.stored else "planned",
+            "measured_from": self.measured_from,
+            "method": self.config.spec,
+            "preset": self.preset,
+            "seed": self.config.seed,
+            "config": self.config.model_dump(mode="json"),
+            "workers": self.workers,
+            "device": self.device,
+            "local_steps": self.local_steps.as_dict(),
+            "without_effect": list(self.without_effect),
+            "estimate": asdict(self.estimate),
+            "paths": {"store": str(self.store)},
+        }

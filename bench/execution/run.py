@@ -1,0 +1,358 @@
+"""Run one configuration: read its stored result back, or execute it and store it."""
+
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.execution import remeasure
+from fedbench.bench.execution.compare import Reproduction, compare
+from fedbench.bench.execution.estimate import Estimator
+from fedbench.bench.execution.execute import OnRound, Origin, Place, Watcher, points_of
+from fedbench.bench.execution.result import RunPlan, RunResult
+from fedbench.bench.experiment import code
+from fedbench.bench.experiment.arguments import Places, Settings
+from fedbench.bench.experiment.experiment import open_dataset, resolve
+from fedbench.bench.experiment.fields import with_code, with_weights
+from fedbench.bench.method import registry
+from fedbench.bench.method.ids import config_id, row_id
+from fedbench.bench.results.store.former import FORMER_STORE, is_former
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.trackers import Begun, Tracking
+from fedbench.bench.system.arguments import grouped
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.files import copy_folder
+from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.system.source import check_source
+from fedbench.bench.system.text import utf8_text
+from fedbench.bench.training.checkpoint import newest_first
+from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import local_steps, partition_of, without_effect
+
+_log = logging.getLogger(__name__)
+
+CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
+
+
+@grouped
+def run(
+    spec: str | RunConfig,
+    *,
+    settings: Settings,
+    places: Places,
+    workers: int | None = None,
+    lanes: int | None = None,
+    checkpoint_seconds: float | None = None,
+    track: Sequence[str] = (),
+    reuse: bool = True,
+    again: bool = False,
+    origin: Origin | None = None,
+    on_round: OnRound | None = None,
+    on_progress: Watcher | None = None,
+) -> RunResult:
+    """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
+
+    If the store has a run with the same training, its weights are evaluated instead of trained once
+    more, unless evaluations between rounds are asked for.
+
+    Args:
+        spec: method spec, or a complete configuration; then `set`, `config_files` and `seed` are
+            refused, and `preset` is only a label.
+        settings: sources of the configuration.
+        places: store, data and device.
+        workers: processes that train clients; None = usable cores, or one per GPU.
+        lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
+            graphs on a GPU; None = no lanes.
+        checkpoint_seconds: least time between two checkpoints; None = one after every round of up
+            to 1,000, and 10 s in longer runs.
+        track: viewers that get every round and the row: `tensorboard`, `wandb`.
+        reuse: take the weights of a run with the same training; False = always train.
+        again: repeat a run that the store has, and compare it; then delete the runs that differ
+            from it only in code of other packages which is not installed any more (`outdated`).
+        origin: preset, study and grid to record; None = as the configuration was resolved.
+        on_round: called after every round with its record and the number of rounds.
+        on_progress: follows the run, as `fedbench.RunProgress`; `on_round` replaces its rounds.
+
+    Raises:
+        StoreError: if the store cannot be written, or another process executes this run.
+        FedbenchError: for configuration, data or device problems.
+    """
+    on_round = on_round or on_progress
+    config, found = _configuration(spec, settings, places.cache)
+    recorded, store = origin or found, places.open_store()
+    tracking = Tracking(track, store)
+    workers = code.workers_for(config, workers)
+    devices = choose_devices(places.device, workers, lanes)
+    if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
+        raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
+    dataset = open_dataset(config, places.data_dir)
+    run_id = row_id(config, dataset.revision)
+    place = Place(
+        store.cell_dir(run_id),
+        places.data_dir,
+        workers,
+        places.device,
+        dataset,
+        lanes,
+        checkpoint_seconds,
+    )
+
+    def ended(record: RoundRecord, total: int) -> None:
+        if track:
+            tracking.round(flatten(record.as_dict()))
+        if on_round is not None:
+            on_round(record, total)
+
+    check_source(code.foreign_modules(config), config.code)
+    row = store.finished(run_id)
+    stored_before, repeated = row is not None, None
+    if row is not None and again:
+        given: dict[str, Any] = {"workers": workers, "lanes": lanes, "device": places.device}
+        given |= {"origin": recorded, "on_round": on_round, "on_progress": on_progress}
+        repeated = _repeat(store, run_id, config, None, places.data_dir, **given)
+        row = repeated.claimed
+    if row is None:
+        setup = Setup.of(config, dataset, partition_of(dataset, config))
+        setup.layout(setup.make_net())  # raises before anything is written
+        store.check_writable()
+        with store.lock(run_id) as locked:
+            if not locked:
+                raise StoreError(
+                    f"run {run_id} is being executed by another process on this store; wait for"
+                    " it, or choose another --store"
+                )
+            row = store.finished(run_id)  # another process may have been faster
+            stored_before = row is not None
+            if row is None:
+                steps = local_steps(config, dataset)
+                steps.check()
+                for line in filter(
+                    None, (*dataset.cautions, steps.idle, *without_effect(config, dataset))
+                ):
+                    _log.warning("%s", line)
+                try:
+                    if track:
+                        group = config_id(config, dataset.revision)
+                        begun = Begun(run_id, group, config, recorded.preset, dataset.name)
+                        tracking.begin(begun, points_of(place.folder))
+                    if on_progress is not None:
+                        on_progress.start(config, devices)
+                    known = replace(recorded, argv=recorded.argv or command_line())
+                    rows = store.rows() if reuse else ()
+                    if any(map(is_former, rows)):
+                        _log.warning("%s", FORMER_STORE.format(store=store.root))
+                    row = remeasure.execute_or_measure(
+                        store, rows, config, known, place, ended, on_progress
+                    )
+                    store_run(store, row)
+                except BaseException:
+                    tracking.close()
+                    raise
+    # A process that was killed after it wrote a row may have left the leaderboard out of date.
+    with suppress(StoreError) if stored_before else nullcontext():
+        store.refresh()
+    tracking(run_id)
+    result = RunResult.of(row, store, stored_before=stored_before)
+    others = code.outdated(store, [row], drop=again)
+    return replace(result, repeated=repeated, outdated=others)
+
+
+@grouped
+def plan_run(
+    spec: str | RunConfig, *, settings: Settings, places: Places, workers: int | None = None
+) -> RunPlan:
+    """Identify the run that `run` would do with these arguments, and estimate its cost.
+
+    Args:
+        spec: method spec, or a complete configuration.
+        settings: sources of the configuration.
+        places: store, data and device.
+        workers: processes that train clients; None = usable cores, or one per GPU.
+
+    Raises:
+        FedbenchError: for configuration, data, device or store problems.
+    """
+    config, origin = _configuration(spec, settings, places.cache)
+    store = places.open_store()
+    workers = code.workers_for(config, workers)
+    devices = choose_devices(places.device, workers)
+    dataset = open_dataset(config, places.data_dir)
+    steps, revision = local_steps(config, dataset), dataset.revision
+    steps.check()
+    identity = row_id(config, revision)
+    stored, earlier = store.finished(identity), None
+    if stored is None:
+        kind = devices[0].partition(":")[0]
+        earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
+    return RunPlan(
+        run_id=identity,
+        stored=stored is not None,
+        measured_from=None if earlier is None else earlier.row_id,
+        preset=origin.preset,
+        workers=len(devices),
+        device=devices[0],
+        local_steps=steps,
+        without_effect=without_effect(config, dataset),
+        estimate=Estimator(places.cache, places.device, workers)(config, trains=earlier is None),
+        config=config,
+        store=store.root,
+    )
+
+
+def _configuration(
+    spec: str | RunConfig, settings: Settings, data_dir: Path | None
+) -> tuple[RunConfig, Origin]:
+    """Return the configuration of a run, and its preset and tuning study."""
+    if isinstance(spec, str):
+        resolved = resolve(spec, data_dir=data_dir, **vars(settings))
+        return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
+    given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
+    if given not in ([], ["preset"]):
+        raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
+    return canonical(spec), Origin(preset=settings.preset or CUSTOM)
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The same configuration without aliases, with every field of its method and every hash."""
+    method = registry.create(config.spec, config.method)
+    spec = registry.canonical_spec(config.spec)
+    config = config.model_copy(update={"spec": spec, "method": registry.dump(method)})
+    return with_weights(with_code(config))
+
+
+def store_run(
+    store: Store,
+    row: Row,
+    *,
+    elsewhere: Path | None = None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write the row and the curve of a finished run, but not the derived leaderboard file.
+
+    A run's folder outside the store (`elsewhere`) is moved into it. `history` has the run's rounds,
+    if no folder has them.
+    """
+    folder = store.cell_dir(row.row_id)
+    if elsewhere is not None and elsewhere.exists():
+        drop_scratch(elsewhere)
+        copy_folder(elsewhere, folder)
+    if history is None and folder.exists():
+        try:
+            # A run that diverged may have done a round of which there is no record.
+            at_least = (row.rounds_done or 0) if row.status == "ok" else 0
+            history = points_of(folder, at_least)
+        except DataError:
+            if row.status != "error":  # else it may be why, and the row names it
+                raise
+    if history is not None:
+        store.write_curve(row.row_id, history)
+        drop_scratch(folder)
+    store.write_row(row)
+    if elsewhere is not None:
+        shutil.rmtree(elsewhere, ignore_errors=True)
+
+
+def drop_scratch(folder: Path) -> None:
+    """Delete all checkpoints and personal tensors of clients but the newest."""
+    for path in newest_first(folder)[1:]:
+        path.unlink(missing_ok=True)
+    PersonalStore(folder / "clients").keep_latest()
+
+
+def forget_cell(store: Store, identity: str) -> None:
+    """Delete a run's folder, since a tuning trial keeps only its row."""
+    shutil.rmtree(store.cell_dir(identity), ignore_errors=True)
+
+
+def command_line() -> str:
+    """The command line of this process, without the folder of the program."""
+    program = Path(sys.argv[0]).name.replace("__main__.py", "python -m fedbench")
+    return utf8_text(f"{program} {shlex.join(sys.argv[1:])}".rstrip())
+
+
+def reproduce(
+    run_id: str,
+    store: Store | Path | str | None = None,
+    *,
+    data_name: str | None = None,
+    keep: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+) -> Reproduction:
+    """Run a stored row again from its configuration, in another store, and compare every bit.
+
+    Args:
+        run_id: its row id, or an unambiguous beginning of it, at least 4 characters; see
+            `Store.find` for a certain replica.
+        store: see `open_store`; nothing is written there.
+        data_name: `data.name` to use if the data has moved since the row was made.
+        keep: store for the new run; None = a temporary one.
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = usable cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        on_round: called after every round with its record and the number of rounds.
+
+    Raises:
+        StoreError: no such row, one that failed, or one that this version of fedbench or this
+            data set cannot reproduce.
+        FedbenchError: for data, configuration or device problems.
+    """
+    store = open_store(store)
+    row = store.find(run_id)
+    if row.status == "error":
+        raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
+    config = _config(row, data_name, data_dir)
+    if changed := code.changed_code(row.code, config.code):
+        _log.warning(
+            "%s: the result may differ from run %s", code.not_recorded(changed), row.row_id
+        )
+    origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
+    given = {"device": device, "workers": workers, "origin": origin, "on_round": on_round}
+    return _repeat(store, run_id, config, keep, data_dir, **given)
+
+
+def _repeat(
+    store: Store, run_id: str, config: RunConfig, keep: Any, data_dir: Any, **given: Any
+) -> Reproduction:
+    """Run a stored run again, in the store `keep` or a temporary one, and compare it."""
+    with temporary_folder() if keep is None else nullcontext(keep) as folder:
+        other = open_store(folder)
+        result = run(config, store=other, data_dir=data_dir, reuse=False, **given)
+        if result.stored_before:
+            raise StoreError(f"{str(other.root)!r} has run {run_id} already: nothing was run again")
+        return compare(store, run_id, other, result.row, data_dir)
+
+
+def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
+    """The row's configuration, checked to be the same run with this fedbench and this data."""
+    if row.benchmark_version != BENCHMARK_VERSION:
+        raise StoreError(
+            f"run {row.row_id} is of benchmark version {row.benchmark_version}, this fedbench of"
+            f" {BENCHMARK_VERSION}: the same configuration gives other results; install"
+            f" fedbench {row.package_version}"
+        )
+    config = row.config
+    if data_name is not None:
+        data = config.data.model_copy(update={"name": data_name})
+        config = config.model_copy(update={"data": data})
+    revision = open_dataset(config, data_dir).revision
+    if row_id(config, revision) != row.row_id:
+        raise StoreError(
+            f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data under fedbench"
+            f" {row.package_version}, {config.data.name} is {revision[:8]}; name other data with"
+            " --data, or install that version"
+        )
+    return with_code(config)

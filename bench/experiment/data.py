@@ -1,0 +1,118 @@
+"""Functions that partition and prepare data sets; they load torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.identity import READ_BY_SOURCE
+from fedbench.bench.data.datasets import PreparedDataset, prepare, split_of_images
+from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
+from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.base import with_kind
+from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.experiment.arguments import Settings, as_path
+from fedbench.bench.experiment.experiment import open_dataset, resolve
+from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.system.arguments import grouped
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.training.steps import partition_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@grouped
+def partition(
+    spec: str | None = None,
+    *,
+    settings: Settings,
+    data_dir: Path | str | None = None,
+    labels: str | None = None,
+) -> PartitionSummary:
+    """Give a configuration's data set to its clients.
+
+    Args:
+        spec: method spec; matters only where a preset's data depend on the method.
+        settings: sources of the configuration.
+        data_dir: cache of data sets; None = the default one.
+        labels: `balanced:N:C` takes N examples in C equal classes instead of the data set's
+            labels, so that its images are not needed (subsets are ignored then).
+    """
+    default = str(RunConfig.model_fields["spec"].default)
+    config = resolve(spec or default, data_dir=data_dir, **vars(settings)).config
+    if labels is None:
+        dataset = open_dataset(config, data_dir)
+        classes, made = dataset.train_labels, partition_of(dataset, config)
+    else:
+        classes, num_classes = balanced_labels(labels)
+        made = make_partition(classes, num_classes, config.data, config.seed)
+    return PartitionSummary(config.data.name, labels, made, summary(made, classes))
+
+
+def prepare_data(
+    name: str,
+    *,
+    set: Mapping[str, Any] | None = None,
+    data_dir: Path | str | None = None,
+    preview: Path | str | None = None,
+    on_progress: Progress | None = None,
+) -> PreparedDataset:
+    """Download or convert a data set into the cache, verify every byte of it, and look through it.
+
+    Args:
+        name: its name, as `data.name`, or a path without its kind.
+        set: how it is read, by dotted name: label column, image size, clients.
+        data_dir: cache of data sets; None = the default one.
+        preview: PNG file to write, with a training and a test image of each class.
+        on_progress: called while images are decoded.
+
+    Returns:
+        Counts per class and split, copies, images of both splits, and what was left out.
+
+    Raises:
+        ConfigError: for an unknown name, values that it cannot be read with, or a preview that
+            cannot be written.
+        DataError: no network, a torn or missing source, or a folder that cannot be written.
+    """
+    name = with_kind(name)
+    reading = _reading_of(name, set)
+    places = as_path(data_dir), as_path(preview)
+    return prepare(name, places[0], reading=reading, preview=places[1], progress=on_progress)
+
+
+def split_data(
+    name: str, *, set: Mapping[str, Any] | None = None, data_dir: Path | str | None = None
+) -> "DataFrame":
+    """Return which images of a data set are training images and which are test images.
+
+    Args:
+        name: its name, as `data.name`.
+        set: how it is read, as for `prepare_data`.
+        data_dir: cache of data sets; None = the default one.
+
+    Returns:
+        One row per image, in the order of the source: `split`, `train` or `test`; `file`; and
+        `row`, its place in the file from 0, or missing where the image is the file. The training
+        images have the order in which `data.partition_file` names clients.
+
+    Raises:
+        ConfigError: for an unknown name, or values that it cannot be read with.
+        DataError: the source is missing or torn.
+    """
+    from pandas import DataFrame
+
+    name = with_kind(name)
+    images = split_of_images(name, as_path(data_dir), _reading_of(name, set))
+    frame = DataFrame(images, columns=["split", "file", "row"])
+    return frame.astype({"row": "Int64"})
+
+
+def _reading_of(name: str, set: Mapping[str, Any] | None) -> Reading:
+    values = flatten(set or {})
+    allowed = sorted(f"data.{key}" for key in ("partition", *READ_BY_SOURCE))
+    for key in values.keys() - {*allowed}:
+        raise ConfigError(f"{key} does not change what is prepared; allowed: {', '.join(allowed)}")
+    spec = str(RunConfig.model_fields["spec"].default)
+    return Reading.of(build_config(spec, {"data.name": name, **values}).data)

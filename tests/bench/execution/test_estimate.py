@@ -1,0 +1,132 @@
+"""Estimates: bytes and steps equal those of the run, times are positive."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.execution import estimate
+from fedbench.bench.execution.estimate import Estimator
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+
+
+@pytest.mark.parametrize(
+    ("spec", "keep_last", "fields"),
+    [
+        ("simclr+uv", True, {}), ("simclr+uv", False, {}), ("orchestra", True, {}),
+        ("pfedae", False, {}), ("central-ae", True, {}),
+        ("pfedae", True, {"method__gradient": "ship"}),
+    ],
+)  # fmt: skip
+def test_bytes_and_steps_are_those_of_the_run(
+    tmp_path: Path, spec: str, keep_last: bool, fields: dict[str, str]
+) -> None:
+    """This includes extras beside weights, preparatory rounds, and activations in training."""
+    config = tiny_config(
+        spec,
+        **fields,
+        federation__participation=0.5,
+        client__local_epochs=2,
+        client__keep_last_batch=keep_last,
+    )
+    estimator = Estimator()
+    estimate, evaluated = estimator(config), estimator(config, trains=False)
+    assert (evaluated.num_steps, evaluated.bytes_up, evaluated.train_seconds) == (0, 0, 0)
+    trainer = train(tiny_setup(config), tmp_path)
+    assert estimate.bytes_up == trainer.ledger.bytes_up
+    assert estimate.bytes_down == trainer.ledger.bytes_down
+    assert estimate.num_steps == sum(record.num_steps for record in trainer.history)
+    assert estimate.seconds == pytest.approx(
+        estimate.train_seconds + estimate.evaluation_seconds + estimate.start_seconds
+    )
+    assert min(estimate.train_seconds, estimate.evaluation_seconds, estimate.start_seconds) > 0
+
+
+@pytest.mark.parametrize(
+    "spec", ["simclr+uv", "semifed+uv", pytest.param("central-ae", marks=pytest.mark.extended)]
+)
+def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -> None:
+    """The estimate is an upper bound: not all rounds train on all images.
+
+    Only the method knows these images, and for pseudo-labels only after it has learned.
+    SemiFed starts on labelled images, the centralised autoencoder ends on them.
+    """
+    given: dict[str, Any] = {
+        "semifed+uv": {"warmup_rounds": 1},
+        "central-ae": {"pretrain_rounds": 2},
+    }
+    fields = {f"method__{name}": value for name, value in given.get(spec, {}).items()}
+    values = {"federation__num_rounds": 3, "client__batch_size": 4, **fields}
+    config = tiny_config(spec, data__label_fraction=0.25, **values)
+    estimated = Estimator()(config)
+    trainer = train(tiny_setup(config), tmp_path)
+    num_steps = sum(record.num_steps for record in trainer.history)
+    assert estimated.bytes_up == trainer.ledger.bytes_up
+    if spec == "simclr+uv":  # reads no label
+        assert estimated.num_steps == num_steps
+    else:
+        assert estimated.num_steps > num_steps
+
+
+def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With six clients on four workers the busiest trains two: a third of one worker's time."""
+    config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
+    monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(step=0.5, client=0.25))
+    alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
+    one, four = alone(config), shared(config)
+    assert (one.workers, four.workers) == (1, 4)
+    assert four.train_seconds == pytest.approx(one.train_seconds / 3)
+    assert four.start_seconds == pytest.approx(2 * one.start_seconds)
+    assert four.evaluation_seconds == one.evaluation_seconds
+
+
+def test_checkpoints_of_long_runs_count_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a second long: 1,000 of them in 1,000 rounds, but one every 10 s in longer runs."""
+    estimator = Estimator(device="cpu")
+    config = tiny_config("supervised", data__num_clients=1, federation__num_rounds=1000)
+    longer = tiny_config("supervised", data__num_clients=1, federation__num_rounds=2000)
+    monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(server=0.25, checkpoint=1.0))
+    assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
+    assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
+
+
+def test_stand_ins_count_images_and_leave_the_net_as_it_was() -> None:
+    setup = tiny_setup(tiny_config("byol"))
+    net = setup.make_net().eval()
+    images = torch.rand(5, *setup.spec.image_shape)
+    with torch.no_grad():
+        expected = net(images, "encoder", "projector")
+        stand_ins = estimate._StandIns(setup)
+        with stand_ins.of(net):
+            features = net(images[:3], "encoder")
+            assert net(images, *setup.method.needs().encoders.values()).shape[0] == 5
+            with torch.enable_grad():
+                net(images[:2], "encoder", "projector").sum().backward()
+            stand_ins.active = False  # as in a step
+            assert torch.equal(net(images, "encoder", "projector"), expected)
+        assert features.shape == net(images[:3], "encoder").shape
+        assert (stand_ins.images, stand_ins.trained) == (3 + 5, 2)
+        assert torch.equal(net(images, "encoder", "projector"), expected)
+        with pytest.raises(estimate._TooLong), estimate._StandIns(setup, 0.0).of(net):
+            net(images, "encoder")
+
+
+def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 s for a step of 2 views, forward and back at 0.09 s an image: 5 images of 16."""
+    seen: list[int] = []
+
+    class Runner(estimate._TimedRunner):
+        def step(self, batch: Any, client: Any, optimizer: Any) -> Any:
+            seen.append(len(batch.labels))
+            return super().step(batch, client, optimizer)
+
+    monkeypatch.setattr(estimate, "_TimedRunner", Runner)
+    monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 0.09)
+    config = tiny_config("simclr", client__batch_size=16, data__num_clients=2)
+    assert Estimator(device="cpu")(config).step_seconds > 0
+    assert {*seen} == {5}
+
+
+def parts(**seconds: float) -> estimate._Parts:
+    return estimate._Parts(**{"evaluation": 1.0, **seconds})  # type: ignore[arg-type]

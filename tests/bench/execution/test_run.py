@@ -1,0 +1,107 @@
+"""Runs and the store: stored results are not computed again, however the spec is spelled."""
+
+import math
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.execution.run import command_line, run
+from fedbench.bench.experiment.code import workers_for
+from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.method import registry
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.testing import tiny_config
+from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.steps import partition_of
+from fedbench.bench.training.workers import WorkerSpec
+
+
+def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
+    config = tiny_config("supervised", federation__num_rounds=1)
+    store = Store(tmp_path / "store")
+    finished = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    other = Store(tmp_path / "other")
+    with other.lock(finished.row.row_id) as locked:
+        assert locked
+        with pytest.raises(StoreError):
+            run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
+
+
+def test_code_that_changed_since_it_was_read_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this process, which holds the old code, nor a worker, which imports the new."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, module = tmp_path / "edited_method.py", "edited_method"
+    text = (
+        "from fedbench.bench.method.registry import register\n"
+        "from fedbench.methods.supervised import Supervised\n"
+        "register('edited')(type('Edited', (Supervised,), {'__module__': __name__}))\n"
+    )
+    file.write_text(text)
+    import_module(module)
+    store, rounds = Store(tmp_path / "store"), {"federation__num_rounds": 1}
+    config = tiny_config("edited", **rounds)
+    row = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu").row
+    assert row.code
+    file.write_text(f"{text}SCALE = 2\n")
+    other = tiny_config("edited", seed=1, **rounds)
+    with pytest.raises(ResourceError, match="'edited'"):
+        run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    dataset = open_dataset(config, tmp_path)
+    partition = tmp_path / "partition.safetensors"
+    partition_of(dataset, config).save(partition)
+    paths = (dataset.path, partition, tmp_path / "clients")
+    spec = WorkerSpec(config.model_dump_json(), *paths, {"edited": module})
+    with pytest.raises(ResourceError, match="'edited'"):
+        spec.runner("cpu")
+    assert [row.row_id for row in store.rows()] == [row.row_id]
+    file.write_text(f"{text}# two\n")  # only a comment
+    spec.runner("cpu")
+    run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
+
+
+def test_time_between_checkpoints_is_the_users(tmp_path: Path) -> None:
+    """With an hour between, a run of milliseconds writes its last checkpoint alone."""
+    config = tiny_config("simclr", federation__num_rounds=3)
+    rows, written = [], []
+    for seconds in (None, 3600.0):
+        store = Store(tmp_path / str(seconds))
+        files: set[str] = set()
+
+        def watch(
+            record: RoundRecord, total: int, store: Store = store, files: set[str] = files
+        ) -> None:
+            files |= {path.name for path in store.root.rglob("round-*.safetensors")}
+
+        result = run(config, store=store, workers=1, on_round=watch, checkpoint_seconds=seconds)
+        rows.append(result.row)
+        written.append(sorted(files))
+    names = [f"round-{number:08d}.safetensors" for number in (1, 2, 3)]
+    assert written == [names, names[2:]]
+    assert rows[0].objective == rows[1].objective
+    for refused in (-1.0, math.nan):
+        with pytest.raises(ConfigError, match="--checkpoint-seconds"):
+            run(config, store=Store(tmp_path / "none"), checkpoint_seconds=refused)
+
+
+def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["sweep", "--set", "evaluation.rounds=[1, 3]", "--store", "my store"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fedbench", *words])
+    assert shlex.split(command_line()) == ["fedbench", *words]
+    monkeypatch.setattr(sys, "argv", ["/lib/fedbench/__main__.py", *words])
+    assert shlex.split(command_line()) == ["python", "-m", "fedbench", *words]
+
+
+def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("byol")
+    assert workers_for(config) is None
+    monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
+    assert workers_for(config) == workers_for(config, 1) == 1
+    with pytest.raises(ConfigError, match="'byol'"):
+        workers_for(config, 2)
