@@ -180,7 +180,7 @@ class MethodContract:
             return
         runner = ClientRunner(setup, _CPU, tmp_path)
         vector = runner.binding.server.data.clone()
-        last = setup.method.needs().preparatory_rounds + setup.config.federation.num_rounds - 1
+        last = setup.needs.preparatory_rounds + setup.config.federation.num_rounds - 1
         uploads = []
         for k in range(setup.partition.num_clients):
             out = torch.empty(runner.layout.upload_size)
@@ -200,7 +200,7 @@ class MethodContract:
         for index, fraction in enumerate(self._label_fractions()):
             setup = self._setup(**fraction)
             hidden = setup.labels < 0
-            assert hidden.all() or setup.method.needs().labels is not Labels.NONE
+            assert hidden.all() or setup.needs.labels is not Labels.NONE
             labels = np.array(setup.dataset.train_labels)
             labels[hidden] = (labels[hidden] + 1 + np.arange(hidden.sum()) % 8) % 10
             other = self._setup(train_labels=labels, **fraction)
@@ -289,7 +289,7 @@ class MethodContract:
         trainer = train(setup, tmp_path)
         assert bool(all_tensors(trainer).isfinite().all())
         assert movement(trainer) > 0
-        assert setup.method.needs().pooled or trainer.history[-1].idle_clients == 2
+        assert setup.needs.pooled or trainer.history[-1].idle_clients == 2
 
     def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
         """Clients trained in turns by replayed steps end like clients one after another."""

@@ -98,7 +98,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     )
     with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
         net = setup.make_net()
-    layout, needs = setup.layout(net), setup.method.needs()
+    layout, needs = setup.layout(net), setup.needs
     single = declared_aggregator(setup.method, config.server).single_uploads
     flows = Ledger.of_client(layout, needs.extras, single=single)
     flows.merge(Ledger.resent(layout, needs.pre_round))

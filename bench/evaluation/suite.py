@@ -47,7 +47,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     theirs. Weights and the net's mode stay as they are; without a batch norm, and with fewer than
     two images, nothing changes. No label is read.
     """
-    encoders = [net[part] for part in ("encoder", *setup.method.needs().encoders.values())]
+    encoders = [net[part] for part in ("encoder", *setup.needs.encoders.values())]
     started = encoders if setup.backbone.start is not None else []
     given = {m for part in started for m in part.modules() if isinstance(m, _BatchNorm)}
     norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m not in given]
@@ -57,7 +57,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     rng = numpy_generator(seed, "statistics")
     chosen = np.sort(rng.choice(len(setup.images), count, replace=False))
     draws = generator(seed, "statistics-views")
-    unit = setup.method.needs().pixels == "unit"
+    unit = setup.needs.pixels == "unit"
     modes = {module: module.training for module in net.modules()}
     momenta = [norm.momentum for norm in norms]
     with single_thread(), torch.no_grad():
@@ -70,7 +70,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
             raw = take_images(setup.images, batch).to(device)
             views = make_view(setup.config.evaluation.objective_view, raw, draws)
             setup.method.embed(net, views)
-            for part in setup.method.needs().encoders.values():
+            for part in setup.needs.encoders.values():
                 net(views * STD + MEAN if unit else views, part)
     for module, mode in modes.items():
         module.training = mode
@@ -174,7 +174,7 @@ def _encoders(
     setup: Setup, net: Net, protocols: Sequence[str], splits: Splits, client_id: int | None
 ) -> Iterator[tuple[str, Encoded, Sequence[str]]]:
     """Yield what is probed: the start of its metrics' names, the encoder, and its protocols."""
-    encode, device, needs = partial(setup.method.encode, net), splits.device, setup.method.needs()
+    encode, device, needs = partial(setup.method.encode, net), splits.device, setup.needs
     yield "", Encoded(setup, net, encode, splits, device, client_id), protocols
     transferred = [name for name in TRANSFERRED if name in protocols]
     for dataset in setup.transfer:

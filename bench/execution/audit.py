@@ -51,7 +51,7 @@ def audit(setup: Setup) -> None:
     Raises:
         PluginError: naming the tensor, and how to declare it.
     """
-    needs, rehearsed = setup.method.needs(), rehearse(setup)
+    needs, rehearsed = setup.needs, rehearse(setup)
     for name, count in rehearsed.images.items():
         extra = needs.extras.get(name, Extra())
         said = extra.per_sample or extra.group_size is not None or extra.budget is not None
@@ -86,7 +86,7 @@ class Rehearsed:
 
 def rehearse(setup: Setup) -> Rehearsed:
     """Rehearse the first round, if it is a preparatory one, and the last."""
-    found, preparatory = Rehearsed(), setup.method.needs().preparatory_rounds
+    found, preparatory = Rehearsed(), setup.needs.preparatory_rounds
     last = max(0, preparatory + setup.config.federation.num_rounds - 1)
     with temporary_folder() as folder, single_thread():
         rehearsal = _Rehearsal(setup, folder)
@@ -120,7 +120,7 @@ class _Rehearsal:
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
-            labels=_labels(setup.method.needs().labels, setup.spec.num_classes),
+            labels=_labels(setup.needs.labels, setup.spec.num_classes),
             partition=_first(_IMAGES),
             backbone=backbone,
         )

@@ -125,7 +125,7 @@ class Estimator:
             num_latents += int(images[cohort].sum()) if epochs else 0
             trained += int((steps[cohort] > 0).sum()) if epochs else 0
         weights = Ledger.of_client(trainer.layout)
-        again = Ledger.resent(trainer.layout, setup.method.needs().pre_round)
+        again = Ledger.resent(trainer.layout, setup.needs.pre_round)
         bytes_up = trained * weights.bytes_up + visits * parts.extras
         bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
         bytes_down = visits * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
@@ -174,7 +174,7 @@ class Estimator:
         parts = _Parts(evaluation=self._evaluation_seconds(setup, image))
         if not trainer.total_rounds:
             return parts
-        needs = setup.method.needs()
+        needs = setup.needs
         quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
         if (measured := max(2, needs.min_batch, quick)) < batch:
             client = setup.config.client.model_copy(update={"batch_size": measured})
@@ -269,7 +269,7 @@ class _StandIns:
     @contextmanager
     def of(self, net: Net) -> Iterator[None]:
         """Put stand-ins in the place of a net's encoders for the length of the block."""
-        parts = [net[name] for name in ("encoder", *self.setup.method.needs().encoders.values())]
+        parts = [net[name] for name in ("encoder", *self.setup.needs.encoders.values())]
         for part in parts:
             part.forward = partial(self._forward, part.forward)
         try:

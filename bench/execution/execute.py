@@ -226,7 +226,7 @@ class _Run:
         self.trainer = begin()
         self.last = self.trainer.total_rounds  # round after which it ends or pauses
         if place.until_round is not None:
-            preparatory = setup.method.needs().preparatory_rounds
+            preparatory = setup.needs.preparatory_rounds
             self.last = min(self.last, preparatory + place.until_round)
         if self.trainer.rounds_done > self.last:  # a state that is past cannot be measured
             for path in newest_first(place.folder):
@@ -315,7 +315,7 @@ class _Run:
             tensors = self._personal.latest(client_id, rounds, trainer.first_personal)
             binding.personal.data.copy_(tensors)
 
-        one_encoder = first or self.setup.method.needs().pooled
+        one_encoder = first or self.setup.needs.pooled
         if one_encoder:
             select(0)
         if first:

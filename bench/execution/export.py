@@ -145,7 +145,7 @@ def export_encoder(
             f"run {row.row_id} has one encoder per client; there is no global one to export"
         )
     tensors = {k: v.clone().contiguous() for k, v in plain_state(net["encoder"]).items()}
-    pixels = setup.method.needs().pixels
+    pixels = setup.needs.pixels
     with torch.no_grad():
         feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
     dumped = config.model_dump(mode="json")

@@ -84,14 +84,14 @@ def check_privacy(setup: Setup) -> None:
             )
     if config.privacy.clip is None:
         return
-    if setup.method.needs().pooled:
+    if setup.needs.pooled:
         raise ConfigError(
             f"privacy.clip: {config.spec!r} trains on the pooled images of all clients, so that"
             " nothing of a client is clipped; leave privacy.clip unset"
         )
     single = needed_one_by_one(setup.method, config.server)
-    summed = ", ".join(setup.method.needs().extras)
-    counted = "whether they made a step" if setup.method.needs().mean_gradients else ""
+    summed = ", ".join(setup.needs.extras)
+    counted = "whether they made a step" if setup.needs.mean_gradients else ""
     if also := single or summed or counted:
         raise ConfigError(
             f"privacy.clip: clients of {config.spec!r} also send {also}, which is"
@@ -150,7 +150,7 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
     Each budget holds for any weights that a client has received. Weights are under no budget, so
     the sum over rounds holds only given those weights, once they have been trained on the images.
     """
-    needs = trainer.setup.method.needs()
+    needs = trainer.setup.needs
     budgets = {n: extra.budget for n, extra in needs.extras.items() if extra.budget is not None}
     if not budgets:
         return {}

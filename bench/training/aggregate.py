@@ -103,7 +103,7 @@ def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
 
 
 def _mean(setup: Setup, binding: Binding, index: int) -> Mean:
-    method, alike = setup.method, setup.method.needs().mean_gradients
+    method, alike = setup.method, setup.needs.mean_gradients
     slots = {slot.name: slot for slot in binding.layout.averaged}
     spans = {name: slice(slot.start, slot.stop) for name, slot in slots.items()}
     unweighted = [spans[name] for name in alike]

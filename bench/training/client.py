@@ -136,7 +136,7 @@ class ClientRunner:
         with self.regime(), self.draws_of(task):
             client, data = self._load(task, server)
             extras = _copies(self._answers(data, client))
-        declared, wire = self.setup.method.needs().extras, Ledger()
+        declared, wire = self.setup.needs.extras, Ledger()
         check_sent(self.setup.config.spec, declared, extras, activations=False)
         if kept := [name for name in extras if not declared[name].summed]:
             raise PluginError(
@@ -150,7 +150,7 @@ class ClientRunner:
     def begin(self, task: Task, server: Tensor) -> LocalRun:
         """Load a client's tensors and images; `before_local` has run when this returns."""
         client, data = self._load(task, server)
-        if self.setup.method.needs().pre_round:
+        if self.setup.needs.pre_round:
             client = replace(client, answers=self._answers(data, client))
         net = self.binding.net.train()
         chosen = self.setup.method.before_local(net, data, client)
@@ -161,7 +161,7 @@ class ClientRunner:
         """Return a client's optimizer, with the state of its last round if that is kept."""
         task, parameters = local.task, self.binding.trained(local.client.id)
         optimizer = make_optimizer(task.settings(self.setup.config.client), parameters)
-        if self.setup.method.needs().keep_optimizer and task.personal_round is not None:
+        if self.setup.needs.keep_optimizer and task.personal_round is not None:
             kind = type(optimizer).__name__
             state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
             # Rates are of this round's plan; only moments are carried over.
@@ -192,7 +192,7 @@ class ClientRunner:
     ) -> Trained:
         """Write a client's upload to `out`, store what stays with it, and return its report."""
         setup, binding, net = self.setup, self.binding, self.binding.net
-        needs, k, r = setup.method.needs(), local.task.client_id, local.task.round_index
+        needs, k, r = setup.needs, local.task.client_id, local.task.round_index
         wire = Ledger.of_wire(net.wire)
         check_sent(setup.config.spec, needs.extras, extras, activations=bool(wire.bytes_up))
         wire.add_extras(extras, needs.extras)
@@ -223,12 +223,12 @@ class ClientRunner:
         setup, config = self.setup, self.setup.config.client
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
-        others = setup.method.needs().second_batch
+        others = setup.needs.second_batch
         second_batch = data.second_batches(others, generator(seed, "companions", r, k))
         for _ in range(task.plan.local_epochs):
             self.binding.net.wire.received.clear()
             batches = data.batches(
-                setup.method.needs().views,
+                setup.needs.views,
                 1,
                 config.batch_size,
                 keep_last=config.keep_last_batch,

@@ -37,7 +37,7 @@ _WARM_UP = 3
 
 def reason_to_run_eagerly(setup: Setup) -> str:
     """Return the reason why no step of a run can be recorded; empty if most of them can."""
-    needs = setup.method.needs()
+    needs = setup.needs
     if not needs.capturable:
         return f"{setup.config.spec} does not declare its step as capturable"
     if setup.spec.labelled and needs.labels is Labels.OPTIONAL:

@@ -73,7 +73,7 @@ class RunState:
     @property
     def total_rounds(self) -> int:
         """Number of configured rounds and the method's preparatory ones."""
-        preparatory = self.setup.method.needs().preparatory_rounds
+        preparatory = self.setup.needs.preparatory_rounds
         return self.setup.config.federation.num_rounds + preparatory
 
     def add(self, record: RoundRecord, *, checkpoint: bool) -> None:

@@ -1,7 +1,9 @@
 """Parts of a run that follow from configuration and data, the same in every process."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -14,7 +16,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import held_out, hide_all, visible_labels
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
-from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
+from fedbench.bench.method import DataSpec, Labels, Method, Needs, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError, expect
@@ -51,9 +53,18 @@ class Setup:
     transfer: tuple[Dataset, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Self:
-        """Return the setup of a configuration, on a data set and its partition."""
-        method = registry.create(config.spec, config.method)
+    def of(
+        cls,
+        config: RunConfig,
+        dataset: Dataset,
+        client_partition: Partition,
+        method: Method | None = None,
+    ) -> Self:
+        """Return the setup of a configuration, on a data set and its partition.
+
+        `method` is the configuration's, if it is made already.
+        """
+        method = method or registry.create(config.spec, config.method)
         needs, fraction = method.needs(), config.data.label_fraction
         partition = client_partition.pooled() if needs.pooled else client_partition
         known = np.asarray(dataset.train_labels)
@@ -88,11 +99,9 @@ class Setup:
         """Refuse to measure or train by labels that do not exist."""
         if (self.dataset.train_labels >= 0).all():
             return
-        method, protocols = self.method, self.config.evaluation.protocols
-        if (
-            method.needs().labels in (Labels.SOME, Labels.ALL, Labels.ONLY)
-            and not self.spec.labelled
-        ):
+        protocols = self.config.evaluation.protocols
+        learns = self.needs.labels in (Labels.SOME, Labels.ALL, Labels.ONLY)
+        if learns and not self.spec.labelled:
             raise ConfigError(
                 f"{self.config.spec!r} learns from labels, but no training image of"
                 f" {self.dataset.name} has one; choose a method without labels"
@@ -104,12 +113,21 @@ class Setup:
                 " evaluation.protocols=[]"
             )
 
+    @cached_property
+    def needs(self) -> Needs:
+        """What the method declares."""
+        return self.method.needs()
+
     def make_net(self) -> Net:
         """Return the net before the first round, on the CPU; all processes get the same weights."""
+        return deepcopy(self._net)  # copied, since drawing the weights takes longer
+
+    @cached_property
+    def _net(self) -> Net:
         with scope(self.config.seed, "init"):
             net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
         expect(net, Net, "build()")
-        for part in ("encoder", *self.method.needs().encoders.values()):
+        for part in ("encoder", *self.needs.encoders.values()):
             if part not in net:
                 raise PluginError(f"method {self.method.name!r}: build() returned no part {part!r}")
         net.drop_counters()
@@ -163,7 +181,7 @@ class Setup:
         `images` are all training images on that device, if they lie there.
         """
         chosen = self.partition.client(client_id)
-        if self.method.needs().labels is Labels.ONLY:
+        if self.needs.labels is Labels.ONLY:
             chosen = chosen[self.labels[chosen] >= 0]
         labels = torch.from_numpy(self.labels[chosen]).to(device)
         if images is not None:
@@ -189,8 +207,7 @@ class Setup:
     def evaluate_on_clients(self) -> bool:
         """True if encoders differ between clients, so that each of them is evaluated."""
         local_norm = self.config.model.norm == "batch-local"
-        needs = self.method.needs()
-        return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
+        return not self.needs.pooled and (local_norm or self.needs.evaluate_on == "clients")
 
 
 def backbone_of(config: RunConfig, dataset: Dataset) -> Backbone:

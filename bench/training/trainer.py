@@ -67,7 +67,7 @@ class Trainer(RunState):
         checkpoint_seconds: float | None = None,
     ) -> None:
         super().__init__(setup, folder, identity, device)
-        needs = setup.method.needs()
+        needs = setup.needs
         single = declared_aggregator(setup.method, setup.config.server).single_uploads
         self._per_client = Ledger.of_client(self.layout, needs.extras, single=single)
         self._resent = Ledger.resent(self.layout, needs.pre_round)
@@ -118,7 +118,7 @@ class Trainer(RunState):
         tally = self._tally(index)
         tally.exchanged.merge(self._per_client, "down", times=len(cohort))
         try:
-            if self.setup.method.needs().pre_round:
+            if self.setup.needs.pre_round:
                 self._pre_round(index, tasks, executor, tally.exchanged)
             before = self._kept()
             update = server_update(self.setup, self.binding, index)
@@ -177,7 +177,7 @@ class Trainer(RunState):
         # Figures of drift would tell of single clients what client-level privacy hides.
         private = self.setup.config.privacy.clip is not None
         drift = None if private else Drift(self.layout, self.vector)
-        kept = self.layout.averaged if self.setup.method.needs().single_uploads else ()
+        kept = self.layout.averaged if self.setup.needs.single_uploads else ()
         return RoundTally(index, self._per_client, drift, kept)
 
     def _kept(self) -> Mapping[str, Tensor]:

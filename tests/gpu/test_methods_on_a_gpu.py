@@ -147,7 +147,7 @@ def test_a_steady_step_waits_for_nothing_and_repeats_itself(spec: str, tmp_path:
     signatures: list[Any] = []
     with FakeGPU() as gpu, single_thread():
         runner = ClientRunner(setup, CUDA, tmp_path)
-        first = min(1, setup.method.needs().preparatory_rounds)
+        first = min(1, setup.needs.preparatory_rounds)
         task = Task(int(setup.partition.sizes.argmax()), first, RoundPlan(3))
         local = runner.begin(task, runner.binding.server.data.clone())
         optimizer = runner.optimizer(local)

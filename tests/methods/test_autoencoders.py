@@ -33,7 +33,7 @@ def resnet18(norm: str = "batch") -> Backbone:
 @pytest.mark.parametrize("spec", ["fedavg-ae", "single-ae", "central-ae"])
 def test_the_loss_is_the_mean_squared_error_of_the_reconstruction(spec: str) -> None:
     setup = setup_of(spec)
-    assert setup.method.needs().views == ("unit",)
+    assert setup.needs.views == ("unit",)
     net = setup.make_net()
     out = setup.method.loss(net, Batch((X,), LABELS), client())
     z = net["encoder"](X)

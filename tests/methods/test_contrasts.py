@@ -64,7 +64,7 @@ def test_featarcs_loss_by_hand(anchor: str, norm: str) -> None:
     fields = {"method__anchor": anchor, "method__align_weight": 0.3, "method__temperature": 0.2}
     setup = setup_of("featarc", model__norm=norm, **fields)
     net = setup.make_net().train()
-    batch = batch_of(views="abc"[: len(setup.method.needs().views)])
+    batch = batch_of(views="abc"[: len(setup.needs.views)])
     views = batch.views
     received = setup.make_net().eval()
     setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)

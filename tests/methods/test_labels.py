@@ -37,7 +37,7 @@ def test_the_loss_is_the_mean_over_views(spec: str, fields: dict[str, Any]) -> N
     logits = [net["classifier"](net["encoder"](view)) for view in views]
     expected = (F.cross_entropy(logits[0], labels) + F.cross_entropy(logits[1], labels)) / 2
     torch.testing.assert_close(out.total, expected)
-    assert len(setup.method.needs().views) == 2
+    assert len(setup.needs.views) == 2
 
 
 LABELS = torch.tensor([3, -1, -1, 8, -1])

@@ -161,7 +161,7 @@ def _plain_run(spec: str, measured: Measured) -> Mapping[str, dict[int, float]]:
     config = measured.config
     dataset = open_dataset(config, None)
     setup = Setup.of(config, dataset, partition_of(dataset, config))
-    encoder, names = setup.make_net()["encoder"], setup.method.needs().views
+    encoder, names = setup.make_net()["encoder"], setup.needs.views
     accuracies: dict[int, float] = {}
 
     def view(index: int, images: Tensor, generator: torch.Generator) -> Tensor:

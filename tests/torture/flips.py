@@ -223,7 +223,7 @@ def kinds(work: Path) -> dict[str, Kind]:
     ):
         setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **{**SMALL, **values}))
         folder = work / spec / name
-        rounds = setup.config.federation.num_rounds + setup.method.needs().preparatory_rounds
+        rounds = setup.config.federation.num_rounds + setup.needs.preparatory_rounds
         trainer = train(setup, folder, rounds=rounds - 1)  # one is left
 
         def resumed(copy: Path, setup: Any = setup) -> Any:

@@ -100,7 +100,7 @@ def test_stand_ins_count_images_and_leave_the_net_as_it_was() -> None:
         stand_ins = estimate._StandIns(setup)
         with stand_ins.of(net):
             features = net(images[:3], "encoder")
-            assert net(images, *setup.method.needs().encoders.values()).shape[0] == 5
+            assert net(images, *setup.needs.encoders.values()).shape[0] == 5
             with torch.enable_grad():
                 net(images[:2], "encoder", "projector").sum().backward()
             stand_ins.active = False  # as in a step
