@@ -3,7 +3,7 @@
 A preset's values can be looked up without the methods, and so without torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -112,6 +112,14 @@ def with_base(preset: Preset) -> Preset:
     base = read_preset(preset.extends)
     values, rules = {**base.values, **preset.values}, (*base.rules, *preset.rules)
     return preset.model_copy(update={"values": values, "rules": rules})
+
+
+def lineage(preset: Preset) -> Iterator[str]:
+    """Yield the name of a preset, and of those that it extends."""
+    yield preset.preset
+    while preset.extends is not None:
+        preset = read_preset(preset.extends)
+        yield preset.preset
 
 
 @cache

@@ -37,6 +37,21 @@ def write_best(path: Path, meta: Mapping[str, Any]) -> None:
     atomic_write_text(path, yaml_with_checksum(text))
 
 
+def tuned_specs(store: Store, preset: str) -> list[str]:
+    """Return the methods with a finished study of their present code under a preset, sorted."""
+    metas = [store.study(study_id) or {} for study_id in store.studies()]
+    return sorted(
+        {
+            meta["spec"]
+            for meta in metas
+            if meta.get("finished_at")
+            and meta["preset"] == preset
+            and {*meta["spec"].split("+")} <= {*registry.entries()}
+            and _has_this_code(meta)
+        }
+    )
+
+
 def find_tuned(
     store: Store,
     tuned: str | Path | Sequence[str | Path],

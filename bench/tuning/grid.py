@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.presets import lineage
 from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.sources.base import with_kind
@@ -107,11 +108,15 @@ class Grid(_Lists):
     presets: dict[str, _Lists] = Field(default_factory=dict)
     scaling: dict[str, Scale] = Field(default_factory=dict)
     exclude: tuple[dict[str, Scalar], ...] = ()
+    join_tuned: bool = False  # a sweep without --methods adds those that the store has tuned
 
     def under_preset(self, preset: str) -> Self:
-        """Return the grid with the lists that it has for a preset."""
-        lists = self.presets.get(preset, _Lists())
-        return self.model_copy(update={name: value for name, value in lists if value is not None})
+        """Return the grid with the lists that it has for a preset, else for what that extends."""
+        update: dict[str, Any] = {}
+        for name in reversed([*lineage(load_preset(preset))]):
+            lists = self.presets.get(name, _Lists())
+            update |= {key: value for key, value in lists if value is not None}
+        return self.model_copy(update=update)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -250,7 +255,7 @@ def plan(
         if items is not None and not items:
             raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
     label = load_preset(preset).preset  # of a file, its name
-    grid = grid.under_preset(label)
+    grid = grid.under_preset(preset)
     methods = grid.methods if methods is None else methods
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {}) | ({} if dataset is None else {_DATA: with_kind(dataset)})
@@ -352,10 +357,11 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     row of this grid, only in the names that the grid varies, and in their evaluation.
     """
     grid = load_grid(name)
+    keys_under = {preset: grid.under_preset(preset).keys for preset in preset_names()}
 
     def parts(config: RunConfig, preset: str, dataset: str) -> tuple[str, str]:
         """Return the settings of a training without the grid's names, and the values of these."""
-        values, keys = flat_config(config), grid.under_preset(preset).keys
+        values, keys = flat_config(config), keys_under.get(preset, grid.keys)
         if ":" not in dataset:  # a known one is named by its content, wherever it lay
             values[_DATA] = dataset
         rest = {

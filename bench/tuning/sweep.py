@@ -23,6 +23,7 @@ from fedbench.bench.experiment.arguments import Places, Sources
 from fedbench.bench.experiment.code import outdated, workers_for
 from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id, training_id
 from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.results.store.row import Row
@@ -32,7 +33,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.training.steps import LocalSteps, local_steps, without_effect
-from fedbench.bench.tuning.best import find_tuned
+from fedbench.bench.tuning.best import find_tuned, tuned_specs
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost, estimate_device
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
@@ -105,7 +106,7 @@ def sweep(
         grid: its name, a YAML file, or a `Grid`; without `preset`, cells start from the presets
             that it names.
         sources: sources of the configurations.
-        methods: method specs in place of the grid's.
+        methods: method specs in place of the grid's and of those that join it (`join_tuned`).
         seeds: seeds in place of the grid's.
         tuned: `auto` = the latest finished study of each method of the same code, data set and
             preset; or ids of studies or files that `tune` wrote, each for its method.
@@ -136,6 +137,8 @@ def sweep(
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
         settings |= {"methods": methods, "seeds": seeds}
+        if methods is None and grid.join_tuned:
+            settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
         settings |= {"content": content, "data_dir": places.cache}
         cells += _planned(grid, store, tuned, settings, datasets)
     for config in {cell.config.spec: cell.config for cell in cells}.values():
@@ -263,6 +266,16 @@ def _opener(data_dir: Path | None) -> Datasets:
         return opened[key]
 
     return dataset
+
+
+def _with_tuned(grid: Grid, store: Store, preset: str) -> list[str]:
+    """Return the methods of a grid, then those that the store has tuned under a preset."""
+    specs = [registry.canonical_spec(spec) for spec in grid.methods]
+    joined = [spec for spec in tuned_specs(store, load_preset(preset).preset) if spec not in specs]
+    if joined:
+        joint = "%s: tuned in this store, so beside the methods of grid %s; --methods chooses"
+        _log.warning(joint, ", ".join(joined), grid.grid)
+    return specs + joined
 
 
 def _planned(

@@ -71,7 +71,7 @@ def test_a_field_of_one_method_leaves_the_others_alone() -> None:
 def test_tuned_values_reach_their_method_only() -> None:
     tuned = {"local-simclr": TunedValues({"client.lr": 0.25}, "s1")}
     untuned = cells()[0].config.client.lr
-    planned = cells(tuned=tuned)
+    planned = cells(tuned=tuned, methods=["simclr", "simclr+uv", "supervised"])
     assert {(cell.config.spec, cell.config.client.lr, cell.study) for cell in planned} == {
         ("simclr", 0.25, "s1"),
         ("simclr+uv", untuned, None),

@@ -50,6 +50,33 @@ def test_every_grid_under_every_preset(name: str, preset: str) -> None:
         assert {cell.config.data.name for cell in planned} == {"digits"}
 
 
+AXES = ("heterogeneity", "participation", "scaling", "local-epochs")
+BASELINES = {"orchestra", "byol", "spectral", "simsiam", "simclr"}
+"""Without reconstruction, in figures 4.3, 4.5 and 4.7 of Arora 2023."""
+
+
+@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("preset", preset_names())
+def test_axes_of_the_papers_compare_with_orchestra(name: str, preset: str) -> None:
+    grid = load_grid(name).under_preset(preset)
+    assert "orchestra" in grid.methods
+    if preset == "pfedae":
+        assert {*grid.methods} >= {*BASELINES, "pfedae", "fedavg-ae", "single-ae"}
+
+
+def test_a_preset_has_the_lists_of_what_it_extends(tmp_path: Path) -> None:
+    grid = load_grid("heterogeneity")
+    wide = grid.under_preset("cross-device")
+    assert wide.methods == load_grid("orchestra-table1").methods
+    assert grid.under_preset("cross-device-cpu") == wide
+    file = tmp_path / "own.yaml"
+    text = "preset: own\ndescription: d\nsource: ours\nextends: laptop\nvalues: {}\n"
+    file.write_text(text, encoding="utf-8")
+    assert grid.under_preset(str(file)) == grid.under_preset("laptop")
+    budget = load_grid("local-epochs-budget").under_preset("mi-semi")  # extends mi
+    assert budget.axes["data.partition"] == ("joint",)
+
+
 def data_set(cell: Cell) -> str:
     return dataset_name(cell.config.data.name)
 

@@ -21,7 +21,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.sweep import SweepResult, _label, _planned, sweep
+from fedbench.bench.tuning.sweep import SweepResult, _label, _planned, _with_tuned, sweep
 from tests.bench.results.conftest import rank
 from tests.specs import TIMES
 
@@ -219,6 +219,17 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
     with pytest.raises(ConfigError, match="'mnist'"):
         planned(3, "auto")
+
+
+def test_what_the_store_has_tuned_joins_the_methods(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    studies = {"byol": {}, "simclr": {}, "mim": {"preset": "laptop"}, "fedx": {"finished_at": None}}
+    for spec, change in {**studies, "gone": {}, "ssd": {"benchmark": "0"}}.items():
+        meta = {"spec": spec, "preset": "demo", "finished_at": "2026"}
+        meta["benchmark"] = BENCHMARK_VERSION
+        store.write_study(spec, {**meta, **change})
+    grid = load_grid("local-epochs")
+    assert _with_tuned(grid, store, "demo") == [*grid.methods, "byol"]
 
 
 FURTHER = {"evaluation.protocols": ["knn", "linear"], "evaluation.knn_neighbours": 5}
