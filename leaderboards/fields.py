@@ -106,13 +106,7 @@ def tables() -> Iterator[tuple[Path, bytes]]:
     """Yield every table and the bytes that it should have."""
     for path in sorted(FOLDER.glob("*.parquet")):
         cells = decode(path.read_bytes(), PaperCell)
-        lines: dict[tuple[str, str, str], dict[str, str]] = {}  # a line's numbers share a setting
-        for cell in cells:
-            line = (cell.dataset, cell.setting, cell.method)
-            if line not in lines:
-                lines[line] = _columns(cell)
-        new = [c.model_copy(update=lines[c.dataset, c.setting, c.method]) for c in cells]
-        yield path, encode(new, PaperCell)
+        yield path, encode([c.model_copy(update=_columns(c)) for c in cells], PaperCell)
 
 
 def _columns(cell: PaperCell) -> dict[str, str]:
