@@ -13,7 +13,7 @@ from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import writes
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.method.registry import create
-from fedbench.bench.method.sharing import ROWS
+from fedbench.bench.method.sharing import ROWS, Sharing
 from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.system.identity import canonical_json
@@ -46,20 +46,26 @@ def needed_one_by_one(method: Method, server: ServerConfig) -> str:
 
 
 def declared(entry: Registered, methods: Sequence[str]) -> dict[str, Any]:
-    """Extras that clients send under default fields; of an add-on, on its first base."""
+    """What clients send and keep under default fields; of an add-on, on its first base.
+
+    `stateless`: no client keeps anything from one of its rounds to the next, as in table 3 of
+    Lubana et al. 2022.
+    """
     bases = entry.fits(methods)
     if entry.is_addon and not bases:
         return {}
     try:
         method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
-        single, extras = needed_one_by_one(method, ServerConfig()), method.needs().extras
+        needs, table = method.needs(), method.sharing()
+        single = needed_one_by_one(method, ServerConfig())
         aggregator = declared_aggregator(method, ServerConfig())
     except Exception as err:  # of a plugin, which costs no other its line
         warnings.warn(f"{entry.name}: {error_of_plugin(err) or err}", PluginWarning, 2)
         return {}
     return {
-        "extras": {name: asdict(extra) for name, extra in extras.items()},
+        "extras": {name: asdict(extra) for name, extra in needs.extras.items()},
         "secure_sum": not single,
+        "stateless": Sharing.PERSONAL not in table.values() and not needs.keep_optimizer,
         "not_summed": single.split(", ") if single else [],
         "aggregator": type(aggregator).__name__,
         "memory": aggregator.memory,

@@ -28,7 +28,7 @@ _SOURCES = {
 }
 """For each list, the function that returns its records."""
 _COLUMNS = {
-    "methods": ("name", "year", "paper", "summary", "goes_with", "aliases"),
+    "methods": ("name", "year", "paper", "stateless", "summary", "goes_with", "aliases"),
     "presets": ("name", "data", "clients", "rounds", "encoder", "minutes", "description"),
     "grids": ("name", "axes", "seeds", "methods", "presets", "description"),
     "spaces": ("name", "dimensions"),
@@ -125,7 +125,7 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
         show_record(
             "",
             {**part, **extras},
-            ("aliases", "goes_with", "extras", "not_summed", "aggregator", "memory"),
+            ("aliases", "goes_with", "stateless", "extras", "not_summed", "aggregator", "memory"),
         )
 
 

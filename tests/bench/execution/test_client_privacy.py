@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
 from fedbench.bench.execution.execute import Origin, Place, execute
-from fedbench.bench.execution.guarantees import check_privacy, columns, needed_one_by_one
+from fedbench.bench.execution.guarantees import check_privacy, columns, declared, needed_one_by_one
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.system.errors import ConfigError
@@ -191,3 +191,10 @@ def test_summed_extras_are_not_covered_either() -> None:
 )
 def test_who_works_under_secure_sums(spec: str, single: str) -> None:
     assert needed_one_by_one(registry.create(spec, {}), ServerConfig()) == single
+
+
+def test_who_keeps_nothing_between_rounds() -> None:
+    """Table 3 of Lubana et al. 2022; BYOL as in its cross-device setting."""
+    known = registry.entries()
+    found = {name for name in known if not declared(known[name], [*known])["stateless"]}
+    assert found == {"pfedae", "single-ae", "central-ae", "scaffold"}
