@@ -27,10 +27,11 @@ $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-compile --editable ".[docs]"
 	@touch $@
 
-demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes on 2 cores
-	$(BIN)/fedbench tune simclr --trials 4 --confirm 3
-	$(BIN)/fedbench sweep --grid heterogeneity --methods simclr,supervised --seeds 0,1,2
-	$(BIN)/fedbench leaderboard --grid heterogeneity
+demo: $(STAMP)  ## tune, sweep and rank on small pictures of clothes, about 3 minutes on 2 cores
+	$(BIN)/fedbench tune orchestra --preset fashion-small --trials 4 --confirm 3
+	$(BIN)/fedbench sweep --grid heterogeneity --preset fashion-small
+	$(BIN)/fedbench leaderboard --grid heterogeneity --preset fashion-small
+	@$(BIN)/python docs/demo.py
 
 # Three processes share the files of tests, in the order of tests/conftest.py. Beside them mypy is
 # silent; if it fails, it runs again, from its cache, to print why.

@@ -12,12 +12,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedbench.cli import main
 
-from .test_readme import environment_of
+from .test_readme import environment_of, load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,10 +73,28 @@ def test_the_lines_of_make_demo(
         assert not stop.value.code, capsys.readouterr().err
 
 
+def test_the_demo_ends_in_what_was_seen() -> None:
+    """The interval of `a`, 58 to 82 %, holds its untrained encoder's 60 %."""
+    boards = {
+        0.1: {"a": line(0.70, 0.12, 0.10), "b": line(0.78, 0.02, 0.15)},
+        100.0: {"b": line(0.79, 0.01, 0.16)},
+    }
+    said = load("demo").sentence(boards)
+    assert "2 of 3 encoders" in said
+    assert "few classes b 78.0 ± 2.0 % and a 70.0 ± 12.0 % (untrained 61.5 %)" in said
+    assert "alike b 79.0 ± 1.0 % (untrained 63.0 %)" in said
+
+
+def line(mean: float, half: float, gain: float) -> SimpleNamespace:
+    return SimpleNamespace(mean=mean, ci95_low=mean - half, ci95_high=mean + half, gain=gain)
+
+
 @pytest.mark.slow
 @pytest.mark.extended
 def test_make_demo(tmp_path: Path) -> None:
-    assert "best trial" in make("demo", env=environment_of(tmp_path))
+    said = make("demo", env=environment_of(tmp_path))
+    assert "best trial" in said
+    assert said.splitlines()[-1].startswith("What you saw")
 
 
 def test_the_line_of_make_bench() -> None:

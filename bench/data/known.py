@@ -13,6 +13,7 @@ from collections.abc import Mapping
 REVISIONS: Mapping[str, str] = {
     "59139dbe5d0ee6883fe094e9d4bede5cc70aead9d5644242274607aaea46c287": "digits",
     "1a11b3d28f302a873dc3eb263a3e0a649a0e8461dae9fd13cc6d2db41af452de": "cifar10",
+    "31a55a9d84f5345f54eb44cc87d8c56dfb5fead586e2f592c6af0aac6fee92f2": "fashion-small",
     "eb0b7eee2930cd6ab07c53324edcd0cc409fe1d48f2ad472faef3881b67f3304": "fashion-mnist",
 }
 """Revision of the whole set -> its name."""

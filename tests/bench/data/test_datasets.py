@@ -23,6 +23,7 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.datasets import content_names, load_dataset, prepare, reopen
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
+from fedbench.bench.data.sources.fashion_small import FILE
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
 RNG = np.random.default_rng(0)
@@ -104,6 +105,18 @@ def test_digits(tmp_path: Path) -> None:
     assert load_dataset("digits", tmp_path).revision == dataset.revision
     # The same bytes on every machine: results that name this revision stay comparable.
     assert dataset.revision.startswith("59139dbe5d0ee688")
+
+
+def test_fashion_small(tmp_path: Path) -> None:
+    """Means of four pixels keep the mean, 0.2860 of all training images as published."""
+    dataset = load_dataset("fashion-small", tmp_path)
+    assert np.bincount(dataset.train_labels).tolist() == [150] * 10
+    assert np.bincount(dataset.test_labels).tolist() == [100] * 10
+    assert dataset.image_shape == (1, 14, 14)
+    assert dataset.class_names[9] == "Ankle boot"
+    assert dataset.train_images.mean() / 255 == pytest.approx(0.2860, abs=0.002)
+    assert REVISIONS[dataset.revision] == "fashion-small"
+    assert "Zalando" in FILE.with_suffix(".LICENSE").read_text("utf-8")
 
 
 def test_hub_gives_the_pixels_that_were_written(hub: Path, tmp_path: Path) -> None:
