@@ -22,7 +22,8 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.tuning.scoring import names as scores
 from fedbench.cli import main
-from tests.bench.data.test_datasets import png, write_parquet
+from tests.bench.data.files import encoded
+from tests.bench.data.test_datasets import write_parquet
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     (root / "store").mkdir()  # commands that only look must not need one before
     for split, count in (("train", 200), ("test", 50)):
-        images = [*map(png, rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))]
+        images = [*map(encoded, rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))]
         file = root / "cifar10" / f"{split}-00000-of-00001.parquet"
         write_parquet(file, images, [i % 10 for i in range(count)])
     return root

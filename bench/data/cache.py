@@ -136,7 +136,10 @@ def ensure(
         if reason:
             LOGGER.warning("data cache: %s; it must be built again", reason)
         require()
-        _make_folder(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise exhausted(err) or _unusable(path.parent, err) from err
         lock = path.parent / f".{path.name}.lock"
         held = lock_file(lock)
         if held is None:
@@ -155,13 +158,6 @@ def ensure(
         if not file.is_relative_to(root) or file.is_relative_to(root / "raw"):  # of the source
             raise DataError(f"{name}: cannot read {err.filename}: {err.strerror}") from err
         raise _unusable(path, err) from err
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise exhausted(err) or _unusable(folder, err) from err
 
 
 def _unusable(path: Path, err: OSError) -> DataError:
@@ -244,10 +240,11 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
                 "stamp": stamp_of(file),
             }
         parts = [*(entries[n]["sha256"] for n in ARRAYS), str(len(class_names))]
-        plain = revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-        if CLIENTS in entries:
-            parts.append(entries[CLIENTS]["sha256"])
-            revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        parts += [entries[CLIENTS]["sha256"]] if CLIENTS in entries else []
+        plain, revision = (
+            hashlib.sha256("\n".join(some).encode()).hexdigest()
+            for some in (parts[: len(ARRAYS) + 1], parts)
+        )
         meta = {
             "format": FORMAT_VERSION,
             "name": name,

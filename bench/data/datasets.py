@@ -24,6 +24,7 @@ import numpy.typing as npt
 from fedbench.bench.data.cache import (
     ARRAYS,
     CLIENTS,
+    SPLITS,
     Cache,
     CacheWriter,
     Verify,
@@ -129,17 +130,17 @@ def load_dataset(
         progress: called while images are decoded.
     """
     whole = _load(name, data_dir, reading, progress=progress)
-    content = _name_of(whole.meta)
-    dataset = _dataset(content, whole)
-    train, test = len(dataset.train_labels), len(dataset.test_labels)
-    for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
-        if size is not None and not 1 <= size <= total:
+    dataset = _dataset(_name_of(whole.meta), whole)
+    totals = {split: len(whole.arrays[f"{split}_labels"]) for split in SPLITS}
+    sizes = dict(totals)
+    for split, size in zip(SPLITS, (train_subset, test_subset), strict=True):
+        if size is not None and not 1 <= size <= totals[split]:
             raise ConfigError(
-                f"data.{which}_subset is {size}, but {name} has {total} {which} images;"
-                f" allowed: 1..{total}, or null for all"
+                f"data.{split}_subset is {size}, but {name} has {totals[split]} {split} images;"
+                f" allowed: 1..{totals[split]}, or null for all"
             )
-    sizes = {"train": train_subset or train, "test": test_subset or test}
-    if sizes == {"train": train, "test": test}:
+        sizes[split] = size or totals[split]
+    if sizes == totals:
         return dataset
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
@@ -155,7 +156,7 @@ def load_dataset(
     path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
     source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
     cache = ensure(path, whole.meta["name"], source, write, whole=dataset.whole)
-    return replace(_dataset(content, cache), cautions=dataset.cautions)
+    return replace(_dataset(dataset.name, cache), cautions=dataset.cautions)
 
 
 def prepare(
@@ -177,24 +178,22 @@ def prepare(
     if preview is not None and preview.suffix.lower() != ".png":
         raise ConfigError(f"the preview is a PNG; its name must end in .png (got {str(preview)!r})")
     cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
-    found = survey(cache.arrays, cache.meta["class_names"])
+    arrays, class_names = cache.arrays, cache.meta["class_names"]
+    found = survey(arrays, class_names)
     for caution in found.cautions():
         _log.warning("%s: %s", name, caution)
     if preview is not None:
-        picture = preview_png(cache.arrays, cache.meta["class_names"])
-        atomic_write_bytes(preview, picture, error=ConfigError)
-    notes = cache.meta.get("notes", {})  # not of a cache that an older fedbench made
+        atomic_write_bytes(preview, preview_png(arrays, class_names), error=ConfigError)
     return PreparedDataset(
         cache.path,
         cache.revision,
         _name_of(cache.meta),
-        len(cache.arrays["train_labels"]),
-        len(cache.arrays["test_labels"]),
+        len(arrays["train_labels"]),
+        len(arrays["test_labels"]),
         found,
-        notes.get("sizes"),
-        notes.get("changed"),
-        notes.get("left_out"),
-        preview,
+        # A cache that an older fedbench made has no notes.
+        **{key: cache.meta.get("notes", {}).get(key) for key in ("sizes", "changed", "left_out")},
+        preview=preview,
     )
 
 
@@ -228,11 +227,18 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
 
 def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | None:
     """Return the data set of a revision from whichever cache holds it; None if none does."""
+    for path in _caches(data_dir, lambda found: found == revision):
+        with suppress(DataError):
+            return reopen(path, revision)
+    return None
+
+
+def _caches(data_dir: Path | None, fits: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield the intact caches whose revision fits."""
     for file in sorted(cache_root(data_dir).glob("*/meta.json")):
         with suppress(DataError):
-            if read_meta(file.parent)["revision"] == revision:
-                return reopen(file.parent, revision)
-    return None
+            if fits(read_meta(file.parent)["revision"]):
+                yield file.parent
 
 
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -306,10 +312,9 @@ def _load(
         return _from_source(name, data_dir, reading, verify=verify, **how)
     except DataError:
         if name in REVISIONS.values() and reading == PLAIN:
-            for file in sorted(cache_root(data_dir).glob("*/meta.json")):
+            for path in _caches(data_dir, lambda found: REVISIONS.get(found) == name):
                 with suppress(DataError):  # a damaged cache is none
-                    if REVISIONS.get(read_meta(file.parent)["revision"]) == name:
-                        return open_cache(file.parent, verify=verify)
+                    return open_cache(path, verify=verify)
         raise
 
 
@@ -369,13 +374,10 @@ def _source(
 ) -> tuple[Source, str]:
     """Return the source of a data set, and its name with an absolute path."""
     entry = entry_of(name)
-    for key, column in (
-        ("data.label_column", reading.label_column),
-        ("data.natural_column", reading.client_column),
-    ):
-        if column is not None and not entry.has_columns:
+    for key in ("data.label_column", "data.natural_column"):
+        if key in reading.settings() and not entry.has_columns:
             raise ConfigError(
-                f"{key}={column}, but {name} has no columns; allowed for"
+                f"{key}={reading.settings()[key]}, but {name} has no columns; allowed for"
                 f" {', '.join(form for form, entry in SOURCES.items() if entry.has_columns)}"
             )
     command = prepare_command(name, data_dir, reading)

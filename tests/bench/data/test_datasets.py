@@ -1,8 +1,6 @@
 """Data sets by name: layouts, contents, names by content, messages."""
 
 import hashlib
-import io
-import json
 import pickle
 import shutil
 import struct
@@ -12,7 +10,6 @@ from urllib.error import URLError
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -25,6 +22,7 @@ from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
 from fedbench.bench.data.sources.fashion_small import FILE
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from tests.bench.data.files import encoded, table
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)
@@ -32,30 +30,9 @@ GREY = COLOUR[..., 0]
 LABELS = [i % 3 for i in range(24)]
 
 
-def png(pixels: npt.NDArray[np.uint8], mode: str | None = None) -> bytes:
-    buffer = io.BytesIO()
-    image = Image.fromarray(pixels)
-    (image.convert(mode) if mode else image).save(buffer, "png")
-    return buffer.getvalue()
-
-
-def write_parquet(
-    file: Path,
-    images: list[bytes],
-    labels: list[Any],
-    columns: tuple[str, str] = ("img", "label"),
-    names: list[str] | None = None,
-) -> None:
+def write_parquet(file: Path, images: list[bytes], *given: Any, **names: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    structs = [{"bytes": data, "path": None} for data in images]
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    table = pa.table({columns[0]: pa.array(structs, kind), columns[1]: labels})
-    if names:
-        feature = {columns[1]: {"names": names, "_type": "ClassLabel"}}
-        table = table.replace_schema_metadata(
-            {"huggingface": json.dumps({"info": {"features": feature}})}
-        )
-    pq.write_table(table, file)
+    pq.write_table(table([*images], *given, **names), file)
 
 
 def in_order(images: npt.NDArray[np.uint8], labels: Any) -> tuple[npt.NDArray[np.uint8], list[int]]:
@@ -72,7 +49,7 @@ def in_order(images: npt.NDArray[np.uint8], labels: Any) -> tuple[npt.NDArray[np
 @pytest.fixture
 def hub(tmp_path: Path) -> Path:
     """16 training images in two shards and 8 test images, in colour."""
-    folder, images = tmp_path / "ein Ordner ü", [png(x) for x in COLOUR]
+    folder, images = tmp_path / "ein Ordner ü", [encoded(x) for x in COLOUR]
     write_parquet(folder / "data/train-00000-of-00002.parquet", images[:10], LABELS[:10])
     write_parquet(folder / "data/train-00001-of-00002.parquet", images[10:16], LABELS[10:16])
     write_parquet(folder / "data/test-00000-of-00001.parquet", images[16:], LABELS[16:])
@@ -132,11 +109,11 @@ def test_hub_gives_the_pixels_that_were_written(hub: Path, tmp_path: Path) -> No
 
 
 def test_names_of_classes_and_grey_among_coloured_images(tmp_path: Path) -> None:
-    grey = [png(x) for x in GREY[:1]]
     folder, names = tmp_path / "named", ["ant", "bee", "cat", "never seen"]
     # One grey image among coloured ones becomes RGB with equal channels.
-    write_parquet(folder / "train.parquet", [grey[0], png(COLOUR[1])], [0, 1], names=names)
-    write_parquet(folder / "test.parquet", [png(COLOUR[2], "RGBA")], [1], names=names)
+    train, opaque = map(encoded, (GREY[0], COLOUR[1])), Image.fromarray(COLOUR[2]).convert("RGBA")
+    write_parquet(folder / "train.parquet", [*train], [0, 1], names=names)
+    write_parquet(folder / "test.parquet", [encoded(opaque)], [1], names=names)
     dataset = load_dataset(f"hub:{folder}", tmp_path)
     assert dataset.class_names == tuple(names)
     as_colour = np.stack([GREY[0]] * 3)
@@ -150,7 +127,7 @@ def test_folder_agrees_with_torchvision(tmp_path: Path) -> None:
         split, name = ("train", "val")[index >= 18], ("b", "A", "c")[LABELS[index]]
         file = root / split / name / f"deep{index % 2}" / f"{index}.PNG"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(pixels))
+        file.write_bytes(encoded(pixels))
     (root / "train/.hidden").mkdir()
     dataset = load_dataset(f"folder:{root}", tmp_path / "data")
     for split, images, labels in (

@@ -1,8 +1,5 @@
 """Pixels of compressed images as a viewer shows them: upright, on white."""
 
-import io
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,15 +12,10 @@ from fedbench.bench.data.sources.image_files import (
     header_of,
     pixels_of,
 )
+from tests.bench.data.files import encoded
 
 WIDE = np.arange(48, dtype=np.uint8).reshape(2, 8, 3) * 5
 """An image of 8 x 2 pixels, no two of which are equal."""
-
-
-def encoded(image: Image.Image, form: str = "PNG", **extra: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **extra)
-    return buffer.getvalue()
 
 
 def oriented(orientation: int) -> Image.Exif:

@@ -1,17 +1,15 @@
 """Labels are matched by name over the files of a set, or refused, naming both sides."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.system.errors import DataError
-from tests.bench.data import test_datasets
-from tests.bench.data.sources.test_layouts import folders, table
+from tests.bench.data.files import shade, table
+from tests.bench.data.sources.test_layouts import folders
 
 SHADES = {"cat": 20, "dog": 120, "fox": 220}
 
@@ -19,18 +17,12 @@ SHADES = {"cat": 20, "dog": 120, "fox": 220}
 def write(root: Path, **files: tuple[list[str], Any]) -> str:
     """Write images, dark for cat, bright for fox; labels are names, or a function of the word."""
     kind: Any
+    root.mkdir(exist_ok=True)
     for file, (words, kind) in files.items():
-        shades = [SHADES[word] + i for i, word in enumerate(words)]
-        labels = [kind.index(w) if isinstance(kind, list) else kind(w) for w in words]
-        content = table(labels)
-        images = [test_datasets.png(np.full((4, 4), shade, np.uint8)) for shade in shades]
-        content = content.set_column(0, "image", [images])
-        if isinstance(kind, list):
-            features = {"label": {"names": kind, "_type": "ClassLabel"}}
-            meta = {"huggingface": json.dumps({"info": {"features": features}})}
-            content = content.replace_schema_metadata(meta)
-        root.mkdir(exist_ok=True)
-        pq.write_table(content, root / f"{file}.parquet")
+        names = kind if isinstance(kind, list) else None
+        labels = [names.index(word) if names else kind(word) for word in words]
+        images = [shade(SHADES[word] + i) for i, word in enumerate(words)]
+        pq.write_table(table([*images], labels, names=names), root / f"{file}.parquet")
     return f"hub:{root}"
 
 

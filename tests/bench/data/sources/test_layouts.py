@@ -30,7 +30,7 @@ from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
-from tests.bench.data import test_datasets
+from tests.bench.data.files import shade, table, write_images
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -41,14 +41,8 @@ MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 KERAS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def png(number: int, height: int = 4) -> bytes:
-    return test_datasets.png(np.full((height, 4), number, dtype=np.uint8))
-
-
-def table(labels: list[Any], column: str = "label", first: int = 0, **more: list[Any]) -> pa.Table:
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    images = [{"bytes": png(first + i), "path": None} for i in range(len(labels))]
-    return pa.table({"image": pa.array(images, kind), column: pa.array(labels), **more})
+def shades(labels: list[Any], column: str = "label", first: int = 0, **more: Any) -> pa.Table:
+    return table([shade(first + i) for i in range(len(labels))], labels, column, **more)
 
 
 def write(root: Path, **splits: pa.Table) -> str:
@@ -62,26 +56,26 @@ def both(
     root: Path, change: Callable[[Any], Any] = int, column: str = "label", test: str = "test"
 ) -> str:
     """Write training and test images, with each label as `change` makes it."""
-    train = table([change(label) for label in LABELS], column)
-    later = table([change(label) for label in TEST], column, 100)
+    train = shades([change(label) for label in LABELS], column)
+    later = shades([change(label) for label in TEST], column, 100)
     return write(root, **{"train": train, test: later})
 
 
 def with_writers(root: Path) -> str:
     writers = [f"w{i // 12}" for i in range(COUNT)]  # 4 of 12 images
-    train = table(LABELS, "character", writer=writers)
-    return write(root, train=train, test=table(TEST, "character", 100, writer=writers[:6]))
+    train = shades(LABELS, "character", writer=writers)
+    return write(root, train=train, test=shades(TEST, "character", 100, writer=writers[:6]))
 
 
 def converted(root: Path) -> str:
-    for split, content in (("train", table(LABELS)), ("test", table(TEST, first=100))):
+    for split, content in (("train", shades(LABELS)), ("test", shades(TEST, first=100))):
         (root / split).mkdir(parents=True)
         pq.write_table(content, root / split / "0000.parquet")
     return f"hub:{root}"
 
 
 def changed(root: Path, change: Callable[[pa.Table], pa.Table]) -> str:
-    return write(root, train=change(table(LABELS)), test=change(table(TEST, first=100)))
+    return write(root, train=change(shades(LABELS)), test=change(shades(TEST, first=100)))
 
 
 def of_bytes(content: pa.Table) -> pa.Table:
@@ -95,7 +89,7 @@ def of_dictionary(content: pa.Table) -> pa.Table:
 
 
 def of_two_sizes(content: pa.Table) -> pa.Table:
-    images = [png(i, 4 + i % 2 * 4) for i in range(len(content))]
+    images = [shade(i, 4 + i % 2 * 4) for i in range(len(content))]
     return content.set_column(0, "image", pa.array(images))
 
 
@@ -114,25 +108,19 @@ def saved(root: Path, **splits: pa.Table) -> str:
 
 def folders(root: Path, split: str = "", count: int = 16, first: int = 0) -> str:
     for number, word in enumerate(WORDS):
-        images(root / split / word, count, first + number * count)
+        write_images(root / split / word, count, first + number * count)
     return f"folder:{root}"
-
-
-def images(place: Path, count: int, first: int) -> None:
-    place.mkdir(parents=True)
-    for i in range(count):
-        (place / f"{i}.png").write_bytes(png(first + i))
 
 
 def split_folders(root: Path, test: str, unlabelled: int = 0) -> str:
     folders(root, "train", (COUNT - unlabelled) // 3)
     if unlabelled:
-        images(root / "unlabelled", unlabelled, 200)
+        write_images(root / "unlabelled", unlabelled, 200)
     return folders(root, test, 2, first=100)
 
 
 def flat(root: Path) -> str:
-    images(root, COUNT, 0)
+    write_images(root, COUNT, 0)
     return f"folder:{root}"
 
 
@@ -155,7 +143,7 @@ def shards(root: Path, kind: str, train: str = "train", test: str | None = "test
             for i, label in enumerate(labels):
                 record = json.dumps({"label": WORDS[label], "writer": f"w{i // 12}"})
                 texts = {"cls": f"{label}\n", "txt": f"{WORDS[label]}\n", "json": record}
-                for suffix, data in (("png", png(first + i)), (kind, texts[kind].encode())):
+                for suffix, data in (("png", shade(first + i)), (kind, texts[kind].encode())):
                     member = tarfile.TarInfo(f"{name}/{i:04}.{suffix}")
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
@@ -175,7 +163,7 @@ def one_csv(root: Path, *, packed: bool = False, test: bool = False, labelled: b
 
 
 def csv_of_files(root: Path) -> str:
-    images(root / "pictures", COUNT, 0)
+    write_images(root / "pictures", COUNT, 0)
     lines = [f"pictures/{i}.png;{WORDS[label]};w{i // 12}" for i, label in enumerate(LABELS)]
     (root / "any.name").write_text("\n".join(["file_name;label;writer1", *lines]))
     return f"file:{root / 'any.name'}"
@@ -183,7 +171,7 @@ def csv_of_files(root: Path) -> str:
 
 def one_parquet(root: Path, *, packed: bool = False) -> str:
     root.mkdir()
-    pq.write_table(table([WORDS[label] for label in LABELS]), root / "any.name")
+    pq.write_table(shades([WORDS[label] for label in LABELS]), root / "any.name")
     if packed:
         (root / "any.name").write_bytes(gzip.compress((root / "any.name").read_bytes()))
     return f"file:{root / 'any.name'}"
@@ -226,7 +214,7 @@ BUILD: dict[str, Callable[[Path], str]] = {
         for name in ("test", "validation", "valid", "val", "dev")
     },
     "`hub:` `train/0000.parquet` and `test/0000.parquet`": converted,
-    "`hub:` `train-*.parquet` alone": lambda p: write(p, train=table(LABELS)),
+    "`hub:` `train-*.parquet` alone": lambda p: write(p, train=shades(LABELS)),
     "`hub:` images as plain bytes": lambda p: changed(p, of_bytes),
     "`hub:` a label column `labels`, `fine_label`, `class` or `target`": lambda p: both(
         p, column="fine_label"
@@ -239,24 +227,24 @@ BUILD: dict[str, Callable[[Path], str]] = {
     "`hub:` labels in lists": lambda p: both(p, lambda label: [label]),
     "`hub:` labels with gaps and without names": lambda p: both(p, lambda label: 2 * label),
     "`hub:` labels −1 or null in training images": lambda p: write(
-        p, train=table(HIDDEN_HALF), test=table(TEST, first=100)
+        p, train=shades(HIDDEN_HALF), test=shades(TEST, first=100)
     ),
     "`hub:` labels −1 or null in test images": lambda p: write(
-        p, train=table(LABELS), test=table([0, None, -1], first=100)
+        p, train=shades(LABELS), test=shades([0, None, -1], first=100)
     ),
     "`hub:` `unlabeled-*.parquet` beside them": lambda p: write(
         p,
-        train=table(LABELS[:24]),
-        test=table(TEST, first=100),
-        unlabeled=table(LABELS[24:], first=200),
+        train=shades(LABELS[:24]),
+        test=shades(TEST, first=100),
+        unlabeled=shades(LABELS[24:], first=200),
     ),
     "`hub:` no label column": lambda p: changed(p, lambda content: content.select(["image"])),
     "`hub:` images of several sizes": lambda p: changed(p, of_two_sizes),
     "`hub:` images of several sizes, `data.image_size=4`": lambda p: changed(p, of_two_sizes),
     "`hub:` splits that `save_to_disk` wrote": lambda p: saved(
-        p, train=table(LABELS), test=table(TEST, first=100)
+        p, train=shades(LABELS), test=shades(TEST, first=100)
     ),
-    "`hub:` one set that `save_to_disk` wrote": lambda p: saved(p, train=table(LABELS)),
+    "`hub:` one set that `save_to_disk` wrote": lambda p: saved(p, train=shades(LABELS)),
     "`hf:OWNER/NAME`": lambda _: "hf:owner/name",
     "`folder:` `train/CLASS/` and `test/CLASS/`": lambda p: split_folders(p, "test"),
     "`folder:` `train/CLASS/` and `valid/CLASS/`": lambda p: split_folders(p, "valid"),
@@ -334,7 +322,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Any]:
         switches = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
         calls.append((name, subset, revision, *switches))
-        splits = {"train": table(LABELS), "test": table(TEST, first=100)}
+        splits = {"train": shades(LABELS), "test": shades(TEST, first=100)}
         return {split: datasets.Dataset(content) for split, content in splits.items()}
 
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -378,8 +366,8 @@ def test_the_library_is_kept_from_the_network(hub: list[Any], tmp_path: Path) ->
 
 
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
-    train = table([WORDS[label] for label in LABELS])
-    name = write(tmp_path / "set", train=train, test=table(["dog", "cat"], first=100))
+    train = shades([WORDS[label] for label in LABELS])
+    name = write(tmp_path / "set", train=train, test=shades(["dog", "cat"], first=100))
     dataset = load_dataset(name, tmp_path / "data")
     assert dataset.class_names == ("bird", "cat", "dog")
     pairs = zip(dataset.train_images[:, 0, 0, 0].tolist(), dataset.train_labels, strict=True)
@@ -392,10 +380,10 @@ def test_without_a_test_split_the_content_holds_images_out(
 ) -> None:
     """The same images in another order and as a folder have the same test images."""
     with caplog.at_level(logging.WARNING):
-        first = load_dataset(write(tmp_path / "a", train=table(LABELS)), tmp_path / "data")
+        first = load_dataset(write(tmp_path / "a", train=shades(LABELS)), tmp_path / "data")
     assert "no test split" in caplog.text
     order = list(range(COUNT))[::-1]
-    again = load_dataset(write(tmp_path / "b", train=table(LABELS).take(order)), tmp_path / "data")
+    again = load_dataset(write(tmp_path / "b", train=shades(LABELS).take(order)), tmp_path / "data")
     assert again.revision == first.revision
     one = load_dataset(folders(tmp_path / "c"), tmp_path / "data")
     two = load_dataset(folders(tmp_path / "d", "train"), tmp_path / "data")
@@ -403,7 +391,7 @@ def test_without_a_test_split_the_content_holds_images_out(
     held = {int(image[0, 0, 0]) for image in first.test_images}
     assert {int(image[0, 0, 0]) for image in one.test_images} == held
     # Of a set with some labels only labelled images are held out.
-    part = load_dataset(write(tmp_path / "e", train=table(HIDDEN_HALF)), tmp_path / "data")
+    part = load_dataset(write(tmp_path / "e", train=shades(HIDDEN_HALF)), tmp_path / "data")
     kept = {int(image[0, 0, 0]) for image in part.test_images}
     assert kept == {number for number in held if number % 2 == 0}
 
@@ -513,7 +501,7 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
 
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
-    name = write(tmp_path / "set", train=table(HIDDEN_HALF), test=table(TEST, first=100))
+    name = write(tmp_path / "set", train=shades(HIDDEN_HALF), test=shades(TEST, first=100))
     dataset = open_dataset(config(name), tmp_path / "data")
     with pytest.raises(ConfigError, match="24 of 48"):
         partition_of(dataset, config(name))
@@ -591,7 +579,7 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
         load_dataset(f"npz:{file}", tmp_path / "data") for file in (packed, tmp_path / "x.npz")
     )
     assert one.revision == two.revision
-    (tmp_path / "named" / "pictures" / "0.png").write_bytes(png(250))
+    (tmp_path / "named" / "pictures" / "0.png").write_bytes(shade(250))
     assert load_dataset(files[0], tmp_path / "data").revision not in revisions  # it was read again
 
 

@@ -1,21 +1,13 @@
 """Files of a folder: which are images, which are hidden, and which are left out with a word."""
 
-import io
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
-
-
-def image(shade: int, form: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((8, 8), shade, np.uint8)).save(buffer, form)
-    return buffer.getvalue()
+from tests.bench.data.files import shade
 
 
 def write(root: Path, **more: bytes) -> str:
@@ -24,7 +16,7 @@ def write(root: Path, **more: bytes) -> str:
         for i in range(12):
             file = root / name / f"{i:02}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(image(20 * label + i))
+            file.write_bytes(shade(20 * label + i))
     for place, content in more.items():
         (root / place).parent.mkdir(parents=True, exist_ok=True)
         (root / place).write_bytes(content)
@@ -46,7 +38,7 @@ def write(root: Path, **more: bytes) -> str:
 def test_an_image_is_known_by_its_ending_or_without_one_by_its_content(
     form: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    content = image(200, form)
+    content = shade(200, form=form)
     for number, name in enumerate(names):
         dataset = load_dataset(write(tmp_path / str(number), **{f"a/{name}": content}), tmp_path)
         assert len(dataset.train_labels) + len(dataset.test_labels) == 25
@@ -72,7 +64,7 @@ def test_an_image_is_known_by_its_ending_or_without_one_by_its_content(
 def test_what_is_left_out_is_counted(
     place: str, why: str, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    content = image(200) if said or why == "hidden" else b"only text"
+    content = shade(200) if said or why == "hidden" else b"only text"
     with caplog.at_level(logging.WARNING):
         prepared = prepare(write(tmp_path / "set", **{place: content}), tmp_path / "data")
     assert prepared.num_train + prepared.num_test == 24
@@ -91,7 +83,7 @@ def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) 
             root = tmp_path / place.replace("/", "-")
             (root / "train").mkdir(parents=True)
             for i in range(12):
-                (root / "train" / f"{i}.png").write_bytes(image(i))
+                (root / "train" / f"{i}.png").write_bytes(shade(i))
             (root / place).write_text("file_name,label\n")
             with pytest.raises(DataError, match=rf"{place}.*read {remedy}"):
                 load_dataset(f"folder:{root}", tmp_path / "data")

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources.splits import is_split_name, split_of, template
 from fedbench.bench.system.errors import DataError
-from tests.bench.data import test_datasets
-from tests.bench.data.sources.test_layouts import table
+from tests.bench.data.files import write_images
+from tests.bench.data.sources.test_layouts import shades
 
 BOTH = (12, 6)
 ONE = (18, 0)
@@ -36,25 +36,17 @@ def test_a_name_with_two_splits_says_none() -> None:
     for name in ("train-test", "dev_test", "TrainTest"):
         with pytest.raises(DataError, match=name):
             split_of(name)
-    names = ("Train", "test_2", "Test Set", "bullet_train")
-    assert [is_split_name(name) for name in names] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert all(map(is_split_name, ("Train", "test_2", "Test Set")))
+    assert not is_split_name("bullet_train")
     assert template("Mnist-TRAIN.csv") == template("mnist-testing.csv") != template("mnist.csv")
 
 
 def folder(root: Path, **places: int) -> str:
     """Write so many images into each place; `a.b` is a folder b in a, and 0 an empty folder."""
-    rng = np.random.default_rng(0)
+    first = 0
     for place, count in places.items():
-        path = root.joinpath(*place.split("."))
-        path.mkdir(parents=True, exist_ok=True)
-        for i in range(count):
-            pixels = rng.integers(0, 256, (4, 4), dtype=np.uint8)
-            (path / f"{i}.png").write_bytes(test_datasets.png(pixels))
+        write_images(root.joinpath(*place.split(".")), count, first)
+        first += count
     return f"folder:{root}"
 
 
@@ -62,12 +54,8 @@ def sizes(name: str, data: Path) -> tuple[int, int, tuple[str, ...], int]:
     """Return the images of a set as (training, test), its classes, and how many have no label."""
     dataset = load_dataset(name, data)
     labels = dataset.train_labels.tolist() + dataset.test_labels.tolist()
-    return (
-        len(dataset.train_labels),
-        len(dataset.test_labels),
-        dataset.class_names,
-        labels.count(-1),
-    )
+    train = len(dataset.train_labels)
+    return train, len(labels) - train, dataset.class_names, labels.count(-1)
 
 
 def of(*splits: str, classes: Iterable[str] = "abc") -> dict[str, int]:
@@ -150,6 +138,12 @@ def test_folders_that_could_mean_two_things(
     assert "\n" not in str(caught.value)
 
 
+def write(root: Path, name: str, content: pa.Table) -> None:
+    file = root / f"{name}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(content, file)
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -169,9 +163,7 @@ def test_folders_that_could_mean_two_things(
 )
 def test_parquet_files(names: str, tmp_path: Path) -> None:
     for name, count, first in zip(names.split(), (12, 6), (0, 100), strict=True):
-        file = tmp_path / "set" / f"{name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table([i % 3 for i in range(count)], first=first), file)
+        write(tmp_path / "set", name, shades([i % 3 for i in range(count)], first=first))
     assert sizes(f"hub:{tmp_path / 'set'}", tmp_path / "data")[:2] == BOTH
 
 
@@ -188,8 +180,6 @@ def test_parquet_files(names: str, tmp_path: Path) -> None:
 )
 def test_parquet_files_of_no_known_split(names: str, message: str, tmp_path: Path) -> None:
     for name in names.split():
-        file = tmp_path / "set" / f"{name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table([0, 1, 2]), file)
+        write(tmp_path / "set", name, shades([0, 1, 2]))
     with pytest.raises(DataError, match=message):
         load_dataset(f"hub:{tmp_path / 'set'}", tmp_path / "data")

@@ -9,14 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.system.errors import ConfigError, DataError
-from tests.bench.data.sources.test_layouts import png, table
+from tests.bench.data.files import shade
+from tests.bench.data.sources.test_layouts import shades
 
 COUNT = 36
 
@@ -27,17 +27,9 @@ def csv(root: Path, header: str, *rows: str, file: str = "labels.csv", first: in
     lines = [header]
     for i in range(first, first + COUNT):
         lines.append(rows[i % len(rows)].format(f"{i:03}.png"))
-        (root / f"{i:03}.png").write_bytes(png(i))
+        (root / f"{i:03}.png").write_bytes(shade(i))
     (root / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return f"file:{root / file}"
-
-
-def with_columns(labels: list[Any], column: str = "label", first: int = 0, **more: Any) -> pa.Table:
-    """Return a table of images with further columns."""
-    content = table(labels, column, first)
-    for key, values in more.items():
-        content = content.append_column(key, pa.array(values))
-    return content
 
 
 def counts(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, Counter[str]]:
@@ -127,7 +119,7 @@ def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
     root.mkdir()
     lines = ["file,label,site"]
     for i in range(COUNT):
-        (root / f"{i:05}").write_bytes(png(i))
+        (root / f"{i:05}").write_bytes(shade(i))
         lines.append(f"{i:05},{i % 2},{('01', '1', '001')[i % 3]}")
     (root / "labels.csv").write_text("\n".join(lines))
     dataset = load_dataset(
@@ -167,16 +159,14 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
     assert counts(name, tmp_path / "data") == SPLIT
     pixels = load_dataset(name, tmp_path / "data").test_images[:, 0, 0, 0]
     assert {pixel % 6 for pixel in pixels} == {4, 5}  # rows 4 and 5 of each six say test
-    content: dict[str, list[Any]] = {
+    content: dict[str, Any] = {
         key: [row.split(",")[i] for row in values.split() for _ in "ab"] * 6
         for i, key in enumerate(column.split(","))
     }
     if column == "is_test":
         content = {key: [value == "1" for value in of] for key, of in content.items()}
     (tmp_path / "hub").mkdir()
-    pq.write_table(
-        with_columns(["a", "b"] * 18, "word", 0, **content), tmp_path / "hub" / "all.parquet"
-    )
+    pq.write_table(shades(["a", "b"] * 18, "word", **content), tmp_path / "hub" / "all.parquet")
     for source in ("hub:", "file:"):
         path = tmp_path / "hub" if source == "hub:" else tmp_path / "hub" / "all.parquet"
         assert counts(f"{source}{path}", tmp_path / "data") == SPLIT
@@ -216,7 +206,7 @@ def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     hub.mkdir()
     for split in ("train", "test"):
-        pq.write_table(table([0] * 4, split=["train"] * 4), hub / f"{split}.parquet")
+        pq.write_table(shades([0] * 4, split=["train"] * 4), hub / f"{split}.parquet")
     for name in (f"file:{tmp_path}/set/Train.csv", f"hub:{hub}"):
         with pytest.raises(DataError, match=r"[Tt]est\.\w+, row 0: 'split' is '(dev|train)'.*test"):
             load_dataset(name, tmp_path / "data")
@@ -290,7 +280,7 @@ def test_names_in_tar_shards(names: list[str], named: str, tmp_path: Path) -> No
             for i in range(12):
                 for name in names:
                     name, _, text = name.format(f"{i:02}", i).partition("=")
-                    data = (text or str(i % 2)).encode() if name.endswith("cls") else png(i)
+                    data = (text or str(i % 2)).encode() if name.endswith("cls") else shade(i)
                     member = tarfile.TarInfo(name)
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
@@ -324,7 +314,7 @@ def test_splits_and_configurations_of_the_hub(
                 f"Config name is missing.\nPlease pick one among the available configs: {listed}"
             )
         return {
-            name: datasets.Dataset(table([i % 2 for i in range(count)], first=first))
+            name: datasets.Dataset(shades([i % 2 for i in range(count)], first=first))
             for first, (name, count) in zip((0, 50, 100), splits.items(), strict=False)
         }
 
@@ -340,9 +330,7 @@ def test_splits_and_configurations_of_the_hub(
 
 def test_clients_of_two_kinds(tmp_path: Path) -> None:
     for i, sites in enumerate(([1, 2], ["1", "2"])):
-        pq.write_table(
-            with_columns([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet"
-        )
-    pq.write_table(table([0]), tmp_path / "test.parquet")
+        pq.write_table(shades([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet")
+    pq.write_table(shades([0]), tmp_path / "test.parquet")
     with pytest.raises(DataError, match="int, str"):
         load_dataset(f"hub:{tmp_path}", tmp_path / "data", reading=Reading(client_column="site"))

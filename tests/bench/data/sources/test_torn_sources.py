@@ -1,8 +1,6 @@
 """Messages for damaged or unsuitable Parquet and image folders."""
 
 import gzip
-import io
-import json
 import math
 import os
 import shutil
@@ -23,23 +21,17 @@ from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
-from tests.bench.data import test_datasets
+from tests.bench.data.files import encoded, table
 
 
 def png(side: int = 4, mode: str = "L") -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (side, side), dtype=np.uint8)
-    return test_datasets.png(pixels, mode)
+    return encoded(Image.fromarray(pixels).convert(mode))
 
 
 GOOD = png()
 TORN = GOOD[: len(GOOD) // 2]
 FLIPPED = GOOD[:45] + bytes([GOOD[45] ^ 0xFF]) + GOOD[46:]  # inside the compressed pixels
-
-
-def table(images: list[Any], labels: Any) -> pa.Table:
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    structs = [{"bytes": data, "path": "x.png"} for data in images]
-    return pa.table({"img": pa.array(structs, kind), "label": labels})
 
 
 @pytest.mark.parametrize(
@@ -67,12 +59,8 @@ def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
 
 
 def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
-    label = {"names": ["a", "b"], "_type": "ClassLabel"}
-    features = {"info": {"features": {"img": {"_type": "Image"}, "label": label}}}
     for split, number in (("train", 1), ("test", 2)):
-        data = table([GOOD], [number]).replace_schema_metadata(
-            {"huggingface": json.dumps(features)}
-        )
+        data = table([GOOD], [number], names=["a", "b"])
         pq.write_table(data, tmp_path / f"{split}.parquet")
     with pytest.raises(DataError, match=r"test\.parquet, row 0: label 2"):
         load_dataset(f"hub:{tmp_path}", tmp_path / "data")
@@ -176,9 +164,8 @@ def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    Image.new("1", (10_000, 10_000)).save(buffer, "png")  # Pillow warns above 89 Mpixels
-    data = table([GOOD, GOOD, buffer.getvalue(), GOOD], [0, 1, 0, 1])
+    huge = encoded(Image.new("1", (10_000, 10_000)))  # Pillow warns above 89 Mpixels
+    data = table([GOOD, GOOD, huge, GOOD], [0, 1, 0, 1])
     pq.write_table(data, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
     message = refused(f"hub:{tmp_path}", tmp_path / "data")

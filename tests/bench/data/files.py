@@ -1,0 +1,49 @@
+"""Images, tables and folders that tests of data sets write."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from PIL import Image
+
+
+def encoded(image: Image.Image | npt.NDArray[np.uint8], form: str = "PNG", **extra: Any) -> bytes:
+    buffer = io.BytesIO()
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    image.save(buffer, form, **extra)
+    return buffer.getvalue()
+
+
+def shade(value: int, height: int = 4, form: str = "PNG") -> bytes:
+    """An image of one grey, 4 pixels wide."""
+    return encoded(np.full((height, 4), value, np.uint8), form)
+
+
+def table(
+    images: list[bytes | None],
+    labels: Any,
+    column: str = "label",
+    names: list[str] | None = None,
+    **more: Any,
+) -> pa.Table:
+    """A table of images as the Hub has them; `names` are those of the classes of its numbers."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    structs = pa.array([{"bytes": data, "path": None} for data in images], kind)
+    content = pa.table({"image": structs, column: labels, **more})
+    if names is None:
+        return content
+    features = {column: {"names": names, "_type": "ClassLabel"}}
+    return content.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+
+
+def write_images(place: Path, count: int, first: int = 0) -> None:
+    """Write images 0.png and so on, of shades from the first one on."""
+    place.mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        (place / f"{i}.png").write_bytes(shade(first + i))
