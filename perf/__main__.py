@@ -50,7 +50,7 @@ def main() -> None:
     rivals = not (options.no_rivals or options.smoke)
     repeats = 1 if options.smoke else options.repeats
     cache = options.cache.resolve()
-    context = Context(repeats, options.smoke, options.data, cache, rivals)
+    context = Context(repeats, options.smoke, options.data, cache)
     images = options.data.partition(":")[0] if options.data else "random pixels"
     for name in options.only or WORKS:
         if name in RIVALS and not rivals:

@@ -6,45 +6,35 @@ Weights and optimizer stay where they are; with several processes each takes the
 
 import argparse
 import os
+from collections.abc import Callable
 from multiprocessing import get_context
 
 import torch
-from torch import Tensor, nn
 
 from perf.plain import BATCH, Style, make_net, make_optimizer, step
 from perf.turn import Turn
 
-
-class Loop:
-    """Net, optimizer and views of one process."""
-
-    def __init__(self, style: Style, images: int) -> None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        self._style = style
-        self._net: nn.ModuleDict = make_net(style)
-        self._optimizer = make_optimizer(self._net)
-        rng = torch.Generator().manual_seed(0)
-        self._views: list[Tensor] = [
-            torch.rand(images, 3, 32, 32, generator=rng).mul_(2).sub_(1) for _ in range(2)
-        ]
-
-    def client(self) -> None:
-        """Train one epoch on one client's images."""
-        for first, second in zip(*(view.split(BATCH) for view in self._views), strict=True):
-            step(self._net, self._optimizer, first, second, self._style)
-
-
-_loop: Loop | None = None
+_train: Callable[[], None] = lambda: None  # noqa: E731 (set in each process)
 
 
 def _begin(style: Style, images: int) -> None:
-    global _loop  # a pool's process has no other place
-    _loop = Loop(style, images)
+    """Make net, optimizer and views of one process."""
+    global _train  # a pool's process has no other place
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    net = make_net(style)
+    optimizer = make_optimizer(net)
+    rng = torch.Generator().manual_seed(0)
+    views = [torch.rand(images, 3, 32, 32, generator=rng).mul_(2).sub_(1) for _ in range(2)]
+
+    def one_epoch() -> None:
+        for first, second in zip(*(view.split(BATCH) for view in views), strict=True):
+            step(net, optimizer, first, second, style)
+
+    _train = one_epoch
 
 
 def _client(_: int) -> None:
-    if _loop is not None:
-        _loop.client()
+    _train()
 
 
 def main() -> None:

@@ -7,7 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perf.data import dataset_folder
+import numpy as np
+
+from fedbench.bench.data.cache import CacheWriter, ensure
+from fedbench.bench.data.datasets import load_dataset
 from perf.turn import Contender
 
 RIVAL_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
@@ -15,21 +18,12 @@ RIVAL_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
 
 @dataclass(frozen=True)
 class Context:
-    """Settings of the measurement.
+    """Settings of the measurement."""
 
-    Attributes:
-        repeats: repeats of every unit.
-        smoke: tiny sizes, to see that everything runs; the numbers then mean nothing.
-        data: name of a data set of 32x32 colour images; None = random pixels.
-        cache: folder of decoded images and rivals' environments.
-        rivals: whether rivals are measured.
-    """
-
-    repeats: int
-    smoke: bool
-    data: str | None
-    cache: Path
-    rivals: bool
+    repeats: int  # of every unit
+    smoke: bool  # tiny sizes, to see that everything runs; the numbers then mean nothing
+    data: str | None  # name of a data set of 32x32 colour images; None = random pixels
+    cache: Path  # folder of decoded images and rivals' environments
 
     def images(self, train: int, test: int = 1000) -> Path:
         """Cache folder of a data set of so many images."""
@@ -55,6 +49,28 @@ class Context:
         python = environment(name, self.cache / "rivals")
         command = ["-m", f"perf.rivals.{name}", "--dataset", dataset, *options]
         return Contender(label or name, list(map(str, command)), python=python, env=RIVAL_ENV)
+
+
+def dataset_folder(
+    data: str | None, cache: Path, train: int, test: int, side: int = 32, channels: int = 3
+) -> Path:
+    """Return the cache folder of so many images of a data set of ten classes.
+
+    `data` is its name, such as `hub:DIR`; without one, pixels of that shape are random.
+    """
+    if data is not None:
+        return load_dataset(data, cache, train_subset=train, test_subset=test).path
+
+    def write(writer: CacheWriter) -> tuple[str, ...]:
+        rng = np.random.default_rng(0)
+        for split, size in (("train", train), ("test", test)):
+            pixels = rng.integers(0, 256, (size, channels, side, side), np.uint8)
+            writer.put(f"{split}_images", pixels)
+            writer.put(f"{split}_labels", np.arange(size) % 10)
+        return tuple(map(str, range(10)))
+
+    name = f"random-{train}-{test}-{channels}x{side}x{side}"
+    return ensure(cache / name, name, name, write).path
 
 
 @cache

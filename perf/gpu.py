@@ -39,7 +39,7 @@ from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.training.workers import InProcess
 from fedbench.bench.tuning.doctor.first_runs import first_run
-from perf.data import dataset_folder
+from perf.context import dataset_folder
 from perf.measure import log, save
 from perf.ours import W1, W3
 from perf.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
@@ -366,25 +366,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, reproducible(options.device):
         device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
         bench = Bench(device, Path(name), options.smoke, end)
-        for part, seconds, result in _results(bench, options.only or PARTS):
+        for part in options.only or PARTS:
+            began = time.monotonic()
+            try:
+                result = CUT if began > bench.end else PARTS[part](bench)
+            except Exception:  # the other parts are worth their minutes
+                result = {"error": traceback.format_exc()}
+            seconds = time.monotonic() - began
             content[part] = {"seconds": round(seconds, 1), **result}
             save(options.out, content)
             log(f"{part}: {seconds:.1f} s")
-
-
-def _results(
-    bench: Bench, parts: Mapping[str, Any] | list[str]
-) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    for part in parts:
-        began = time.monotonic()
-        if began > bench.end:
-            yield part, 0.0, CUT
-            continue
-        try:
-            result = PARTS[part](bench)
-        except Exception:  # the other parts are worth their minutes
-            result = {"error": traceback.format_exc()}
-        yield part, time.monotonic() - began, result
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """W4: clients per round, population, rounds."""
 
-from perf.context import Context
-from perf.data import dataset_folder
+from perf.context import Context, dataset_folder
 from perf.measure import Result, interleave, log
 
 TINY = {
@@ -32,27 +31,26 @@ def cohorts(context: Context) -> Result:
     names = f"{few} clients", f"{many} clients"
     result.divide(f"{names[1]} / {names[0]}, same images", names[1], names[0])
     result.divide("memory of the same", f"{names[1]} MB", f"{names[0]} MB")
-    idle = zip(result.values[f"{names[1]} idle"], result.values[f"{names[0]} idle"], strict=True)
-    result.values["ms per client that does nothing"] = [
-        1000 * (more - less) / (many - few) for more, less in idle
-    ]
+    _add_idle(result, few, many)
     return result
+
+
+def _add_idle(result: Result, few: int, many: int) -> None:
+    """Add what a further client costs that does nothing."""
+    idle = (result.values[f"{count} clients idle"] for count in (many, few))
+    result.values["ms per client that does nothing"] = [
+        1000 * (more - less) / (many - few) for more, less in zip(*idle, strict=True)
+    ]
 
 
 def flower_clients(context: Context) -> Result:
     """Measure Flower's clients that do nothing, for comparison."""
     result, folder = Result(), context.images(10_000)
-    sizes = {clients: f"{clients} clients idle" for clients in (10, 100)}
-    contenders = [
-        context.rival("flower", folder, "--clients", n, "--fraction", 1, "--images", 0, label=label)
-        for n, label in sizes.items()
-    ]
-    for contender in contenders:  # one after the other: each starts a separate Ray
-        interleave(result, [contender], context.repeats)
-    idle = zip(result.values[sizes[100]], result.values[sizes[10]], strict=True)
-    result.values["ms per client that does nothing"] = [
-        1000 * (more - less) / 90 for more, less in idle
-    ]
+    for count in (10, 100):  # one after the other: each starts a separate Ray
+        options = ["--clients", count, "--fraction", 1, "--images", 0]
+        flower = context.rival("flower", folder, *options, label=f"{count} clients idle")
+        interleave(result, [flower], context.repeats)
+    _add_idle(result, 10, 100)
     return result
 
 

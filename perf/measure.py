@@ -5,6 +5,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,14 +21,9 @@ from perf.turn import ROOT, Contender
 
 @dataclass
 class Result:
-    """Numbers of one work.
+    """Numbers of one work, by name, and facts needed to read them."""
 
-    Attributes:
-        values: by name, the value of each repeat: seconds of a unit, or what the name says.
-        ratios: by name, repeat by repeat; the first name is divided by the second.
-        notes: facts needed to read the numbers.
-    """
-
+    # the value of each repeat: seconds of a unit, or what the name says
     values: dict[str, list[float]] = field(default_factory=dict)
     ratios: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -91,8 +87,6 @@ def interleave(result: Result, contenders: Sequence[Contender], repeats: int) ->
 
 def time_calls(result: Result, calls: Mapping[str, Callable[[], object]], repeats: int) -> None:
     """Measure functions in this process in turn; each is called once before."""
-    import time
-
     for call in calls.values():
         call()
     for repeat in range(repeats):

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Self
 
 import torch
@@ -21,19 +22,12 @@ BLOCKS = {"resnet8": (1, 1, 1), "resnet18": (2, 2, 2, 2)}
 
 @dataclass(frozen=True)
 class Style:
-    """Style of the computation.
+    """Style of the computation."""
 
-    Attributes:
-        backbone: `resnet8` of width 16 with group norm, or `resnet18` of width 64 with batch norm.
-        bf16: autocast to bfloat16 in the forward pass.
-        concat: both views in one pass; a batch norm then sees both.
-        channels_last: memory format of images and weights.
-    """
-
-    backbone: str = "resnet8"
-    bf16: bool = False
-    concat: bool = False
-    channels_last: bool = False
+    backbone: str = "resnet8"  # of width 16 with group norm, or `resnet18` of 64 with batch norm
+    bf16: bool = False  # autocast to bfloat16 in the forward pass
+    concat: bool = False  # both views in one pass; a batch norm then sees both
+    channels_last: bool = False  # memory format of images and weights
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
@@ -94,24 +88,22 @@ class Encoder(nn.Module):
 
 def make_net(style: Style) -> nn.ModuleDict:
     """Encoder and projector."""
+    norm: Callable[..., nn.Module]
+    head_norm: Callable[..., nn.Module]
     if style.backbone == "resnet8":
-        encoder = Encoder(BLOCKS["resnet8"], 16, lambda channels: nn.GroupNorm(2, channels))
-        head: list[nn.Module] = [
-            nn.Linear(64, 128, bias=False),
-            nn.GroupNorm(2, 128),
-            nn.ReLU(),
-            nn.Linear(128, 128),
-            nn.GroupNorm(2, 128, affine=False),
-        ]
+        width, dim = 16, 128
+        norm = head_norm = partial(nn.GroupNorm, 2)
     else:
-        encoder = Encoder(BLOCKS["resnet18"], 64, nn.BatchNorm2d)
-        head = [
-            nn.Linear(512, 512, bias=False),
-            nn.BatchNorm1d(512),
-            nn.ReLU(),
-            nn.Linear(512, 512),
-            nn.BatchNorm1d(512, affine=False),
-        ]
+        width, dim, norm, head_norm = 64, 512, nn.BatchNorm2d, nn.BatchNorm1d
+    blocks = BLOCKS[style.backbone]
+    encoder = Encoder(blocks, width, norm)
+    head = [
+        nn.Linear(width << len(blocks) - 1, dim, bias=False),
+        head_norm(dim),
+        nn.ReLU(),
+        nn.Linear(dim, dim),
+        head_norm(dim, affine=False),
+    ]
     net = nn.ModuleDict({"encoder": encoder, "projector": nn.Sequential(*head)})
     if style.channels_last:
         net.to(memory_format=torch.channels_last)

@@ -1,5 +1,6 @@
 """W1 and W2: views, and the training step of ResNet-18 and of the small encoder."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -68,23 +69,17 @@ def resnet18(context: Context) -> Result:
 def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int) -> Result:
     result, folder = Result(), context.images(images, 32)
     one_client = {**changes, **ONE_CLIENT}
-    shape = ["--backbone", backbone, "--images", images]
     contenders = []
-    for threads in (1,) if context.smoke else (1, 2):
-        within = f"{threads} thr"
-        loop = context.bare(f"bare {within}", *shape, threads=threads)
-        options = ["--clients", "--threads", threads]
-        contenders += [
-            loop,
-            context.ours(f"fedbench {within}", folder, *options, changes=one_client),
-        ]
-        if not context.smoke:
-            ours = f"fedbench bf16 {within}"
-            contenders.append(context.ours(ours, folder, *options, changes=one_client | BF16))
-            low = [*shape, "--bf16"]
-            contenders.append(context.bare(f"bare bf16 {within}", *low, threads=threads))
-            low += ["--concat"]
-            contenders.append(context.bare(f"bare bf16 concat {within}", *low, threads=threads))
+    styles = ("",) if context.smoke else ("", " bf16", " bf16 concat")
+    for threads, style in product((1,) if context.smoke else (1, 2), styles):
+        within, flags = f"{threads} thr", [f"--{word}" for word in style.split()]
+        shape = ["--backbone", backbone, "--images", images, *flags]
+        contenders.append(context.bare(f"bare{style} {within}", *shape, threads=threads))
+        if "concat" not in style:
+            options = ["--clients", "--threads", threads]
+            given = one_client | (BF16 if style else {})
+            name = f"fedbench{style} {within}"
+            contenders.append(context.ours(name, folder, *options, changes=given))
     interleave(result, contenders, context.repeats)
     for name in [contender.name for contender in contenders]:
         result.values[f"{name} images/s"] = [images / t for t in result.values[name]]

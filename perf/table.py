@@ -22,27 +22,15 @@ def targets(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield "| what | target | median [lowest - highest] | met |"
     yield "|---|---|---|---|"
     for target in yaml.safe_load(TARGETS.read_text()):
-        bound = target.get("at_least", target.get("at_most"))
-        metrics = _found(results, target)
+        content = results.get(target["work"], {"values": {}, "ratios": {}})
+        found = {**content["values"], **content["ratios"]}.get(target["key"])
+        least = "at_least" in target
+        bound = target["at_least" if least else "at_most"]
         measured, met = "not measured", "-"
-        if metrics is not None:
-            median = metrics["median"]
-            measured = written(metrics)
-            met = "yes" if _met(target, median) else "**no**"
-        sign = "≥" if "at_least" in target else "≤"
-        yield f"| {target['what']} | {sign} {bound:,g} | {measured} | {met} |"
-
-
-def _found(results: dict[str, dict[str, Any]], target: dict[str, Any]) -> dict[str, Any] | None:
-    content = results.get(target["work"], {"values": {}, "ratios": {}})
-    metrics: dict[str, Any] | None = {**content["values"], **content["ratios"]}.get(target["key"])
-    return metrics
-
-
-def _met(target: dict[str, Any], median: float) -> bool:
-    return bool(
-        median >= target["at_least"] if "at_least" in target else median <= target["at_most"]
-    )
+        if found is not None:
+            reached = found["median"] >= bound if least else found["median"] <= bound
+            measured, met = written(found), "yes" if reached else "**no**"
+        yield f"| {target['what']} | {'≥' if least else '≤'} {bound:,g} | {measured} | {met} |"
 
 
 def everything(results: dict[str, dict[str, Any]]) -> Iterator[str]:

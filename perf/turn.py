@@ -47,12 +47,8 @@ class Turn:
 class Contender:
     """The measuring side: starts the process and asks for units.
 
-    Args:
-        name: name in the results.
-        command: command of the process, without the interpreter.
-        python: the interpreter.
-        threads: torch's and OpenMP's in the process; None = what it takes by itself.
-        env: environment variables besides those of this process.
+    `name` is that in the results, `command` lacks the interpreter, and `threads` are torch's and
+    OpenMP's in the process, by default what it takes by itself.
     """
 
     def __init__(
@@ -98,11 +94,9 @@ class Contender:
         return self
 
     def unit(self) -> dict[str, float]:
-        """Run one unit.
+        """Run one unit, and return the contender's report: `seconds` at least.
 
-        Returns:
-            The contender's report, `seconds` at least; `cpu`, processor seconds of all its
-            processes; `foreign`, cores that other processes used meanwhile.
+        `cpu` are processor seconds of all its processes, `foreign` cores that others used then.
         """
         began, seconds, busy = time.perf_counter(), cpu_of(self._process.pid), _busy()
         self._socket.sendall(b"go\n")
@@ -168,11 +162,8 @@ def _family(pid: int) -> list[Any]:
 def _busy() -> float:
     """Return processor seconds that all cores have worked, or been denied by the host."""
     times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - _counted_twice(times))
-
-
-def _counted_twice(times: Any) -> float:
-    return float(getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0))
+    idle_or_counted_twice = ("idle", "iowait", "guest", "guest_nice")
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in idle_or_counted_twice))
 
 
 def cpu_of(pid: int) -> float:

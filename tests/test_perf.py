@@ -17,7 +17,7 @@ from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.client import make_optimizer as fedbench_optimizer
 from perf import gpu, table
 from perf.clustering import autograd_clustering
-from perf.data import dataset_folder
+from perf.context import dataset_folder
 from perf.evaluation import setup_of
 from perf.ours import W1, config_of
 from perf.plain import Style, make_net, make_optimizer, step

@@ -1,11 +1,11 @@
 """Client of the rivals: views by torchvision, training by `perf.plain`."""
 
+import argparse
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -44,13 +44,7 @@ def augmentation() -> Any:
 
 
 class Views(Dataset[tuple[Tensor, Tensor]]):
-    """Two views of each image of one client.
-
-    Args:
-        path: cache folder of the data set.
-        client: index of the client; clients hold equal blocks.
-        size: images per client.
-    """
+    """Two views of each image of one client, which holds a block of `size` images."""
 
     def __init__(self, path: str, client: int, size: int) -> None:
         self._images = all_images(path)[client * size : (client + 1) * size]
@@ -75,7 +69,11 @@ def train(path: str, client: int, size: int) -> float:
     return loss
 
 
-def threads(count: int) -> None:
-    """Set torch's threads in this process."""
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
+def options() -> argparse.Namespace:
+    """Parse a rival's command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--fraction", type=float, default=0.5)
+    parser.add_argument("--images", type=int, default=100, help="per client; 0 = do nothing")
+    return parser.parse_args()

@@ -1,7 +1,6 @@
 """W3 in Flower's simulation engine: two actors of one CPU each."""
 
-import argparse
-
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -14,17 +13,11 @@ from perf.turn import Turn
 
 def main() -> None:
     """Take turns until the measuring side stops asking; a unit is a round."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--dataset", required=True)
-    parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--fraction", type=float, default=0.5)
-    parser.add_argument("--images", type=int, default=100, help="per client; 0 = do nothing")
-    options = parser.parse_args()
-    turn = Turn()
+    options, turn = client.options(), Turn()
     clients, server = ClientApp(), ServerApp()
 
     def train(message: Message, context: Context) -> Message:
-        client.threads(1)
+        torch.set_num_threads(1)
         net = client.net()
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         config = message.content["config"]

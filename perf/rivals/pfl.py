@@ -1,6 +1,5 @@
 """W3 in pfl-research: one process with two threads."""
 
-import argparse
 from functools import partial
 from typing import Any
 
@@ -60,14 +59,8 @@ class EndOfRound:
 
 def main() -> None:
     """Take turns until the measuring side stops asking; a unit is a round."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--dataset", required=True)
-    parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--fraction", type=float, default=0.5)
-    parser.add_argument("--images", type=int, default=100, help="per client")
-    options = parser.parse_args()
-    turn = Turn()
-    client.threads(2)
+    options = client.options()
+    torch.set_num_threads(2)
 
     def dataset(user: int) -> Any:
         views = client.Views(options.dataset, int(user), options.images)
@@ -91,7 +84,7 @@ def main() -> None:
         backend,
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.03, local_batch_size=BATCH),
-        callbacks=[EndOfRound(turn)],
+        callbacks=[EndOfRound(Turn())],
     )
 
 
