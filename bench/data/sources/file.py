@@ -22,11 +22,10 @@ import numpy.typing as npt
 
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.bounds import PackedFile, check_unpacked
 from fedbench.bench.data.sources.decode import NO_VALUE, LeftOut, Picture, Splits, decoded
+from fedbench.bench.data.sources.folder import is_image
 from fedbench.bench.data.sources.huggingface import open_file
-from fedbench.bench.data.sources.listing import is_image
-from fedbench.bench.data.sources.parquet_rows import ParquetRows
+from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked, most_unpacked
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
@@ -162,6 +161,22 @@ def _reading(file: Path) -> Iterator[None]:
     except (*broken, pa.ArrowException) as err:
         lines = str(err).splitlines() or [type(err).__name__]
         raise DataError(f"{file} cannot be read ({lines[0][:_BRIEF]})") from err
+
+
+class PackedFile(gzip.GzipFile):
+    """A file packed by gzip, of which no more is read at once than `check_unpacked` allows."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, "rb")
+        self._place, self._size = str(file), file.stat().st_size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read `size` bytes, or all; `DataError` where all are too many."""
+        if size is not None and size >= 0:
+            return super().read(size)
+        data = super().read(most_unpacked(self._size) + 1)
+        check_unpacked(self._place, self._size, len(data))
+        return data
 
 
 def _open(file: Path) -> IO[bytes]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.data.cache import first_line
-from fedbench.bench.data.sources.bounds import check_rows, check_unpacked
+from fedbench.bench.data.sources.decode import MAX_IMAGES
 from fedbench.bench.system.errors import DataError
 
+RATIO, LEAST = 256, 1 << 30  # a file may unpack to so many times its size, and to 1 GiB anyway
 _ROWS, _BYTES = 512, 1 << 28  # rows and, roughly, bytes that are decoded at a time
 
 
@@ -121,3 +122,24 @@ def _page_bytes(head: bytes) -> int | None:
             shift, more = shift + 7, head[position] > 0x7F
         position += 1
     return value >> 1
+
+
+def most_unpacked(size: int) -> int:
+    """Return to how many bytes a file of `size` bytes may unpack."""
+    return max(LEAST, RATIO * size)
+
+
+def check_unpacked(place: str, size: int, unpacked: int) -> None:
+    """Raise `DataError` if a file of `size` bytes unpacks to too many, or to at least those."""
+    allowed = most_unpacked(size)
+    if unpacked > allowed:
+        raise DataError(
+            f"{place}: its {size:,} bytes unpack to {unpacked / 1e9:,.1f} GB or more; allowed:"
+            f" {allowed / 1e9:,.1f} GB ({RATIO} times the file, at least 1 GiB)"
+        )
+
+
+def check_rows(number: int, place: str) -> None:
+    """Raise `DataError` for more rows than a data set may have."""
+    if number > MAX_IMAGES:
+        raise DataError(f"{place} has {number:,} rows; allowed: {MAX_IMAGES:,}, so take a part")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset, prepare
-from fedbench.bench.data.sources import bounds, decode
+from fedbench.bench.data.sources import decode, parquet_rows
 from fedbench.bench.data.sources.parquet_rows import ParquetRows
 from fedbench.bench.system.errors import DataError, ResourceError
 from tests.bench.data.sources.test_torn_sources import png
@@ -65,11 +65,11 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The footer says how many rows there are, in all files together.
     repeated(tmp_path / "rows", png(), 600)
     repeated(tmp_path / "rows", png(), 500, "test")
-    monkeypatch.setattr(bounds, "MAX_IMAGES", 1000)
+    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 1000)
     assert "1,100 rows; allowed: 1,000" in refused(tmp_path / "rows")
-    monkeypatch.setattr(bounds, "MAX_IMAGES", 10**6)
+    monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
     # It says how many bytes: 2 MB in a file of less than 1 kB.
-    monkeypatch.setattr(bounds, "LEAST", 1_000_000)
+    monkeypatch.setattr(parquet_rows, "LEAST", 1_000_000)
     file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
     assert file.stat().st_size < 2000
     assert " bytes unpack to " in refused(tmp_path / "bytes")
@@ -77,7 +77,7 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repeated(tmp_path / "times", png() + bytes(100_000), 1000)
     assert "times the file" in refused(tmp_path / "times")
     # One value.
-    monkeypatch.setattr(bounds, "LEAST", 1 << 30)
+    monkeypatch.setattr(parquet_rows, "LEAST", 1 << 30)
     monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
     assert "row 0: the image has 2 MB; allowed: 1 MiB" in refused(tmp_path / "bytes")
     # Pixels that no disk holds.
@@ -90,7 +90,7 @@ def test_a_packed_file_that_unpacks_to_too_much(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros are packed to a thousandth; a thousand times 256 is the least that is refused."""
-    monkeypatch.setattr(bounds, "LEAST", 1 << 16)
+    monkeypatch.setattr(parquet_rows, "LEAST", 1 << 16)
     file = tmp_path / f"a.{form}"
     if form == "npz":
         zeros = np.zeros((1000, 40, 40), np.uint8)
