@@ -17,7 +17,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.config.schema import RunConfig
 
-READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
+READ_BY_SOURCE = ("label_column", "test_rows", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""
 
 

@@ -91,6 +91,12 @@ class DataConfig(Strict):
     label_column: str | None = Field(
         None, min_length=1, description="column of a table with the labels; null = by name"
     )
+    test_rows: str | None = Field(
+        None,
+        pattern=r"^(none|[^=]+=.+)$",
+        description="COLUMN=VALUE: rows of a table that are test images, all others train; none:"
+        " no column says a split; null = columns that name splits do",
+    )
     image_size: int | None = Field(
         None, ge=1, le=4096, description="side to resize images to; null = as they are, of one size"
     )

@@ -374,7 +374,7 @@ def _source(
 ) -> tuple[Source, str]:
     """Return the source of a data set, and its name with an absolute path."""
     entry = entry_of(name)
-    for key in ("data.label_column", "data.natural_column"):
+    for key in ("data.label_column", "data.natural_column", "data.test_rows"):
         if key in reading.settings() and not entry.has_columns:
             raise ConfigError(
                 f"{key}={reading.settings()[key]}, but {name} has no columns; allowed for"

@@ -32,6 +32,7 @@ class Reading:
     image_size: int | None = None  # side that images are brought to; None = they have one size
     client_column: str | None = None  # column whose values natural clients are made of
     client_file: Path | None = None  # file that names the client of each training image
+    test_rows: str | None = None  # COLUMN=VALUE, or `none`; None = columns that name splits
 
     @classmethod
     def of(cls, data: DataConfig) -> Reading:
@@ -42,6 +43,7 @@ class Reading:
             data.image_size,
             data.natural_column if data.partition == "natural" else None,
             None if file is None else user_path(file),
+            data.test_rows,
         )
 
     def without_clients(self) -> Reading:
@@ -53,6 +55,7 @@ class Reading:
         partition = "file" if self.client_file else None
         values = {
             "data.label_column": self.label_column,
+            "data.test_rows": self.test_rows,
             "data.image_size": self.image_size,
             "data.partition": "natural" if self.client_column else partition,
             "data.natural_column": self.client_column,
@@ -70,7 +73,8 @@ class Reading:
                 raise DataError(
                     f"data.partition_file: {self.client_file} cannot be read ({err.strerror})"
                 ) from err
-        values = (self.label_column, self.image_size, self.client_column, digest)
+        values = [self.label_column, self.image_size, self.client_column, digest]
+        values += [self.test_rows] if self.test_rows else []
         return json.dumps(values) if any(value is not None for value in values) else ""
 
     def suffix(self) -> str:

@@ -152,7 +152,8 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
 
 def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
     """Return the look-up for data that are read as the user's values say."""
-    reading = Reading(user.get("data.label_column"), user.get("data.image_size"))
+    fields = ("label_column", "image_size", "test_rows")
+    reading = Reading(**{name: user.get(f"data.{name}") for name in fields})
     return content if reading == PLAIN else lambda name: content(name, reading)
 
 

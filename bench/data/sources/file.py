@@ -33,7 +33,7 @@ from fedbench.bench.data.sources.rows import (
     Shard,
     splits_of_shards,
 )
-from fedbench.bench.data.sources.splits import Split, some, split_of, template
+from fedbench.bench.data.sources.splits import Split, column_of, some, split_of, template
 from fedbench.bench.system.errors import DataError
 
 NPZ_NAMES = (
@@ -94,6 +94,9 @@ class OneFile(PathSource):
             listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
             raise DataError(f"files of two splits are of two kinds: {listed}; convert one of them")
         kind = kinds["train"]
+        options = self.reading.label_column, column_of(self.reading.test_rows)
+        for asked in filter(None, options if kind in ("idx", "npz") else ()):
+            raise DataError(f"{self.path} has no columns, and so no {asked!r}")
         if kind == "npz":
             with _reading(self.path):
                 return _npz(self.path)

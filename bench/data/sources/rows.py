@@ -14,6 +14,8 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
 from fedbench.bench.data.sources.splits import (
     Split,
+    check_rows,
+    column_of,
     columns_that_split,
     is_split_name,
     may_be_split,
@@ -66,7 +68,8 @@ class Shard:
                 rows = rows.cast_column(columns.image[0], Image(decode=False))
             for number, row in enumerate(rows):
                 place = f"{self.place}, row {number}"
-                if self.only and split_of_row(said(row), place) != self.only:
+                asked = self.reading.test_rows
+                if self.only and split_of_row(said(row), place, asked) != self.only:
                     continue
                 for column, value in {} if self.only else said(row).items():
                     if split_that(column, value) not in ("", None, self.says):
@@ -107,7 +110,14 @@ class Shard:
         with self._reading():
             rows = self.open()
             first = self._first(rows)
-            places = [p for p in first if may_be_split(p[-1]) or is_split_name(str(first[p]))]
+            asked = self.reading.test_rows
+            places = [
+                p
+                for p, word in first.items()
+                if ".".join(p) == column_of(asked)
+                or may_be_split(p[-1])
+                or is_split_name(str(word))
+            ]
             words = partial(_words_of, features=rows.features, places=places)
             rows = _only(rows, places) if places else ()
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
@@ -115,13 +125,14 @@ class Shard:
                 found.setdefault(tuple(words(row).values()), number)
             names = [".".join(place) for place in places]
             values = dict(zip(names, map(set, zip(*found, strict=True)), strict=False))
-            used = columns_that_split(values, self.place)
+            used = columns_that_split(values, self.place, asked)
             if not used:
                 return {}
             splits = {
                 split_of_row(
                     {c: v for c, v in zip(names, row, strict=True) if c in used},
                     f"{self.place}, row {number}",
+                    asked,
                 )
                 for row, number in found.items()
             }
@@ -301,6 +312,9 @@ def splits_of_shards(
     if set(shards) == {"train"}:
         shards = _divided(shards["train"])
     else:
+        asked = next(iter(shards.values()))[0].reading.test_rows
+        if column_of(asked):
+            raise DataError(f"data.test_rows={asked}: names of files in {name} say the splits")
         shards = {split: [each.checked() for each in group] for split, group in shards.items()}
     labelled = shards.get("train", [])
     train = [*labelled, *shards.get("unlabelled", [])]
@@ -329,4 +343,5 @@ def _divided(shards: Sequence[Shard]) -> dict[Split, list[Shard]]:
             )
         for split, part in (parts or {"train": shard}).items():
             by_split.setdefault(split, []).append(part)
+    check_rows(by_split, shards[0].reading.test_rows, shards[0].place)
     return by_split

@@ -33,6 +33,7 @@ _TRUTH = {
 }
 _SHORT = frozenset({"tr", "te", "ts", "va", "vl", "holdout", "heldout", "hold", "query", "gallery"})
 """Words that may say a split, and are too short or too rare to be taken for one."""
+_MOST_CODES = 20
 KNOWN = "train, test, validation (val, dev, eval) and unlabelled"
 
 
@@ -101,14 +102,25 @@ def split_that(column: str, value: Any) -> Split | Literal[""] | None:
     return split_of(text)
 
 
+def column_of(test_rows: str | None) -> str | None:
+    """Return the column that `data.test_rows` names."""
+    column, _, value = (test_rows or "").partition("=")
+    return column if value else None
+
+
 def columns_that_split(
-    values: Mapping[str, Collection[Any]], place: str, *, warn: bool = True
+    values: Mapping[str, Collection[Any]], place: str, test_rows: str | None = None
 ) -> list[str]:
     """Return the columns that say the split of each row, of those that may; `values` are distinct.
 
     A column whose name promises nothing must hold the names of splits alone, training among them.
-    Raises `DataError` if only some values of another say a split, or none of one called `split`.
+    Raises `DataError` if only some values of another say a split, or none where the column is
+    called `split` or they are few whole numbers; `test_rows`, as in a configuration, decides these.
     """
+    if (asked := column_of(test_rows)) is not None and asked not in values:
+        raise DataError(f"data.test_rows={test_rows}: {place} has no column {asked!r} of words")
+    if test_rows is not None:
+        return [] if asked is None else [asked]
     columns = []
     for column, found in values.items():
         given = {value for value in found if value is not None}
@@ -119,18 +131,39 @@ def columns_that_split(
         if given and not unknown:
             if may_be_split(column) or {"train"} < {*said.values()}:
                 columns.append(column)
-        elif may_be_split(column) and (len(unknown) < len(given) or "split" in column.lower()):
+        elif may_be_split(column) and (
+            len(unknown) < len(given) or "split" in column.lower() or _are_codes(given)
+        ):
             raise DataError(
                 f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN};"
-                " rename the column, or its values"
+                f" set data.test_rows={column}=VALUE to the value of test images, or"
+                " data.test_rows=none if no column says a split"
             )
-        elif may_be_split(column) and given and warn:
+        elif may_be_split(column) and given:
             _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
     return columns
 
 
-def split_of_row(values: Mapping[str, Any], place: str) -> Split:
-    """Return the split that the columns of a row say, or raise a `DataError`."""
+def check_rows(splits: Collection[Split], test_rows: str | None, place: str) -> None:
+    """Refuse `test_rows` by which all rows are of one split."""
+    if (asked := column_of(test_rows)) is not None and {"train", "test"} != {*splits}:
+        where = "no row" if "test" not in splits else "every row"
+        raise DataError(
+            f"data.test_rows={test_rows}: {where} of {place} has this value of {asked!r}"
+        )
+
+
+def _are_codes(values: Collection[Any]) -> bool:
+    """True for a few whole numbers, or for yes and no: they may stand for splits."""
+    numbers = (str(value).removesuffix(".0").lower() for value in values)
+    return len(values) <= _MOST_CODES and all(n.isdigit() or n in _TRUTH for n in numbers)
+
+
+def split_of_row(values: Mapping[str, Any], place: str, test_rows: str | None = None) -> Split:
+    """Return the split that the columns of a row, or `test_rows`, say; else raise a `DataError`."""
+    if test_rows is not None:
+        asked, _, value = test_rows.partition("=")
+        return "test" if str(values[asked]).strip() == value else "train"
     said: dict[str, Split] = {}
     for column, value in values.items():
         if value is None or (split := split_that(column, value)) is None:

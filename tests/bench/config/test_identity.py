@@ -221,6 +221,7 @@ def test_defaults_are_pinned_once() -> None:
     "reading",
     [
         {"label_column": "coarse_label"},
+        {"test_rows": "fold=5"},
         {"image_size": 32},
         {"natural_column": "writer"},
         {"partition_file": "clients.json"},

@@ -191,13 +191,36 @@ def test_columns_that_do_not_say_it(column: str, values: str, named: str, tmp_pa
         load_dataset(csv(tmp_path / "set", f"file_name,label,{column}", *rows), tmp_path / "data")
 
 
-def test_a_column_of_numbered_folds_is_named_and_not_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("column", "values", "asked"),
+    [
+        ("partition", "0 1 2", "2"),
+        ("fold", "1 2 3", "3"),
+        ("train", "1 1 0", "0"),
+        ("split", "a b c", "c"),
+        ("hour", "8 9 10", "10"),
+    ],
+)
+def test_the_user_names_the_rows_of_test_images(
+    column: str, values: str, asked: str, tmp_path: Path
 ) -> None:
-    name = csv(tmp_path / "set", "file_name,label,fold", "{},a,0", "{},b,1", "{},a,2", "{},b,3")
-    with caplog.at_level(logging.WARNING):
-        assert whole(name, tmp_path / "data") == {"a": 18, "b": 18}
-    assert "'fold' (0, 1, 2, 3) says no split" in caplog.text
+    rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
+    file = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
+    of_rows: list[Any] = [v if v.isalpha() else int(v) for v in values.split() for _ in "ab"] * 6
+    (tmp_path / "hub").mkdir()
+    content = with_columns(["a", "b"] * 18, "label", 0, **{column: of_rows})
+    pq.write_table(content, tmp_path / "hub" / "all.parquet")
+    for name in (file, f"hub:{tmp_path / 'hub'}", f"file:{tmp_path}/hub/all.parquet"):
+        if column != "hour":
+            with pytest.raises(DataError, match=f"{column!r}.*data.test_rows={column}=VALUE"):
+                load_dataset(name, tmp_path / "data")
+        for wrong, why in ((f"{column}=x", "no row of"), ("place=1", "has no column 'place'")):
+            with pytest.raises(DataError, match=why):
+                load_dataset(name, tmp_path / "data", reading=Reading(test_rows=wrong))
+        reading = Reading(test_rows=f"{column}={asked}")
+        assert counts(name, tmp_path / "data", reading) == SPLIT
+        none = whole(name, tmp_path / "data", Reading(test_rows="none"))
+        assert none == {"a": 18, "b": 18}
 
 
 def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
