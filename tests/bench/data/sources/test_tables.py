@@ -208,7 +208,7 @@ def test_the_user_names_the_rows_of_test_images(
     file = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
     of_rows: list[Any] = [v if v.isalpha() else int(v) for v in values.split() for _ in "ab"] * 6
     (tmp_path / "hub").mkdir()
-    content = with_columns(["a", "b"] * 18, "label", 0, **{column: of_rows})
+    content = shades(["a", "b"] * 18, **{column: of_rows})
     pq.write_table(content, tmp_path / "hub" / "all.parquet")
     for name in (file, f"hub:{tmp_path / 'hub'}", f"file:{tmp_path}/hub/all.parquet"):
         if column != "hour":
