@@ -17,6 +17,7 @@ for name in [name for name in os.environ if name.startswith("FEDBENCH")]:
     if name != "FEDBENCH_DATA_DIR":
         del os.environ[name]  # tutorials show what a reader gets, whatever this shell has set
 
+import outputs  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import fedbench  # noqa: E402
@@ -61,6 +62,7 @@ def setup(app: Sphinx) -> None:
     """Adapt links that lead out of the site; pages are read in the repository as well."""
     app.connect("source-read", _for_site)
     app.connect("source-read", _with_links_to_runs)
+    app.connect("source-read", _with_outputs)
 
 
 def _for_site(app: Sphinx, page: str, source: list[str]) -> None:
@@ -72,3 +74,8 @@ def _with_links_to_runs(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "claims":
         store = fedbench.open_store(pages.RESULTS)
         source[0] = pages.results_pages.link_rows(source[0], store, "generated/results")
+
+
+def _with_outputs(app: Sphinx, page: str, source: list[str]) -> None:
+    if app.config.nb_execution_mode != "off" and not page.startswith(("generated/", "tutorials/")):
+        source[0] = outputs.with_outputs(page, source[0])

@@ -1,7 +1,7 @@
 """Write the pages of the site that are made from code and results: docs/generated/.
 
 Methods come from the registry with their docstrings, tables and the report from
-leaderboards/results. The configuration reference is docs/reference.py's.
+leaderboards/results, commands and Python from docs/reference.py.
 """
 
 import inspect
@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import reference
 import results_pages
 from matplotlib.figure import Figure
 
@@ -29,6 +30,8 @@ def write(folder: Path) -> None:
     """Write every page into a folder, and the report into its `extra/`."""
     (folder / "extra").mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
+    (folder / "commands.md").write_text(reference.commands(), encoding="utf-8")
+    (folder / "python.md").write_text(reference.python(), encoding="utf-8")
     (folder / "studies").mkdir(exist_ok=True)
     for file, page in shown().items():
         text = for_site(file.read_text("utf-8"), file)

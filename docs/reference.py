@@ -1,14 +1,22 @@
 """Write docs/configuration.md from the fields of the configuration and of every method.
 
-Usage: `python docs/reference.py`; a test compares the page with the fields.
+Usage: `python docs/reference.py`; a test compares the page with the fields. The site has the pages
+of commands and of Python beside it, which nobody reads in the repository.
 """
 
+import inspect
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from typer.testing import CliRunner
 
+import fedbench
+import fedbench.cli
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.kinds import kind_text
 from fedbench.bench.experiment.fields import show
@@ -50,6 +58,42 @@ def reference() -> str:
         kind = "Add-on" if entry.is_addon else "Method"
         parts.append(_section(f"{kind} `{entry.name}`", entry.summary, prefix, fields, level=3))
     return "\n".join(parts)
+
+
+def commands() -> str:
+    """Text of the page of commands: each with what `--help` prints."""
+    parts = ["# All commands and options", "What `--help` prints of each command."]
+    for words in _commands(typer.main.get_command(fedbench.cli.app)):
+        line = [*words, "--help"]
+        result = CliRunner().invoke(fedbench.cli.app, line, prog_name="fedbench", terminal_width=92)
+        text = result.output.rstrip()
+        parts.append(f"## `fedbench {' '.join(words)}`\n\n```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(command: Any, words: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    for name, inner in getattr(command, "commands", {}).items():
+        if hasattr(inner, "commands"):
+            yield from _commands(inner, (*words, name))
+        else:
+            yield (*words, name)
+
+
+def python() -> str:
+    """Text of the page of Python: the public names, with their signatures and docstrings."""
+    parts = ["# Python", "The public names of `fedbench`. Functions first, then what they return."]
+    public = {name: getattr(fedbench, name) for name in fedbench.__all__ if name[0] != "_"}
+    for name, value in sorted(public.items(), key=lambda item: (item[0][0].isupper(), item[0])):
+        call = "" if inspect.isclass(value) else _call(value)
+        parts.append(f"## `{name}`\n\n{call}```text\n{inspect.getdoc(value)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _call(function: object) -> str:
+    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
+    text = f"fedbench.{getattr(function, '__name__', '')}{inspect.Signature(plain)}"
+    return f"```python\n{textwrap.fill(text, 92, subsequent_indent='    ')}\n```\n\n"
 
 
 def _section(

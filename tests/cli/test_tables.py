@@ -23,10 +23,10 @@ def test_the_shipped_table_has_the_results_of_the_shipped_rows() -> None:
 
 def test_the_page_on_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its search picks the best of twelve different configurations by the score."""
-    (block,) = blocks("python", (ROOT / "docs" / "tables.md").read_text("utf-8"))
+    (block,) = blocks("python", (ROOT / "leaderboards" / "tables" / "README.md").read_text("utf-8"))
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(compile(block, "tables.md", "exec"), names)
+    exec(compile(block, "README.md", "exec"), names)
     study, table = names["study"], names["table"]
     assert table.shape == (COUNT, 3 * 2 * 4)  # scores, seeds, rounds
     scored = [trial for trial in study.trials if trial.value is not None]

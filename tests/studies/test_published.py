@@ -16,12 +16,12 @@ from .conftest import ROOT, STUDIES, made
 DOCS = ROOT / "docs"
 
 
-def test_the_log_has_what_the_rows_give(study: Any) -> None:
+def test_the_page_of_after_has_what_the_rows_give(study: Any) -> None:
     module = study("after")
     lines = module.outcome()
     assert len(lines) == len(module.PAIRS)
-    log = (STUDIES / "log.md").read_text(encoding="utf-8")
-    missing = [line for line in lines if f"| {' | '.join(line)} |" not in log]
+    page = (STUDIES / "after" / "README.md").read_text(encoding="utf-8")
+    missing = [line for line in lines if f"| {' | '.join(line)} |" not in page]
     assert not missing
 
 
