@@ -165,13 +165,8 @@ def tune(
         return DIFFERENT
     if (result.failed or not (result.best or result.doubts)) and not search.dry_run:
         return FAILED
-    if output.suggests and result.doubts:
-        suggest(f"fedbench run {spec} --preset {result.preset}", places.store)
-    elif output.suggests and result.config_file is not None:
-        note(
-            f"use it beside the options of this study: sweep --tuned {result.study_id}, or run"
-            f" --config {shlex.quote(str(result.config_file))}"
-        )
+    if output.suggests and result.config_file is not None:
+        note(show_tuning.advice(result, settings, places.store))
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import duration, parameters, text
 
 if TYPE_CHECKING:
+    from fedbench.bench.experiment.arguments import Settings
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.tuning.confirm import Confirmed
     from fedbench.bench.tuning.study import StudyResult
@@ -38,6 +40,8 @@ def show_study(result: StudyResult) -> None:
         score = text("objective", result.best["objective"])
         best = f"trial {result.best['trial']}, objective {score}: "
         best += parameters(result.best["params"])
+        if result.best["params"] == result.preset_params:
+            best += f"; these are the values of preset {result.preset!r}"
     elif result.objective.endswith(GATE) and {t["status"] for t in result.trials} == {"refused"}:
         best = "none: the gate refused every trial; no configuration beat not training"
     _show_trials(result)
@@ -56,6 +60,26 @@ def show_study(result: StudyResult) -> None:
             "repeated": [*map(str, result.repeated or ())] or again,
             "file": result.config_file,
         },
+    )
+
+
+def advice(result: StudyResult, settings: Settings, store: Any) -> str:
+    """Say in one sentence what to do after a study that was run with these settings."""
+    from fedbench.bench.experiment.fields import show
+
+    words = ["fedbench", "run", result.spec, "--preset", result.preset]
+    words += [] if settings.dataset is None else ["--dataset", settings.dataset]
+    words += [word for file in settings.config_files for word in ("--config", str(file))]
+    words += [f"--set={key}={show(value)}" for key, value in (settings.set or {}).items()]
+    words += [] if store is None else ["--store", str(store)]
+    command, ended = shlex.join(words), f"{len(result.trials)} trials"
+    if result.best is None:
+        return f"no setting of {ended} can be told from the preset's, so use that: {command}"
+    if result.best["params"] == result.preset_params:
+        return f"none of {ended} scored above the preset's own setting, so use that: {command}"
+    return (
+        f"trial {result.best['trial']} scored best of {ended}; to train with it: {command}"
+        f" --config {shlex.quote(str(result.config_file))}; in a sweep: --tuned {result.study_id}"
     )
 
 

@@ -83,6 +83,7 @@ class StudyResult:
     outdated: tuple[str, ...] = ()  # studies of code that is gone; with `again` they are deleted
     seconds: float = 0.0  # wall time of this call
     estimate: Cost | None = None  # of `to_run`, with `dry_run` only
+    preset_params: Mapping[str, Any] = field(default_factory=dict)  # of what trials vary
 
     def __repr__(self) -> str:
         best = self.best and f"trial {self.best['trial']}: {self.best['params']}"
@@ -198,6 +199,7 @@ def tune(
         fidelity=None if study.halving is None else study.halving.as_dict(),
         seconds=time.monotonic() - began,
         estimate=cost,
+        preset_params=study.preset_params,
     )
 
 

@@ -1,10 +1,13 @@
 """`fedbench tune` and `fedbench sweep`."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedbench.bench.experiment.arguments import Settings
+from fedbench.bench.terminal.show_tuning import advice
 from fedbench.bench.tuning.study import StudyResult
 from tests.bench.tuning.conftest import InOneProcess
 
@@ -62,9 +65,6 @@ def test_tune_writes_a_file_that_run_takes(
     assert first.code == 0, first.err
     assert "best.yaml" in first.out
     document = call(*words, "--json").json
-    assert {document["study_id"], document["config_file"]} <= {
-        word.rstrip(",") for word in first.err.split()
-    }
     assert {"study_id", "best", "trials", "config_file"} <= set(document)
     assert {"trial", "objective", "params"} == set(document["best"])
     assert [trial["number"] for trial in document["trials"]] == [0, 1]
@@ -72,13 +72,17 @@ def test_tune_writes_a_file_that_run_takes(
     answer = call("config", "supervised", "--config", document["config_file"], "--json").json
     assert answer["client"]["lr"] == lr
     assert answer["study"] == document["study_id"]
+    last = first.err.splitlines()[-1]
+    advised = shlex.split(last[last.index("fedbench run ") :].partition(";")[0])[1:]
+    planned = call(*advised, "--dry-run", "--json").json["config"]
+    assert (planned["client"]["lr"], planned["federation"]["num_rounds"]) == (lr, 1)
     plan = ("sweep", "--grid", "heterogeneity", "--methods", "supervised", "--seeds", 0, *TINY)
     for tuned in ("auto", document["study_id"], document["config_file"]):
         planned = call(*plan, *store, "--tuned", tuned, "--dry-run", "--json").json
         assert {cell["study"] for cell in planned["cells"]} == {document["study_id"]}
 
 
-def test_a_study_without_a_best_trial_is_exit_code_4(
+def test_a_study_ends_in_a_sentence_and_without_a_best_trial_in_exit_code_4(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = {
@@ -91,6 +95,16 @@ def test_a_study_without_a_best_trial_is_exit_code_4(
     assert answer.code == 4
     answer = call("tune", "simclr", "--json")
     assert (answer.code, answer.json["best"], answer.json["config_file"]) == (4, None, None)
+    known = {"trial": 0, "objective": 0.1, "params": {"client.lr": 0.1}}
+    settings = Settings(set={"data.alpha": 1.0}, config_files=("a b.yaml",))
+    for best, preset, ends in (
+        (None, {"client.lr": 1.0}, "so use that: {}"),
+        (known, {"client.lr": 0.1}, "so use that: {}"),
+        (known, {"client.lr": 1.0}, "with it: {} --config best.yaml; in a sweep: --tuned s-1"),
+    ):
+        ended = replace(result, best=best, preset_params=preset, config_file=Path("best.yaml"))
+        command = "fedbench run simclr --preset demo --config 'a b.yaml' --set=data.alpha=1.0"
+        assert advice(ended, settings, None).endswith(ends.format(command))
     with_errors = replace(result, kept_errors=(0, 2))
     monkeypatch.setattr("fedbench.tune", lambda *_, **__: with_errors)
     assert "0, 2" in call("tune", "simclr").out
