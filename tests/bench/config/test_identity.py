@@ -64,17 +64,6 @@ def test_a_field_counts_where_the_partitioner_reads_it(
     assert (row_id(plain, REVISION) != row_id(changed, REVISION)) is matters
 
 
-def test_the_seed_is_in_the_run_and_not_in_the_configuration() -> None:
-    one, two = RunConfig(seed=1), RunConfig(seed=2)
-    assert row_id(one, REVISION) != row_id(two, REVISION)
-    assert config_id(one, REVISION) == config_id(two, REVISION)
-
-
-def test_precision_counts_where_it_is_narrow() -> None:
-    narrow = RunConfig.model_validate({"client": {"precision": "bf16"}})
-    assert row_id(narrow, "r") != row_id(RunConfig(), "r")
-
-
 def test_privacy_that_is_off_does_not_count() -> None:
     plain = RunConfig()
     off = RunConfig.model_validate({"privacy": {"delta": 1e-3}})

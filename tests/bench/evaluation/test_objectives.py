@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.objectives import accumulator, registry, scores
 from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
@@ -24,7 +23,6 @@ from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.experiment.experiment import resolve
-from fedbench.bench.method.ids import row_id
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
@@ -357,12 +355,6 @@ def test_noise_differs_between_scorings_and_not_between_runs() -> None:
     assert results[0] == results[2] != results[1]
     assert results[0].keys() - {"objective_bytes", "objective_epsilon"} <= {*METRICS}
     assert results[0]["objective_epsilon"] == epsilon(1.0)
-
-
-def test_noise_is_part_of_a_run() -> None:
-    config = RunConfig.model_validate({})
-    noisy = RunConfig.model_validate({"evaluation": {"objective_noise": 2.0}})
-    assert row_id(noisy, "r") != row_id(config, "r")
 
 
 def test_a_search_takes_an_objective_that_noise_leaves_an_epsilon() -> None:

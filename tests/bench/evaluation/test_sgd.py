@@ -19,7 +19,6 @@ from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
-from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")
 
@@ -270,26 +269,21 @@ def test_every_protocol_learns_from_the_same_images(
         np.testing.assert_array_equal(given[protocol][1], setup.dataset.train_labels[positions])
 
 
-def seen_by_probe(setup: Setup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Return the images whose features are computed: the probe's, then the test set's."""
-    seen: list[np.ndarray] = []
+def test_the_probe_learns_from_turned_images_and_is_tested_on_upright_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5)
+    setup = tiny_setup(config)
+    seen: list[np.ndarray] = []  # images whose features are computed
 
     def record(encode: Any, images: Any, **options: Any) -> Tensor:
         seen.append(np.array(images))
         return extract(encode, images, **options)
 
     monkeypatch.setattr(probes, "extract", record)
-    trainer = train(setup, folder, rounds=0)
+    trainer = train(setup, tmp_path, rounds=0)
     evaluate(setup, trainer.binding, lambda k: None, ["linear"], CPU)
-    return seen
-
-
-def test_the_probe_learns_from_turned_images_and_is_tested_on_upright_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5)
-    setup = tiny_setup(config)
-    learnt, test = seen_by_probe(setup, tmp_path, monkeypatch)
+    learnt, test = seen
     np.testing.assert_array_equal(test, setup.dataset.test_images)
     at = 0
     for position in range(80):  # in the order of the data set, half of every client's

@@ -7,6 +7,7 @@ from torch import nn
 from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
 from fedbench.bench.execution.execute import untrained_figures
 from fedbench.bench.experiment.experiment import open_dataset, resolve
+from fedbench.bench.nn.norms import batch_norms
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 
@@ -24,10 +25,6 @@ def setup_of(spec: str = "simclr", images: int = 600, **values: object) -> Setup
     return Setup.of(config, dataset, partition_of(dataset, config))
 
 
-def norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    return [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-
-
 def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None:
     setup = setup_of()
     net = setup.make_net().eval()
@@ -38,7 +35,7 @@ def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None
     fill_statistics(setup, net, CPU)
     hook.remove()
     assert [len(y) for y in seen] == [200, 200, 200]
-    norm = norms(net)[0]
+    norm = batch_norms(net)[0]
     assert norm.running_mean is not None
     assert norm.running_var is not None
     torch.testing.assert_close(
@@ -49,7 +46,7 @@ def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None
     )
     assert all(torch.equal(value, before[name]) for name, value in net.named_parameters())
     assert not any(module.training for module in net.modules())
-    assert {norm.momentum for norm in norms(net)} == {0.1}
+    assert {norm.momentum for norm in batch_norms(net)} == {0.1}
 
 
 def test_it_is_the_same_for_every_method_with_this_encoder() -> None:

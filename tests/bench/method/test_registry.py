@@ -15,12 +15,6 @@ from fedbench.methods.supervised import Supervised
 from fedbench.methods.uv import UV
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo the registrations of a test after it."""
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
-
-
 def test_entries_serve_listing_and_construction() -> None:
     entry = registry.entries()["uv"]
     assert (entry.name, entry.cls, entry.is_addon) == ("uv", UV, True)
