@@ -17,10 +17,7 @@ _SMALLEST_SIDE = 4
 
 
 def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Module:
-    """Make an encoder (B, C, H, W) -> (B, latent_dim): the backbone, and a linear layer if needed.
-
-    Latents of None have the backbone's width.
-    """
+    """Make an encoder (B, C, H, W) -> (B, latent_dim); None = the backbone's width."""
     encoder = backbone.make()
     if latent_dim is None or latent_dim == backbone.dim:
         return encoder
@@ -31,10 +28,8 @@ def group_normed(backbone: Backbone) -> Backbone:
     """Return the backbone with group norm, whose output for one image ignores its batch.
 
     Its encoders draw their weights from the global generator, and all of them is trained; those of
-    `backbone` have the run's first weights, and what is frozen in it.
-
-    Raises:
-        ConfigError: if its width cannot be divided into `norm_groups` groups.
+    `backbone` have the run's first weights, and what is frozen in it. Raises `ConfigError` if its
+    width cannot be divided into `norm_groups` groups.
     """
     if backbone.width % backbone.norm_groups:
         raise ConfigError(
@@ -48,18 +43,11 @@ class ImageDecoder(nn.Module):
     """Latents to images: a linear layer, then transposed convolutions that double the sides.
 
     The first feature map is the image's size, halved while both sides are even and at least 8 (4x4
-    for 32x32 images); its channels are `width`, doubled per halving. At 32x32x3, L = 512 and width
-    32 the decoder has 2,787,107 parameters.
-
-    Args:
-        backbone: its norm follows every layer but the last.
-        latent_dim: L; None = the backbone's width, as in `latent_encoder`.
-        image_shape: (C, H, W).
-        width: channels before the last layer.
-        bounded: end in a sigmoid, for images in [0, 1]; else the output is unbounded.
-
-    Raises:
-        ConfigError: if the width cannot be divided into the groups of a group norm.
+    for 32x32 images); its channels are `width`, doubled per halving, and `width` before the last
+    layer. At 32x32x3, L = 512 and width 32 the decoder has 2,787,107 parameters. The backbone's
+    norm follows every layer but the last; `latent_dim` is as in `latent_encoder`; a `bounded` one
+    ends in a sigmoid, for images in [0, 1]. Raises `ConfigError` if the width cannot be divided
+    into the groups of a group norm.
     """
 
     def __init__(

@@ -31,24 +31,14 @@ class ResNetShape:
 
 
 @dataclass(frozen=True)
-class CCTShape:
-    """Size of a compact convolutional transformer."""
+class TransformerShape:
+    """Size of a vision transformer, or with convolutions of a compact convolutional one."""
 
     layers: int
     heads: int  # they divide the width
-    convolutions: int  # of the tokeniser; each halves height and width
     width: int  # of a token
     description: str
-
-
-@dataclass(frozen=True)
-class ViTShape:
-    """Size of a vision transformer: layers, attention heads, and length of a token."""
-
-    layers: int
-    heads: int
-    width: int
-    description: str
+    convolutions: int = 0  # of the tokeniser; each halves height and width
 
 
 @dataclass(frozen=True)
@@ -63,13 +53,15 @@ class CustomShape:
     description: str  # one line for listings
 
 
-Shape = ResNetShape | CCTShape | ViTShape | CustomShape | ForeignShape
+Shape = ResNetShape | TransformerShape | CustomShape | ForeignShape
 PLUGINS = "fedbench.backbones"
-BACKBONES: Mapping[str, ResNetShape | CCTShape | ViTShape] = {
+BACKBONES: Mapping[str, ResNetShape | TransformerShape] = {
     "resnet18": ResNetShape((2, 2, 2, 2), 64, "ResNet-18 with a 3x3 stem and no max-pool, 512-d"),
     "resnet8": ResNetShape((1, 1, 1), 16, "one block in each of three stages, for CPUs, 64-d"),
-    "cct-4-3x2": CCTShape(4, 2, 2, 128, "CCT-4/3x2, four layers on two convolutions, 128-d"),
-    "vit-5": ViTShape(5, 3, 192, "five layers on some 8x8 patches without overlap, 192-d"),
+    "cct-4-3x2": TransformerShape(
+        4, 2, 128, "CCT-4/3x2, four layers on two convolutions, 128-d", 2
+    ),
+    "vit-5": TransformerShape(5, 3, 192, "five layers on some 8x8 patches without overlap, 192-d"),
 }
 
 _CHANNELS_LAST = range(9, 33)
@@ -148,10 +140,8 @@ class Backbone:
                             " part of its kind with group norm; choose another"
                         )
                     made = shape.make()
-                case CCTShape() as shape:
-                    made = CCT(self, shape)
-                case ViTShape() as shape:
-                    made = ViT(self, shape)
+                case TransformerShape() as shape:
+                    made = (CCT if shape.convolutions else ViT)(self, shape)
                 case shape:
                     made = ResNet(self, shape)
             made.apply(partial(_redraw, init=self.init))
@@ -168,11 +158,7 @@ class Backbone:
         return nn.GroupNorm(self.norm_groups, channels)
 
     def head_norm(self, features: int, *, affine: bool = True) -> nn.Module:
-        """Make a norm layer for (B, features) inside a head.
-
-        Raises:
-            ConfigError: if the features cannot be divided into `norm_groups` groups.
-        """
+        """Make a norm for (B, features) in a head; `ConfigError` if groups do not divide them."""
         if (self.head_norm_name or self.norm_name) != "group":
             return BatchNorm1d(features, affine=affine)
         if features % self.norm_groups:
@@ -188,13 +174,9 @@ def make_backbone(
 ) -> Backbone:
     """Make the backbone of a configuration, for images of 1 or 3 channels and sides of at least 4.
 
-    Raises:
-        UnknownNameError: if there is no backbone of this name.
-        PluginError: if that of another package cannot be loaded.
-        ResourceError: if its library is not installed.
-        ConfigError: if the channels cannot be divided into `norm_groups` groups, or a transformer's
-            width among its heads, or the first weights are those of another kind of encoder; or if
-            the net of a library does not take these images or settings.
+    Raises `UnknownNameError` for another name, `PluginError` if that of another package cannot be
+    loaded, `ResourceError` if its library is not installed, and `ConfigError` for settings or
+    images that it does not take.
     """
     shape: Shape
     if config.backbone.startswith(LIBRARIES):
@@ -202,13 +184,13 @@ def make_backbone(
     else:
         shape = _shape(config.backbone)
     width = config.width or shape.width
-    if isinstance(shape, CCTShape | ViTShape):
+    if isinstance(shape, TransformerShape):
         if width % shape.heads:
             raise ConfigError(
                 f"model.width: must divide among the {shape.heads} heads of {config.backbone}"
                 f" (got {width})"
             )
-        if isinstance(shape, ViTShape):
+        if not shape.convolutions:
             patch_side(image_size)  # raises if there is none
             if width % 4:
                 raise ConfigError(
@@ -222,10 +204,11 @@ def make_backbone(
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
             f" {width} channels)"
         )
-    if config.init == "cct" and not isinstance(shape, CCTShape):
+    if config.init == "cct" and not getattr(shape, "convolutions", 0):
         raise ConfigError(
             f"model.init: cct is for cct backbones (got {config.backbone}); use torch or he-fan-out"
         )
+    everything = config.trainable == "all"
     return Backbone(
         shape,
         width,
@@ -236,18 +219,12 @@ def make_backbone(
         image_size,
         None if config.head_norm == "encoder" else config.head_norm,
         config.init,
-        prepare=None
-        if config.trainable == "all"
-        else partial(freeze_all_but, trainable=config.trainable),
+        prepare=None if everything else partial(freeze_all_but, trainable=config.trainable),
     )
 
 
 def with_start(backbone: Backbone, config: ModelConfig) -> Backbone:
-    """Return the backbone with the weights that the configuration names, if it names any.
-
-    Raises:
-        FedbenchError: if they cannot be read or do not fit; see `bench.nn.weights`.
-    """
+    """Return the backbone with the weights that the configuration names, if any; see `start_of`."""
     if config.weights is None:
         return backbone
     with torch.device("meta"):
@@ -259,11 +236,7 @@ def with_start(backbone: Backbone, config: ModelConfig) -> Backbone:
 
 @cache
 def check_output(backbone: Backbone, name: str) -> None:
-    """Refuse an encoder of another package that does not give one vector of `dim` for each image.
-
-    Raises:
-        PluginError: naming what it gives for two images.
-    """
+    """Refuse an encoder of another package that gives other than a vector of `dim` an image."""
     if not isinstance(backbone.shape, CustomShape):
         return
     with scope(0, "output"), torch.no_grad():
@@ -357,7 +330,7 @@ class CCT(nn.Module):
     is that of the last convolution, twice that of those before.
     """
 
-    def __init__(self, backbone: Backbone, shape: CCTShape) -> None:
+    def __init__(self, backbone: Backbone, shape: TransformerShape) -> None:
         super().__init__()
         self.image_size = backbone.image_size
         layers: list[nn.Module] = []
@@ -381,11 +354,7 @@ class CCT(nn.Module):
         nn.init.trunc_normal_(self.positions, std=0.2)  # torch has no default for them
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode images, (B, C, H, W) -> (B, width).
-
-        Raises:
-            DataError: for images of another size than the positions are for.
-        """
+        """Encode images, (B, C, H, W) -> (B, width); `DataError` for those of another size."""
         _check_size(x, self.image_size)
         tokens = self.tokens(x).flatten(2).transpose(1, 2)  # (B, T, width)
         tokens = self.norm(self.layers(tokens + self.positions))
@@ -437,7 +406,7 @@ class ViT(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, backbone: Backbone, shape: ViTShape) -> None:
+    def __init__(self, backbone: Backbone, shape: TransformerShape) -> None:
         super().__init__()
         self.image_size = backbone.image_size
         self.side = patch_side(backbone.image_size)
@@ -450,11 +419,7 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(backbone.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode whole images, (B, C, H, W) -> (B, width).
-
-        Raises:
-            DataError: for images of another size than the positions are for.
-        """
+        """Encode whole images, (B, C, H, W) -> (B, width); `DataError` for another size."""
         _check_size(x, self.image_size)
         tokens = self.embed(patches(x, self.side)) + self.positions
         pooled: Tensor = self.norm(self.layers(tokens)).mean(dim=1)
@@ -463,8 +428,7 @@ class ViT(nn.Module):
     def visible(self, shown: Tensor, places: Tensor) -> Tensor:
         """Encode some patches, (B, V, P), of each image as if there were no others.
 
-        Returns:
-            Tokens after the last norm, (B, V, width); `places` are the patches' numbers, (B, V).
+        `places` are their numbers, (B, V). Returns tokens after the last norm, (B, V, width).
         """
         tokens = self.embed(shown) + self.positions[places]
         normed: Tensor = self.norm(self.layers(tokens))
@@ -509,10 +473,8 @@ class _Layer(ViTLayer):
 def patch_side(image_size: tuple[int, int]) -> int:
     """Return the side of square patches: nearest to an eighth of the image's, at least 2.
 
-    4 for 32x32 images (64 patches), 8 for 64x64, 2 for 8x8, 4 for 28x28 (49 patches).
-
-    Raises:
-        ConfigError: if no square of at least 2x2 divides the image.
+    4 for 32x32 images (64 patches), 8 for 64x64, 2 for 8x8, 4 for 28x28 (49 patches). Raises
+    `ConfigError` if no square of at least 2x2 divides the image.
     """
     common = math.gcd(*image_size)
     sides = [side for side in range(2, common + 1) if common % side == 0]
@@ -533,8 +495,7 @@ def patches(x: Tensor, side: int) -> Tensor:
 def sine_positions(rows: int, columns: int, width: int) -> Tensor:
     """Sines and cosines of both coordinates at wavelengths from 2 pi to 20,000 pi.
 
-    Returns:
-        (rows * columns, width), row by row; the width is divisible by 4.
+    Returns (rows * columns, width), row by row; the width is divisible by 4.
     """
     rates = 10_000.0 ** -(torch.arange(width // 4) / (width // 4))  # (width / 4,)
     places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))  # (T, 2)

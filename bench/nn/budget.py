@@ -22,11 +22,7 @@ _CLOSE = 1e-4  # relative; how far below the target epsilon the noise may end
 
 
 def accountant(module: str) -> Any:
-    """Import a module of dp-accounting, such as `.pld.privacy_loss_distribution`.
-
-    Raises:
-        ResourceError: if the library is not installed.
-    """
+    """Import a module of dp-accounting, such as `.pld`; `ResourceError` if it is not installed."""
     try:
         return import_module(f"dp_accounting{module}")
     except ImportError as err:
@@ -44,14 +40,10 @@ class ClusterBudget:
     on `LEVELS` levels; adding or removing an image changes one of them per kind and level, by 1.
     The exact loss of a node's count is +-a, more than that of continuous Laplace noise, by which
     the release of Chang et al. accounts for it.
-
-    Attributes:
-        epsilon: of one clustering, > 0.
-        delta: of one clustering, in (0, 1).
     """
 
-    epsilon: float
-    delta: float
+    epsilon: float  # of one clustering, > 0
+    delta: float  # of one clustering, in (0, 1)
 
     @property
     def sum_std(self) -> float:

@@ -30,15 +30,11 @@ def sinkhorn(
     Scales columns and rows of softmax(strength * scores) in turn, as two vectors around that
     kernel, in a type that holds its smallest value.
 
-    Args:
-        scores: similarities of samples and clusters, (N, K), each in [-1, 1].
-        strength: inverse of the entropic regulariser, in (0, 300].
-        max_iterations: largest number of pairs of scalings, at least 1.
-        tolerance: stop when the summed relative change of the rows' scales is below it; checked in
-            the first iteration and every tenth after it, as in the release.
-
-    Returns:
-        (N, K), non-negative; rows sum to 1, columns to about N / K.
+    Scores (N, K) are similarities of samples and clusters in [-1, 1], `strength` in (0, 300] is the
+    inverse of the entropic regulariser. Scaling ends after `max_iterations`, or when the summed
+    relative change of the rows' scales is below the tolerance, which is checked in the first
+    iteration and every tenth after it, as in the release. Returns (N, K), non-negative; rows sum to
+    1, columns to about N / K.
     """
     if 2 * strength > _SAFE_EXPONENT:
         kernel = (scores.double() * strength).softmax(dim=1)
@@ -91,16 +87,11 @@ def cluster_locally(
     Each iteration assigns rows by their largest entry after Sinkhorn (10 scalings) and takes
     normalised means. Sizes may still differ, and a cluster may be empty; it then takes over a
     random row. `strict` assigns optimally under the constraint that sizes are n / L rounded down or
-    up, so that a centroid always stands for at least that many rows.
+    up, so that a centroid always stands for at least that many rows: a deviation from the source.
 
-    Args:
-        rows: unit vectors, (n, d).
-        num_clusters: L, in 1…n.
-        rng: draws the rows that centroids start from, on the CPU.
-        iterations: at least 1.
-        strength: of Sinkhorn.
-        strict: see above; a deviation from the source.
-        images: image of each row, (n,), for the sizes; None = all rows are of different images.
+    Rows (n, d) are unit vectors, L is in 1…n, and `rng` draws the rows that centroids start from,
+    on the CPU. `images`, (n,), are those of the rows, for the sizes; None = all rows are of
+    different images.
     """
     centroids = rows[torch.randperm(len(rows), generator=rng)[:num_clusters].tolist()]  # (L, d)
     for _ in range(iterations):
@@ -126,10 +117,8 @@ def assign_evenly(scores: Tensor) -> Tensor:
     """Assign rows to clusters with the largest total score at sizes that differ by at most one.
 
     A linear assignment of rows to slots: every cluster has n // L slots that must be filled and
-    one that may be; dummies take the optional slots that stay free, and fit nowhere else.
-
-    Returns:
-        Cluster of each row, (n,) int64, for scores (n, L) with n >= L.
+    one that may be; dummies take the optional slots that stay free, and fit nowhere else. Returns
+    the cluster of each row, (n,) int64, for scores (n, L) with n >= L.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -165,18 +154,8 @@ def cluster_globally(
 
     Deviation: the release starts from centroids that are not normalised.
 
-    Args:
-        points: unit vectors, (N, d), N >= 1.
-        centroids: where to start, (G, d); normalised first.
-        temperature: softmax divisor, > 0.
-        strength: of Sinkhorn (at most 100 scalings).
-        steps: of gradient descent.
-        lr: learning rate.
-        momentum: in [0, 1).
-        weight_decay: added to the gradient, times the centroids.
-
-    Returns:
-        Unit centroids, (G, d); the arguments are not changed.
+    Points (N, d), N >= 1, are unit vectors; centroids (G, d), where to start, are normalised first.
+    Sinkhorn makes at most 100 scalings. Returns unit centroids, (G, d); no argument changes.
     """
     points = F.normalize(points, dim=1)
     turned = points.T.contiguous()  # (d, N): products are fastest when nothing is strided
@@ -224,11 +203,9 @@ def cluster_privately(
     the rows. Draws from `rng` simulate the noise: neither the generator nor floating-point Gaussian
     numbers withstand an adversary.
 
-    Args:
-        rows: (n, d), n >= 0; a row longer than 1 is cut to 1.
-        num_clusters: L, at least 1; centroids are repeated if there are fewer.
-        budget: epsilon and delta of this one call.
-        rng: makes every draw, on the CPU.
+    Rows (n, d), n >= 0, that are longer than 1 are cut to 1; centroids (L, d) are repeated if there
+    are fewer than L >= 1. The budget is that of this one call, and `rng` makes every draw, on the
+    CPU.
     """
     from sklearn.cluster import KMeans
 

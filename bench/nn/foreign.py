@@ -19,8 +19,7 @@ from fedbench.bench.nn.norms import batch_norms
 from fedbench.bench.system.errors import ConfigError, ResourceError, nearest
 from fedbench.bench.system.packages import install_extra
 
-ImageShape = tuple[int, int, int]
-"""(C, H, W)."""
+ImageShape = tuple[int, int, int]  # (C, H, W)
 LIBRARIES = ("timm:", "torchvision:")
 """Beginnings of the names of such nets."""
 _OWN = ("width", "stem_stride", "init")
@@ -45,10 +44,9 @@ class ForeignShape:
 def foreign_shape(config: ModelConfig, image_shape: ImageShape) -> ForeignShape:
     """Return the shape of the backbone that a configuration names.
 
-    Raises:
-        ResourceError: if timm is not installed.
-        ConfigError: if the library has no such net, if the net does not give one vector for each
-            image of this shape, or for a setting that it cannot follow.
+    Raises `ResourceError` if timm is not installed, and `ConfigError` if the library has no such
+    net, if the net does not give one vector for each image of this shape, or for a setting that it
+    cannot follow.
     """
     name, fields = config.backbone, ModelConfig.model_fields
     if own := [field for field in _OWN if getattr(config, field) != fields[field].default]:

@@ -47,8 +47,7 @@ def frozen_tensors(net: nn.Module) -> set[str]:
 def freeze_all_but(encoder: nn.Module, trainable: str) -> None:
     """Freeze an encoder but for what `model.trainable` names: nothing, or its last units.
 
-    Raises:
-        ConfigError: if it has no more units than are to be trained.
+    Raises `ConfigError` if it has no more units than are to be trained.
     """
     parts, (kind, _, number) = units(encoder), trainable.partition(":")
     kept = int(number) if kind == "last" else 0

@@ -126,11 +126,8 @@ def client_cross_entropy(
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6, with temperature 1.
 
-    Args:
-        codes: outputs of the client-ID projector, (B, d).
-        rows: one row per client, (K, d).
-        client_id: the row that the codes belong to, in 0…K-1: one number, or (B,) int64.
-        temperature: softmax divisor.
+    Codes (B, d) are outputs of the client-ID projector, rows (K, d) one per client; `client_id` is
+    the row that codes belong to, one number or (B,) int64.
 
     Returns:
         Scalar in [0, inf): about ln K for codes without information on the client.
@@ -161,10 +158,8 @@ def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_si
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equations 12 and 13 and
     algorithm 2.
 
-    Args:
-        loss_of: scalar loss of the examples in a boolean mask (B,).
-        labels: (B,), -1 where hidden.
-        min_size: smallest group on which the loss is defined; smaller ones are left out.
+    `loss_of` takes the examples of a boolean mask (B,), labels (B,) are -1 where hidden, and groups
+    below `min_size`, on which the loss is not defined, are left out.
     """
     groups = [labels == label for label in labels.unique()]
     terms = [loss_of(group) for group in groups if int(group.sum()) >= min_size]
@@ -203,10 +198,8 @@ def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
     Source: Li et al. 2023 (CBAFed), the class-balanced adaptive threshold of its release,
     https://github.com/minglllli/CBAFed.
 
-    Args:
-        share: (C,), C at least 2, share of each class among the images trained on, times C / 10.
-        base: threshold of a class whose share equals the deviation.
-        highest: upper bound of every threshold.
+    `share` (C,), C at least 2, is that of each class among the images trained on, times C / 10;
+    `base` the threshold of a class whose share equals the deviation, `highest` that of any.
     """
     return (share + base - share.std()).clamp(max=highest)
 
@@ -219,13 +212,8 @@ def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Ten
 
     Source: Li et al. 2023 (CBAFed), its release, https://github.com/minglllli/CBAFed.
 
-    Args:
-        probabilities: (B, C), C at least 2.
-        thresholds: (C,).
-        rare: bool (C,).
-
-    Returns:
-        Labels, int64 (B,), and whether each is accepted, bool (B,).
+    From probabilities (B, C), C at least 2, thresholds (C,) and rare, bool (C,): labels, int64
+    (B,), and whether each is accepted, bool (B,).
     """
     two, order = probabilities.topk(2, dim=1)  # (B, 2)
     first, second = order.unbind(dim=1)  # (B,)

@@ -43,11 +43,9 @@ class Memory(nn.Module):
         self._held = rows
 
     def push(self, rows: Tensor, images: Tensor) -> None:
-        """Add rows, the last one being the newest; the oldest make room.
+        """Add rows (n, dim), the last one being the newest; the oldest make room.
 
-        Args:
-            rows: (n, dim).
-            images: position of each row's image among the client's images, (n,) int64.
+        `images` are the positions of their images among the client's, (n,) int64.
         """
         if self.capacity:
             rows, images = rows[-self.capacity :], images[-self.capacity :]

@@ -14,14 +14,7 @@ def trimmed_mean(rows: Sequence[Tensor], cut: int, weights: Sequence[float]) -> 
 
     Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498, definition 2, of rows that count
     alike. Deviation: the values that are left have weights; `cut` counts rows, whatever they weigh.
-
-    Args:
-        rows: n vectors, (P,) each.
-        cut: at least 0, below n / 2.
-        weights: n numbers above 0.
-
-    Returns:
-        float64 (P,).
+    Of n rows (P,) with n weights above 0, and a cut below n / 2; float64 (P,).
 
     >>> rows = [torch.tensor([value]) for value in (1.0, 2.0, 6.0, 900.0)]
     >>> trimmed_mean(rows, 1, [1, 1, 1, 1]).item()
@@ -39,14 +32,8 @@ def coordinate_median(rows: Sequence[Tensor], weights: Sequence[float]) -> Tenso
 
     Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498, definition 1, of rows that count
     alike. Deviation: a row counts as often as it weighs, so the result is the mean of the smallest
-    and of the largest value with at most half of the weight on either side.
-
-    Args:
-        rows: n vectors, (P,) each.
-        weights: n numbers above 0.
-
-    Returns:
-        float64 (P,).
+    and of the largest value with at most half of the weight on either side. Of n rows (P,) with n
+    weights above 0; float64 (P,).
 
     >>> rows = [torch.tensor([value]) for value in (1.0, 2.0, 900.0)]
     >>> coordinate_median(rows, [1, 1, 1]).item(), coordinate_median(rows, [1, 2, 3]).item()
@@ -67,11 +54,8 @@ def krum(rows: Sequence[Tensor], num_byzantine: int) -> int:
     """Position of the vector that is closest to its n - f - 2 nearest others.
 
     Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757, section 4: the score is the sum
-    of the squared distances to these; of equal scores the first counts.
-
-    Args:
-        rows: n vectors, (P,) each, n > 2 f + 2.
-        num_byzantine: the f of the source, at least 0.
+    of the squared distances to these; of equal scores the first counts. Of n rows (P,), n > 2 f + 2
+    for the f of the source, `num_byzantine`.
 
     >>> krum([torch.tensor([value]) for value in (0.0, 1.0, 2.0, 900.0, 2.5)], 1)
     2

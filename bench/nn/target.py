@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedbench.bench.nn.norms import batch_norms
+
 PREFIX = "target_"
 
 TARGET_ENCODER = {"target": PREFIX + "encoder"}
@@ -58,7 +60,7 @@ def keep_within_round(*modules: nn.Module) -> None:
 
 def has_batch_norm(net: nn.Module) -> bool:
     """Tell whether batch statistics are used: a training pass leaves traces and mixes examples."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+    return bool(batch_norms(net))
 
 
 @contextmanager

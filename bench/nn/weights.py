@@ -29,30 +29,19 @@ _COUNTER = "num_batches_tracked"  # of batch norm, which nets here do not keep
 
 @dataclass(frozen=True)
 class Weights:
-    """Content of a file.
+    """Content of a file."""
 
-    Attributes:
-        sha256: of its bytes.
-        tensors: by name; those of floating point as float32.
-        model: of the run, if the file is an exported encoder.
-    """
-
-    sha256: str
-    tensors: Mapping[str, Tensor]
-    model: ModelConfig | None
+    sha256: str  # of its bytes
+    tensors: Mapping[str, Tensor]  # by name; those of floating point as float32
+    model: ModelConfig | None  # of the run, if the file is an exported encoder
 
 
 @dataclass(frozen=True)
 class Start:
-    """First weights of an encoder.
+    """First weights of an encoder."""
 
-    Attributes:
-        tensors: values by the names of the encoder's `state_dict`.
-        left_out: names of the classifier's tensors in the file, which the encoder has not.
-    """
-
-    tensors: Mapping[str, Tensor]
-    left_out: tuple[str, ...]
+    tensors: Mapping[str, Tensor]  # by the names of the encoder's `state_dict`
+    left_out: tuple[str, ...]  # the classifier's tensors in the file, which the encoder has not
 
 
 def shipped_encoders() -> dict[str, Path]:
@@ -62,11 +51,7 @@ def shipped_encoders() -> dict[str, Path]:
 
 
 def encoder_file(name: Path | str) -> Path:
-    """Return the file of an encoder: a path, or the name of one that comes with fedbench.
-
-    Raises:
-        UnknownNameError: if no encoder of this name comes with fedbench.
-    """
+    """Return the file of an encoder: a path, or the name of one that comes with fedbench."""
     path = user_path(name)
     if path.exists() or not _SHIPPED.fullmatch(str(name)):
         return path
@@ -78,10 +63,9 @@ def encoder_file(name: Path | str) -> Path:
 def read_weights(config: ModelConfig) -> Weights:
     """Read the file that a model starts from; the last two are remembered.
 
-    Raises:
-        DataError: if it cannot be read, is torn or altered, is no safetensors file, has a number
-            that is not finite, or is not the file of `weights_sha256`.
-        UnknownNameError: if no encoder of this name comes with fedbench.
+    Raises `DataError` if it cannot be read, is torn or altered, is no safetensors file, has a
+    number that is not finite, or is not the file of `weights_sha256`; `UnknownNameError` if no
+    encoder of this name comes with fedbench.
     """
     path, wanted = encoder_file(config.weights or ""), config.weights_sha256
     try:
@@ -133,16 +117,11 @@ def _read(path: Path, changed: int, size: int) -> Weights:
 
 
 def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str]) -> Start:
-    """Return the first weights of an encoder, from the file that its model names.
+    """Return the first weights of an encoder, which may have no memory, from its model's file.
 
-    Args:
-        config: the model.
-        encoder: an encoder of it, which may have no memory.
-        classifier: names of parts that a state dict may have and the encoder has not.
-
-    Raises:
-        ConfigError: if names or shapes differ, or an exported encoder had other settings.
-        DataError: see `read_weights`.
+    `classifier` names parts that a state dict may have and the encoder has not. Raises
+    `ConfigError` if names or shapes differ, or an exported encoder had other settings, else as
+    `read_weights`.
     """
     weights, file = read_weights(config), Path(config.weights or "").name
     given, on_top = dict(weights.tensors), list[str]()
