@@ -56,7 +56,10 @@ else:
 
 PROBES = "fedbench.probes"
 """Group of entry points whose names are further `evaluation.protocols`."""
-PROTOCOLS = ("knn", "linear", "linear-paper", "few-shot", "mlp", "local", "angles", "finetune")
+PROTOCOLS = (
+    *("knn", "linear", "linear-paper", "few-shot", "mlp", "local", "angles", "finetune"),
+    "theory",
+)
 """Probes that ship."""
 
 
@@ -280,7 +283,8 @@ class EvaluationConfig(Strict):
     """Measurements at the end of a run, and during it."""
 
     protocols: tuple[Protocol, ...] = Field(
-        ("knn", "linear"), description="measurements of the encoder that read labels"
+        ("knn", "linear"),
+        description="measurements of the encoder, which read labels; of theory only label_mi does",
     )
     labels_from: Literal["clients", "held-out"] = Field(
         "clients", description="whose labelled images protocols learn from; see data.held_out"

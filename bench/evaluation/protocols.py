@@ -18,6 +18,7 @@ from fedbench.bench.evaluation.probes import (
     probe_accuracies,
 )
 from fedbench.bench.evaluation.sgd import FINETUNE, finetune_accuracies, linear_probe_paper
+from fedbench.bench.evaluation.theory import THEORY, theory
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import load, load_all
 
@@ -53,6 +54,7 @@ SHIPPED = (
     Probe(("linear-paper",), linear_probe_paper, (LINEAR_PAPER,)),
     Probe(("few-shot",), few_shot, FEW_SHOT),
     Probe(("finetune",), finetune_accuracies, FINETUNE),
+    Probe(("theory",), theory, THEORY),
 )
 
 
