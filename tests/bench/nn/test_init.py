@@ -195,7 +195,8 @@ def test_every_head_has_torchs_default_weights(spec: str) -> None:
     with scope(0, "init"):
         net = registry.create(spec, config.method).build(backbone, DataSpec((3, 32, 32), 10, 4))
     checked = 0
-    heads = [part for name, part in net.items() if "encoder" not in name and name != "uv"]
+    at_length_one = ("uv", "prototypes")
+    heads = [p for name, p in net.items() if "encoder" not in name and name not in at_length_one]
     for layer in nn.ModuleList(heads).modules():
         if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
             weights = layer.weight.detach()
