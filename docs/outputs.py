@@ -50,8 +50,8 @@ def with_outputs(page: str, text: str) -> str:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
 
         def ran(block: re.Match[str]) -> str:
-            commands = block[1].replace("\\\n", "").splitlines()
-            shown = [_shown(page, line, folder, environment) for line in commands]
+            commands = re.split(r"(?<!\\)\n", block[1].rstrip())
+            shown = [_shown(page, command, folder, environment) for command in commands]
             return "```console\n" + "\n".join(shown) + "```\n"
 
         return re.sub(r"^```sh\n(.*?)^```\n", ran, text, flags=re.DOTALL | re.MULTILINE)
