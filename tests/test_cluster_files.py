@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,22 @@ def job() -> Any:
 
 
 def commands() -> list[str]:
-    """Return every `fedbench …` command of the documentation."""
-    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^    (fedbench .*)$", text, flags=re.MULTILINE)
-    slurm = re.findall(r"^    sbatch docs/cluster/slurm.sh (.*)$", text, flags=re.MULTILINE)
+    """Return every `fedbench …` command of the documentation and of the files here."""
+    lines = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        if "generated" not in page.parts and "_build" not in page.parts:
+            text = page.read_text(encoding="utf-8").replace("\\\n", "")
+            fences = re.findall(r"^```(.*?)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+            blocks = [block for language, block in fences if language in ("sh", "text", "")]
+            indented = re.findall(r"^    (.*)$", text, re.MULTILINE)
+            lines += [line for block in [*blocks, *indented] for line in block.splitlines()]
+    command = re.compile(r"(?:\$ )?(?:fedbench|sbatch .*?docs/cluster/slurm.sh) ([a-z].*)")
+    found = [f"fedbench {words[1]}" for words in map(command.fullmatch, lines) if words]
     shell, option, script = shlex.split(job()["spec"]["entrypoint"])
     assert (shell, option) == ("bash", "-c")
     inner, _, after = script.partition("||")
     assert after.strip() == "test $? -eq 4"  # failed cells are no reason for another cluster
-    return [*lines, *(f"fedbench {words}" for words in slurm), inner]
+    return [*dict.fromkeys(found), inner]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -50,11 +58,11 @@ def test_scripts_are_sound(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split(command)[1:]
-    code = run_command(lambda: app([*words, "--help"], prog_name="fedbench", standalone_mode=False))
-    assert code == 0, capsys.readouterr().err
+def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in commands():
+        words = [*shlex.split(command.partition(" > ")[0], comments=True)[1:], "--help"]
+        parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
+        assert run_command(parse) == 0, (command, capsys.readouterr().err)
 
 
 def test_the_job_for_kubernetes_fits_the_project() -> None:

@@ -1,4 +1,7 @@
-"""Commands and Python blocks of the README and the pages, run with a cheap environment."""
+"""Commands and Python blocks of the README, run with a cheap environment.
+
+The build of the site runs the commands of the pages.
+"""
 
 import contextlib
 import importlib
@@ -27,7 +30,6 @@ from tests.bench.data.test_datasets import write_parquet
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "howto").glob("*.md"))
 CHEAP = {
     "FEDBENCH__FEDERATION__NUM_ROUNDS": "1",
     "FEDBENCH__DATA__TRAIN_SUBSET": "160",
@@ -49,12 +51,9 @@ def load(name: str) -> ModuleType:
 
 
 def commands() -> list[str]:
-    """Return every distinct line of the shell blocks, those of the README first."""
-    texts = [README, *(page.read_text("utf-8") for page in PAGES)]
-    shell_blocks = [block.replace("\\\n", "") for text in texts for block in blocks("sh", text)]
-    return list(
-        dict.fromkeys(line for block in shell_blocks for line in block.splitlines() if line)
-    )
+    """Return every distinct line of the shell blocks."""
+    lines = (line for block in blocks("sh") for line in block.splitlines() if line)
+    return list(dict.fromkeys(lines))
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +62,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("readme")
     rng = np.random.default_rng(0)
     (root / "store").mkdir()  # commands that only look must not need one before
-    (root / "leaderboards").mkdir()
-    (root / "leaderboards" / "results").symlink_to(ROOT / "leaderboards" / "results")
-    load("outputs").examples(root)
     for split, count in (("train", 200), ("test", 50)):
         images = [*map(encoded, rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))]
         file = root / "cifar10" / f"{split}-00000-of-00001.parquet"
