@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedbench import open_store
+from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.leaderboards.studies.long_training.long_training import show
+from fedbench.leaderboards.studies.selection.selection import taus
 
 FOLDER = Path(__file__).resolve().parent
 BOARDS = FOLDER.parents[1]
@@ -217,21 +220,6 @@ def lost(by: Array, acc: Array, budget: int | None = None) -> float:
     return float(np.mean([judge.max() - taken(one, judge, budget) for one, judge in pairs]))
 
 
-def tau(x: Array, y: Array, counts: Array) -> Array:
-    """Return Kendall's tau-b of samples with copies; pairs of copies of one entry do not count.
-
-    Args:
-        x: (n,).
-        y: (n,).
-        counts: (samples, n), how often each entry is in a sample.
-    """
-    ranks = [stats.rankdata(v) for v in (x, y)]
-    s, a = (np.sign(r[:, None] - r[None, :]) for r in ranks)
-    top, left, right = (((counts @ m) * counts).sum(1) for m in (s * a, s**2, a**2))
-    base = np.sqrt(left * right)
-    return np.divide(top, base, out=np.zeros_like(base), where=base > 0)
-
-
 def figures(table: pd.DataFrame) -> dict[str, float]:
     """Return what each way of choosing loses in a cell, and tau of the objective."""
     acc = accuracy(table)
@@ -244,11 +232,11 @@ def figures(table: pd.DataFrame) -> dict[str, float]:
     mean, by = acc.mean(0), score(table, "objective").mean(0)
     rng = np.random.default_rng(SOBOL_SEED)
     n = len(mean)
-    draws = tau(by, mean, rng.multinomial(n, np.full(n, 1 / n), DRAWS).astype(float))
+    draws = taus(by, mean, rng.multinomial(n, np.full(n, 1 / n), DRAWS).astype(float))
     better = mean >= np.median(mean)
-    line["tau"] = float(tau(by, mean, np.ones((1, n)))[0])
+    line["tau"] = float(taus(by, mean, np.ones((1, n)))[0])
     line["low"], line["high"] = np.quantile(draws, (0.025, 0.975))
-    line["tau, better half"] = float(tau(by[better], mean[better], np.ones((1, better.sum())))[0])
+    line["tau, better half"] = float(taus(by[better], mean[better], np.ones((1, better.sum())))[0])
     line["spread of a seed"] = float(np.sqrt(np.mean((acc[0] - acc[1]) ** 2) / 2))
     return line
 
@@ -264,14 +252,6 @@ def equivalent(low: Sequence[float], high: Sequence[float]) -> float:
     above = stats.ttest_1samp(low, 0.0, alternative="greater").pvalue
     below = stats.ttest_1samp(high, 0.0, alternative="less").pvalue
     return float(max(above, below))
-
-
-def holm(p: Sequence[float]) -> Array:
-    """Return p-values adjusted by Holm."""
-    order, adjusted = np.argsort(p), np.empty(len(p))
-    steps = (len(p) - np.arange(len(p))) * np.asarray(p)[order]
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return adjusted
 
 
 def tests(by_cell: pd.DataFrame) -> pd.DataFrame:
@@ -388,11 +368,6 @@ def older() -> pd.DataFrame:
         line = {"study": "board, Fashion-MNIST", "method": method, "d": d, "rms": abs(d)}
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-def show(title: str, table: pd.DataFrame) -> None:
-    """Print a table under a title."""
-    print(f"\n## {title}\n\n{table.round(3).to_string()}")
 
 
 def main() -> None:

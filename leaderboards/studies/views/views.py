@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedbench import open_store
+from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.leaderboards.studies.long_training.long_training import show
 
 FOLDER = Path(__file__).resolve().parent
 BOARD = FOLDER.parents[1] / "results"
@@ -108,14 +110,6 @@ def welch(parts: Sequence[tuple[Array, int]], level: float) -> dict[str, float]:
     return line | {"seen": error * float(special.nctdtrinc(freedom, 0.2, critical))}
 
 
-def holm(p: Sequence[float]) -> Array:
-    """Return p-values adjusted by Holm."""
-    order, adjusted = np.argsort(p), np.empty(len(p))
-    steps = (len(p) - np.arange(len(p))) * np.asarray(p)[order]
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return adjusted
-
-
 def family(lines: Mapping[str, Sequence[tuple[Array, int]]]) -> pd.DataFrame:
     """Return the tests of one family, adjusted by Holm."""
     found = {name: welch(parts, LEVEL / len(lines)) for name, parts in lines.items()}
@@ -169,11 +163,6 @@ def order(wide: Groups, narrow: Groups) -> tuple[float, float, float]:
         draws.append(stats.kendalltau(*drawn).statistic)
     low, high = np.quantile(draws, (0.025, 0.975))
     return float(stats.kendalltau(*means).statistic), float(low), float(high)
-
-
-def show(title: str, table: pd.DataFrame) -> None:
-    """Print a table under a title."""
-    print(f"\n## {title}\n\n{table.round(3).to_string()}")
 
 
 def main() -> None:
