@@ -1,0 +1,308 @@
+"""Draw the pictures of README and docs/findings.md from committed rows: `python docs/pictures.py`.
+
+They are SVG with letters as text, written by hand: a picture follows from its data alone, whatever
+fonts and libraries there are. Colours and symbols of methods are the same in all of them, told
+apart by people who do not see red or green, and light or dark as the reader's screen.
+"""
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
+
+import fedbench
+from fedbench.leaderboards.studies import findings
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parent / "static" / "pictures"
+STORE = ROOT / "leaderboards" / "results"
+METHODS = ("supervised", "simclr", "spectral", "byol", "orchestra")
+"""Of the picture of the board; each has a colour and a symbol of its own."""
+TERMINAL = "fedbench leaderboard --preset laptop --dataset cifar10 --methods " + ",".join(METHODS)
+EASE = {0.1: "few classes each, α = 0.1", 1.0: "α = 1", 100.0: "all alike, α = 100"}
+WIDTH = 760
+STYLE = """\
+text { font: 14px system-ui, sans-serif; fill: #1f2328 }
+.title { font-weight: 600; font-size: 16px }
+.small { font-size: 12px; fill: #59636e }
+.axis { stroke: #8c959f; stroke-opacity: .45 }
+.untrained { stroke: #6e7781; stroke-dasharray: 6 4 }
+.mark { fill: #6e7781; stroke: #6e7781 }
+.faint { opacity: .35 }
+.orchestra { fill: #c2410c; stroke: #c2410c }
+.simclr { fill: #0369a1; stroke: #0369a1 }
+.spectral { fill: #a8327e; stroke: #a8327e }
+.byol { fill: #047857; stroke: #047857 }
+.supervised { fill: #57606a; stroke: #57606a }
+.chosen { fill: #6d28d9; stroke: #6d28d9 }
+.line { fill: none; stroke-width: 2 }
+text.label { stroke: none; font-weight: 600 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .small { fill: #9198a1 }
+.mark { fill: #9198a1; stroke: #9198a1 }
+.orchestra { fill: #fb923c; stroke: #fb923c } .simclr { fill: #56b4e9; stroke: #56b4e9 }
+.spectral { fill: #e58ac4; stroke: #e58ac4 } .byol { fill: #34d399; stroke: #34d399 }
+.supervised { fill: #b1bac4; stroke: #b1bac4 } .chosen { fill: #a78bfa; stroke: #a78bfa }
+}
+"""
+
+
+class Point(NamedTuple):
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Bar(NamedTuple):
+    """A line of a chart: its words, its value, a colour, and fainter single values."""
+
+    label: str
+    point: Point
+    colour: str = "mark"
+    singles: Sequence[float] = ()
+
+
+def svg(height: int, title: str, parts: Sequence[str], note: str = "") -> str:
+    """Return a picture; the title is its first line and what a screen reader says."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n"
+    )
+    words = [text(16, 26, title, "title"), text(16, height - 12, note, "small")]
+    return head + "\n".join([*words, *parts]) + "\n</svg>\n"
+
+
+def text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
+    """Return words; x and y are where their first line begins, ends or has its middle."""
+    return (
+        f'<text x="{x:g}" y="{y:g}" class="{style}" text-anchor="{anchor}">{escape(words)}</text>'
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+    """Return a straight line."""
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{style}"/>'
+
+
+def symbol(x: float, y: float, name: str) -> str:
+    """Return the symbol of a method: circle, square, diamond, triangle up or down."""
+    corners = {
+        "simclr": [(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        "spectral": [(0, -5), (5, 0), (0, 5), (-5, 0)],
+        "byol": [(0, -5), (5, 4), (-5, 4)],
+        "supervised": [(0, 5), (5, -4), (-5, -4)],
+    }.get(name)
+    if corners is None:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="{name}"/>'
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
+    return f'<polygon points="{points}" class="{name}"/>'
+
+
+def board() -> tuple[dict[str, dict[float, Point]], float]:
+    """Return accuracy in % of the board by method and alpha, and of untrained encoders."""
+    ranking = fedbench.leaderboard(STORE, preset="laptop", dataset="cifar10", methods=METHODS)
+    found: dict[str, dict[float, Point]] = {method: {} for method in METHODS}
+    before = []
+    for group in ranking.board.groups:
+        if not group.keys["num_rounds"]:  # untrained ones, measured on their own
+            continue
+        for entry in group.entries:
+            values = entry.mean, entry.ci95_low, entry.ci95_high
+            found[entry.method][group.keys["alpha"]] = Point(*(100 * value for value in values))
+            before.append(100 * (entry.mean - entry.gain))
+    return found, sum(before) / len(before)
+
+
+def accuracy() -> str:
+    """Draw accuracy against heterogeneity with intervals, by method."""
+    values, untrained = board()
+    xs = dict(zip(EASE, (150.0, 360.0, 570.0), strict=True))
+
+    def height(value: float) -> float:
+        return 390 - (value - 15) * 9.6
+
+    parts = []
+    for tick in range(20, 51, 10):
+        parts.append(line(60, height(tick), 640, height(tick), "axis"))
+        parts.append(text(52, height(tick) + 5, f"{tick} %", "small", "end"))
+    parts += [text(x, 416, EASE[alpha], "", "middle") for alpha, x in xs.items()]
+    parts.append(line(60, height(untrained), 640, height(untrained), "untrained"))
+    parts.append(text(648, height(untrained) + 5, "untrained", "small"))
+    failed = values["supervised"][0.1]
+    parts.append(
+        text(xs[0.1] - 10, height(failed.low) - 6, "its learning rate is too high here", "small")
+    )
+    ends = []
+    for index, (method, points) in enumerate(values.items()):
+        at = {alpha: x + 12 * (index - 2) for alpha, x in xs.items()}
+        for first, second in pairwise(EASE):
+            ends_of = points[first].value, points[second].value
+            y1, y2 = map(height, ends_of)
+            parts.append(line(at[first], y1, at[second], y2, f"line {method}"))
+        for alpha, point in points.items():
+            x = at[alpha]
+            parts.append(line(x, height(point.low), x, height(point.high), f"line {method}"))
+            parts.append(symbol(x, height(point.value), method))
+        ends.append((height(points[100.0].value), method))
+    below = 0.0
+    for y, method in sorted(ends):
+        below = max(y + 5, below + 17)
+        parts.append(text(648, below, method, f"label {method}"))
+    note = (
+        "CIFAR-10, 10 clients, five seeds each, bars: 95 % intervals."
+        " Learning rates were chosen without validation labels."
+    )
+    return svg(456, "Accuracy of the encoder when clients differ", parts, note)
+
+
+def bars(title: str, rows: Sequence[Bar], axis: tuple[float, float, float], note: str) -> str:
+    """Draw a line a row: a dot with its interval, and its value in words.
+
+    Args:
+        title: of the picture.
+        rows: from above.
+        axis: first and last value of the axis, and the step of its ticks.
+        note: below the chart.
+    """
+    first, last, step = axis
+    left, right, top = 270, WIDTH - 90, 52
+
+    def across(value: float) -> float:
+        return left + (value - first) / (last - first) * (right - left)
+
+    bottom = top + 44 * len(rows)
+    parts = []
+    tick = first
+    while tick <= last:
+        parts.append(line(across(tick), top, across(tick), bottom, "axis"))
+        words = f"{tick:g}".replace("-", "−")
+        parts.append(text(across(tick), bottom + 18, words, "small", "middle"))
+        tick += step
+    for index, row in enumerate(rows):
+        y, point = top + 44 * index + 22, row.point
+        parts.append(text(left - 12, y + 5, row.label, "", "end"))
+        parts += [
+            f'<circle cx="{across(single):.1f}" cy="{y}" r="4" class="{row.colour} faint"/>'
+            for single in row.singles
+        ]
+        parts.append(line(across(point.low), y, across(point.high), y, f"line {row.colour}"))
+        parts.append(symbol(across(point.value), y, row.colour))
+        words = f"{point.value:.1f}".replace("-", "−")
+        parts.append(text(right + 16, y + 5, words, "title"))
+    return svg(bottom + 58, title, parts, note)
+
+
+def choosing() -> str:
+    """Draw what is lost by each way of choosing one of 24 configurations."""
+    table = findings.choosing()
+    words = {
+        "labels": "by labels",
+        "objective": "by fedbench, no label",
+        "preset": "the preset's values",
+        "random": "at random",
+    }
+    rows = [
+        Bar(
+            label,
+            Point(*[float(table[way].mean())] * 3),
+            "chosen" if way == "objective" else "mark",
+            [*table[way]],
+        )
+        for way, label in words.items()
+    ]
+    note = (
+        "Points of accuracy below the best of 24 configurations;"
+        " a faint dot is one of eight methods."
+    )
+    return bars("What choosing without labels costs", rows, (0, 8, 1), note)
+
+
+def views() -> str:
+    """Draw Orchestra's lead over SimCLR by views."""
+    words = {
+        "paper": "published",
+        "published rates": "here, published rates",
+        "chosen rates": "here, rates chosen alike",
+        "wide crops": "here, both with wide crops",
+    }
+    table = findings.views()
+    rows = [
+        Bar(label, Point(*table.loc[name, ["difference", "low", "high"]]), "orchestra")
+        for name, label in words.items()
+    ]
+    note = (
+        "Points of accuracy, Orchestra minus SimCLR; below 0 SimCLR is ahead. Bars: 95 % intervals."
+    )
+    return bars("Who is ahead depends on the views", rows, (-10, 15, 5), note)
+
+
+def centroids() -> str:
+    """Draw what Orchestra's centroids add."""
+    words = {
+        "untrained": "untrained encoder",
+        "random": "Orchestra, random centroids",
+        "learnt": "Orchestra",
+    }
+    rows = []
+    for name, label in words.items():
+        mean, half = findings.centroids().loc[name]
+        colour = "orchestra" if name == "learnt" else "mark"
+        rows.append(Bar(label, Point(mean, mean - half, mean + half), colour))
+    note = "Linear accuracy in %, CIFAR-10, five seeds each. Bars: 95 % intervals."
+    return bars("Random centroids do nearly as well", rows, (25, 50, 5), note)
+
+
+def terminal() -> str:
+    """Draw two tables of what `TERMINAL` prints on a terminal of 100 columns."""
+    words = [sys.executable, "-m", *shlex.split(TERMINAL), "--store", str(STORE)]
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    tables = {unstyled(table).split("\n")[0].strip(): table for table in done.stdout.split("\n\n")}
+    first = next(table for head, table in tables.items() if "alpha 0.1 · 12 rounds" in head)
+    last = next(table for head, table in tables.items() if head.startswith("over alpha"))
+    console = Console(record=True, width=100, file=io.StringIO(), color_system="truecolor")
+    shown = f"$ {TERMINAL}\n{first}\n\n…\n\n{last}"
+    console.print(Text.from_ansi(shown), soft_wrap=True)
+    drawn = console.export_svg(title="fedbench", theme=DIMMED_MONOKAI, unique_id="terminal")
+    return re.sub(
+        r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL
+    )  # loads letters from elsewhere
+
+
+def unstyled(text: str) -> str:
+    """Return text without escape sequences for colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+PICTURES = {
+    "accuracy": accuracy,
+    "choosing": choosing,
+    "views": views,
+    "centroids": centroids,
+    "terminal": terminal,
+}
+
+
+def pictures() -> Mapping[str, str]:
+    """Return every picture by the name of its file."""
+    return {f"{name}.svg": draw() for name, draw in PICTURES.items()}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, content in pictures().items():
+        (FOLDER / name).write_text(content, encoding="utf-8")
+        print(FOLDER / name, len(content))
