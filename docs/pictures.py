@@ -274,8 +274,8 @@ def terminal() -> str:
     first = next(table for head, table in tables.items() if "alpha 0.1 · 12 rounds" in head)
     last = next(table for head, table in tables.items() if head.startswith("over alpha"))
     console = Console(record=True, width=100, file=io.StringIO(), color_system="truecolor")
-    shown = f"$ {TERMINAL}\n{first}\n\n…\n\n{last}"
-    console.print(Text.from_ansi(shown), soft_wrap=True)
+    asked = TERMINAL.replace(" --methods", " \\\n    --methods")
+    console.print(Text.from_ansi(f"$ {asked}\n{first}\n\n…\n\n{last}"))
     drawn = console.export_svg(title="fedbench", theme=DIMMED_MONOKAI, unique_id="terminal")
     return re.sub(
         r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL
