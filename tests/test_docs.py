@@ -51,6 +51,18 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert set(tracked) - named == {"index.md", "package.md"}
 
 
+def test_pages_and_entries_of_the_log_are_short() -> None:
+    """Scripts write claims.md and configuration.md. Entries of the log are dated, newest first."""
+    written = ("claims.md", "configuration.md", "generated", "_build")
+    pages = [page for page in DOCS.rglob("*.md") if not {*page.parts} & {*written}]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 20_000
+    log = (ROOT / "leaderboards" / "studies" / "log.md").read_text("utf-8")
+    entries = re.findall(r"^## (\d{4}-\d\d-\d\d) · (.*?)(?=^## |\Z)", log, re.DOTALL | re.MULTILINE)
+    assert len(entries) == log.count("\n## ") > 40
+    assert [day for day, _ in entries] == sorted((day for day, _ in entries), reverse=True)
+    assert max(len(text.split()) for _, text in entries) <= 200
+
+
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_tutorials_are_notebooks_without_outputs(page: Path) -> None:
     cells = re.findall(r"^```{code-cell} python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
