@@ -15,6 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -43,6 +44,16 @@ class Plan:
         return Generator().manual_seed(1_000_003 * (self.seed + 1) + purpose)
 
 
+class Given(NamedTuple):
+    """What every loop is given."""
+
+    encoder: nn.Module
+    images: Tensor
+    view: View
+    plan: Plan
+    after_round: AfterRound
+
+
 @dataclass(frozen=True)
 class Curve:
     """Mean loss over the steps of each round, and those of its terms."""
@@ -51,21 +62,12 @@ class Curve:
     parts: dict[str, list[float]] = field(default_factory=dict)
 
 
-def simclr(
-    encoder: nn.Module,
-    images: Tensor,
-    view: View,
-    plan: Plan,
-    after_round: AfterRound,
-    *,
-    hidden_dim: int,
-    projection_dim: int,
-    temperature: float,
-) -> Curve:
+def simclr(given: Given, *, hidden_dim: int, projection_dim: int, temperature: float) -> Curve:
     """Train an encoder with the NT-Xent loss: find an image's other view among all views."""
+    encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(encoder, images), hidden_dim, heads),
+        *_hidden(_width(given), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads),
         nn.BatchNorm1d(projection_dim, affine=False),
     )
@@ -80,24 +82,15 @@ def simclr(
         others = logits.masked_fill(itself, -math.inf)
         return {"contrast": (others.exp().sum(dim=1).log() - own).mean()}
 
-    return _train([encoder, projector], images, plan, loss, after_round)
+    return _train(given, [encoder, projector], loss)
 
 
-def simsiam(
-    encoder: nn.Module,
-    images: Tensor,
-    view: View,
-    plan: Plan,
-    after_round: AfterRound,
-    *,
-    hidden_dim: int,
-    projection_dim: int,
-    predictor_dim: int,
-) -> Curve:
+def simsiam(given: Given, *, hidden_dim: int, projection_dim: int, predictor_dim: int) -> Curve:
     """Train an encoder to predict the projection of the other view, which gets no gradient."""
+    encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(encoder, images), hidden_dim, heads),
+        *_hidden(_width(given), hidden_dim, heads),
         *_hidden(hidden_dim, hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
         nn.BatchNorm1d(projection_dim, affine=False),
@@ -110,24 +103,15 @@ def simsiam(
         two = F.cosine_similarity(predictor(second), first.detach(), dim=1)
         return {"prediction": -(one.mean() + two.mean()) / 2}
 
-    return _train([encoder, projector, predictor], images, plan, loss, after_round)
+    return _train(given, [encoder, projector, predictor], loss)
 
 
-def byol(
-    encoder: nn.Module,
-    images: Tensor,
-    view: View,
-    plan: Plan,
-    after_round: AfterRound,
-    *,
-    hidden_dim: int,
-    projection_dim: int,
-    ema_decay: float,
-) -> Curve:
+def byol(given: Given, *, hidden_dim: int, projection_dim: int, ema_decay: float) -> Curve:
     """Train an encoder to predict what a slowly following copy says about the other view."""
+    encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(encoder, images), hidden_dim, heads),
+        *_hidden(_width(given), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
     )
     predictor = _predictor(projection_dim, hidden_dim, heads)
@@ -145,15 +129,11 @@ def byol(
     def after_step() -> None:
         _follow(target, online, ema_decay)
 
-    return _train([online, predictor], images, plan, loss, after_round, after_step)
+    return _train(given, [online, predictor], loss, after_step)
 
 
 def orchestra(
-    encoder: nn.Module,
-    images: Tensor,
-    view: View,
-    plan: Plan,
-    after_round: AfterRound,
+    given: Given,
     *,
     hidden_dim: int,
     projection_dim: int,
@@ -174,9 +154,10 @@ def orchestra(
     Before the first round the client fills its memory and clusters it, without any training. The
     views are two of the image and one that is turned by a multiple of 90 degrees.
     """
+    encoder, view, plan = given.encoder, given.view, given.plan
     heads, chance = plan.generator(0), plan.generator(1)
     projector = nn.Sequential(
-        *_hidden(_width(encoder, images), hidden_dim, heads),
+        *_hidden(_width(given), hidden_dim, heads),
         _linear(hidden_dim, projection_dim, heads, bias=False),
         nn.BatchNorm1d(projection_dim, affine=False),
     )
@@ -234,20 +215,16 @@ def orchestra(
     def after_step() -> None:
         _follow(target, online, ema_decay)
 
-    def end_of_round(done: int) -> None:
-        cluster()
-        after_round(done)
-
     # Round 0: the memory is filled, and the statistics of the batch norms stay as they were.
     before, draws = copy.deepcopy(target.state_dict()), plan.generator(2)
     target.train()
-    order = torch.randperm(len(images), generator=draws)[:memory_size]
+    order = torch.randperm(len(given.images), generator=draws)[:memory_size]
     for rows in order.split(plan.batch_size):
         with torch.no_grad():
-            remember(F.normalize(target(view(0, images[rows], draws)), dim=1))
+            remember(F.normalize(target(view(0, given.images[rows], draws)), dim=1))
     target.load_state_dict(before)
     cluster()
-    return _train([online, rotation], images, plan, loss, end_of_round, after_step)
+    return _train(given, [online, rotation], loss, after_step, cluster)
 
 
 def _local_clusters(
@@ -288,14 +265,14 @@ def _follow(target: nn.Module, online: nn.Module, decay: float) -> None:
 
 
 def _train(
+    given: Given,
     modules: list[nn.Module],
-    images: Tensor,
-    plan: Plan,
     loss: Callable[[Tensor, Generator], dict[str, Tensor]],
-    after_round: AfterRound,
     after_step: Callable[[], None] = lambda: None,
+    end_of_round: Callable[[], None] = lambda: None,
 ) -> Curve:
     """Minimise the sum of the terms of a loss by SGD, round after round."""
+    plan = given.plan
     parameters = [parameter for module in modules for parameter in module.parameters()]
     order, draws, curve = plan.generator(3), plan.generator(4), Curve()
     for done in range(1, plan.rounds + 1):
@@ -305,7 +282,7 @@ def _train(
             parameters, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay
         )
         steps: list[dict[str, float]] = []
-        for batch in _batches(images, plan, order):
+        for batch in _batches(given.images, plan, order):
             terms = loss(batch, draws)
             optimizer.zero_grad()
             torch.stack(list(terms.values())).sum().backward()
@@ -316,7 +293,8 @@ def _train(
             mean = sum(step[name] for step in steps) / len(steps)
             curve.parts.setdefault(name, []).append(mean)
         curve.losses.append(sum(values[-1] for values in curve.parts.values()))
-        after_round(done)
+        end_of_round()
+        given.after_round(done)
     return curve
 
 
@@ -344,7 +322,7 @@ def _linear(inputs: int, outputs: int, chance: Generator, *, bias: bool = True) 
 
 
 @torch.no_grad()
-def _width(encoder: nn.Module, images: Tensor) -> int:
+def _width(given: Given) -> int:
     """Return the number of features of an encoder, and leave its batch statistics alone."""
-    encoder.eval()
-    return int(encoder(images[:2].float()).shape[1])
+    given.encoder.eval()
+    return int(given.encoder(given.images[:2].float()).shape[1])

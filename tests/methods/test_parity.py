@@ -187,10 +187,10 @@ def _plain_run(spec: str, measured: Measured) -> Mapping[str, dict[int, float]]:
         for name, parameter in signature(loop).parameters.items()
         if parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
     }
+    images = setup.client_data(0, "cpu").images
     with single_thread():
-        curve = loop(
-            encoder, setup.client_data(0, "cpu").images, view, plan, after_round, **hyperparameters
-        )
+        given = plain_loops.Given(encoder, images, view, plan, after_round)
+        curve = loop(given, **hyperparameters)
     by_round = partial(enumerate, start=1)
     parts = {name: dict(by_round(values)) for name, values in curve.parts.items()}
     return {"loss": dict(by_round(curve.losses)), "knn": accuracies, **parts}
