@@ -1,7 +1,9 @@
 """Images, tables and folders that tests of data sets write."""
 
+import gzip
 import io
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,11 @@ def write_images(place: Path, count: int, first: int = 0) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for i in range(count):
         (place / f"{i}.png").write_bytes(shade(first + i))
+
+
+def write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
+    """Write values as MNIST's files have them, packed where the name ends in .gz."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    data = header + values.tobytes()
+    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)

@@ -3,7 +3,6 @@
 import hashlib
 import pickle
 import shutil
-import struct
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -22,7 +21,7 @@ from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
 from fedbench.bench.data.sources.fashion_small import FILE
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
-from tests.bench.data.files import encoded, table
+from tests.bench.data.files import encoded, table, write_idx
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)
@@ -144,19 +143,13 @@ def test_folder_agrees_with_torchvision(tmp_path: Path) -> None:
         np.testing.assert_array_equal(images, expected)
 
 
-def _write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
-    file.write_bytes(header + values.tobytes())
-
-
 def test_raw_files_that_are_there_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = RNG.integers(0, 256, (12, 28, 28), dtype=np.uint8)
     labels = np.arange(12, dtype=np.uint8) % 10
     for prefix, part in (("train", slice(0, 10)), ("t10k", slice(10, 12))):
         raw = tmp_path / "raw/MNIST/raw"
-        _write_idx(raw / f"{prefix}-images-idx3-ubyte", images[part])
-        _write_idx(raw / f"{prefix}-labels-idx1-ubyte", labels[part])
+        write_idx(raw / f"{prefix}-images-idx3-ubyte", images[part])
+        write_idx(raw / f"{prefix}-labels-idx1-ubyte", labels[part])
     prepared = prepare("mnist", tmp_path)
     dataset = load_dataset("mnist", tmp_path)
     assert (prepared.num_train, prepared.num_test) == (10, 2)

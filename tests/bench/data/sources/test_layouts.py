@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shutil
-import struct
 import tarfile
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +29,7 @@ from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
-from tests.bench.data.files import shade, table, write_images
+from tests.bench.data.files import shade, table, write_idx, write_images
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -178,15 +177,10 @@ def one_parquet(root: Path, *, packed: bool = False) -> str:
 
 
 def idx(root: Path, names: tuple[str, ...] = ("train", "t10k")) -> str:
-    root.mkdir()
     for name, labels, first in zip(names, (LABELS, TEST), (0, 100), strict=False):
         pixels = np.arange(first, first + len(labels), dtype=np.uint8).repeat(16)
-        for kind, shape, values in (
-            ("images-idx3", (len(labels), 4, 4), pixels.tobytes()),
-            ("labels-idx1", (len(labels),), bytes(labels)),
-        ):
-            header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
-            (root / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values))
+        write_idx(root / f"{name}-images-idx3-ubyte.gz", pixels.reshape(-1, 4, 4))
+        write_idx(root / f"{name}-labels-idx1-ubyte.gz", np.array(labels, np.uint8))
     return f"file:{root / names[0]}-images-idx3-ubyte.gz"
 
 

@@ -1,10 +1,8 @@
 """Messages for damaged or unsuitable Parquet and image folders."""
 
-import gzip
 import math
 import os
 import shutil
-import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
-from tests.bench.data.files import encoded, table
+from tests.bench.data.files import encoded, table, write_idx
 
 
 def png(side: int = 4, mode: str = "L") -> bytes:
@@ -236,9 +234,8 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
     """Debian's Fashion-MNIST with ten images is not Fashion-MNIST, also the second time."""
     for name in ("train", "t10k"):
         for kind, shape in (("images-idx3", (10, 4, 4)), ("labels-idx1", (10,))):
-            header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
-            values = bytes(i % 10 for i in range(math.prod(shape)))
-            (tmp_path / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values))
+            values = np.arange(math.prod(shape), dtype=np.uint8).reshape(shape) % 10
+            write_idx(tmp_path / f"{name}-{kind}-ubyte.gz", values)
     images = tmp_path / "train-images-idx3-ubyte.gz"
     monkeypatch.setitem(torchvision_sets.DEBIAN, "fashion-mnist", images)
     for _ in range(2):
