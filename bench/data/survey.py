@@ -41,6 +41,7 @@ class Survey:
             f"{self.test_in_train:,} of {tests:,} test images are training images, too;"
             " an accuracy on them is no measure": self.test_in_train,
             f"images that have two labels or more: {self.two_labels:,}": self.two_labels,
+            "all labels are of one class: every accuracy is 100 %": len(self.classes) == 1,
             f"copies of another image of their split: {', '.join(copies)}": len(copies),
             f"images of one colour alone: {self.one_colour:,} of {total:,}": self.one_colour,
         }

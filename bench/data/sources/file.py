@@ -310,6 +310,18 @@ def _paths(file: Path, table: Any, header: Header) -> list[Path]:
     return [file.parent / path for path in table[header.path].to_pylist()]
 
 
+def _folders(paths: Sequence[str]) -> list[str]:
+    """Return the split that the folders of each path say: `a/train/1.png`; empty if not all do."""
+    said = []
+    for path in paths:
+        parts = re.split(r"[/\\]", path)[:-1]
+        found = {split for part in parts if (split := split_of(part, strict=False))}
+        if len(found) != 1:
+            return []
+        said.append(found.pop())
+    return said if {"train"} < {*said} else []
+
+
 @dataclass(frozen=True)
 class CsvRows:
     """The rows of a CSV file, with the part of `datasets.IterableDataset` in use.
@@ -360,6 +372,9 @@ def _csv(file: Path, reading: Reading) -> CsvRows:
     schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in kinds.items()])
     if header.path:
         columns["image"] = _paths(file, table, header)
+        if reading.test_rows is None and (said := _folders(table[header.path].to_pylist())):
+            name = f"folder of {header.path}"
+            columns[name], schema = said, schema.append(pa.field(name, pa.string()))
     else:
         flat = np.stack([table[name].to_numpy() for name in header.pixels], axis=1)
         columns["image"] = [*_squares(flat, file)]

@@ -311,9 +311,12 @@ def _by_class(folder: Folder, classes: Sequence[str]) -> list[Picture]:
 def _training_pictures(folder: Folder, classes: Sequence[str]) -> list[Picture]:
     """The same, where no class may be empty."""
     if empty := [name for name in classes if name not in folder.with_images]:
-        names = ", ".join(empty)
+        folders = (folder.folders[name] for name in empty if name in folder.folders)
+        others = [file.name for each in folders for file in each.others]
+        read = f" (not read: {some(others)})" if others else ""
         raise DataError(
-            f"{folder.path} has no images of {names}; remove these classes, or add images"
+            f"{folder.path} has no images of {', '.join(empty)}{read}; remove these classes, or add"
+            " images"
         )
     return _by_class(folder, classes)
 

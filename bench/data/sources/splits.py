@@ -24,7 +24,7 @@ _WORD = re.compile(
 )
 _PART = re.compile(r"t10k|[^\W\d_]+", re.IGNORECASE)
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_COLUMN = re.compile(r".*(split|subset|usage|partition|fold|phase).*")
+_COLUMN = re.compile(r".*(split|subset|usage|partition|fold(?!er)|phase).*")
 _FLAG = re.compile(r"(?:is|in|for|use)([a-z]+)|([a-z]+)(?:flag|mask)")
 """Names, without marks between words, of columns of yes and no: `is_test`, `train_mask`."""
 _TRUTH = {
@@ -115,13 +115,14 @@ def columns_that_split(
 
     A column whose name promises nothing must hold the names of splits alone, training among them.
     Raises `DataError` if only some values of another say a split, or none where the column is
-    called `split` or they are few whole numbers; `test_rows`, as in a configuration, decides these.
+    called `split`, or no other says it and they are few whole numbers; `test_rows`, as in a
+    configuration, decides these.
     """
     if (asked := column_of(test_rows)) is not None and asked not in values:
         raise DataError(f"data.test_rows={test_rows}: {place} has no column {asked!r} of words")
     if test_rows is not None:
         return [] if asked is None else [asked]
-    columns = []
+    columns, codes = [], list[DataError]()
     for column, found in values.items():
         given = {value for value in found if value is not None}
         said = {value: split_that(column, value) for value in given if may_be_split(column)}
@@ -131,16 +132,20 @@ def columns_that_split(
         if given and not unknown:
             if may_be_split(column) or {"train"} < {*said.values()}:
                 columns.append(column)
-        elif may_be_split(column) and (
-            len(unknown) < len(given) or "split" in column.lower() or _are_codes(given)
-        ):
-            raise DataError(
+        elif may_be_split(column) and given:
+            error = DataError(
                 f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN};"
                 f" set data.test_rows={column}=VALUE to the value of test images, or"
                 " data.test_rows=none if no column says a split"
             )
-        elif may_be_split(column) and given:
-            _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
+            if len(unknown) < len(given) or "split" in column.lower():
+                raise error
+            if _are_codes(given):
+                codes.append(error)
+            else:
+                _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
+    if codes and not columns:
+        raise codes[0]
     return columns
 
 

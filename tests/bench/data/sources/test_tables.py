@@ -223,6 +223,26 @@ def test_the_user_names_the_rows_of_test_images(
         assert none == {"a": 18, "b": 18}
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("split,fold", "train,1 train,2 test,1"), ("folder,Set", "1,train 2,train 3,test")],
+)
+def test_columns_beside_those_that_say_the_split(column: str, values: str, tmp_path: Path) -> None:
+    rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
+    name = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
+    assert counts(name, tmp_path / "data") == SPLIT
+
+
+def test_the_folders_of_files_say_the_split(tmp_path: Path) -> None:
+    rows = [f"{folder}/{{}},{label}" for folder in ("Train", "Train", "a/val") for label in "ab"]
+    name = csv(tmp_path, "file,label", *rows)
+    for file in tmp_path.glob("*.png"):
+        folder = tmp_path / ("a/val" if int(file.stem) % 6 > 3 else "Train")
+        folder.mkdir(parents=True, exist_ok=True)
+        file.rename(folder / file.name)
+    assert counts(name, tmp_path / "data") == SPLIT
+
+
 def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
     csv(tmp_path / "set", "file_name,label,split", "{},a,train", file="Train.csv")
     csv(tmp_path / "set", "file_name,label,split", "{},a,dev", file="Test.csv", first=40)
