@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 import fedbench
+from fedbench.bench.execution import fork_server
 from fedbench.bench.experiment.arguments import Places, Settings, Sources, as_path
 from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
@@ -33,7 +34,6 @@ from fedbench.bench.terminal.progress import (
 )
 from fedbench.bench.terminal.scaffold import write_package
 from fedbench.bench.terminal.tables import show_records
-from fedbench.bench.training import fork_server
 from fedbench.bench.tuning.cluster import Cluster
 
 _SETTINGS: dict[str, Any] = {

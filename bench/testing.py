@@ -33,7 +33,7 @@ from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.guarantees import needed_one_by_one
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import open_dataset, partition_of
 from fedbench.bench.experiment.fields import build_config, field_infos
 from fedbench.bench.method import (
     Client,
@@ -56,7 +56,6 @@ from fedbench.bench.training.lanes import in_process
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import least_batch, partition_of
 from fedbench.bench.training.trainer import Trainer
 
 _CPU = torch.device("cpu")
@@ -445,9 +444,8 @@ def tiny_setup(
     `train_labels`, (N,), stand in for the data set's, and leave the partition as it is.
     """
     dataset = open_dataset(config, None)
-    if shares is None:
-        partition = partition_of(dataset, config)
-    else:
+    partition = partition_of(dataset, config)
+    if shares is not None:
         indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
         offsets = np.cumsum([0, *map(len, shares)])
         size, classes = len(dataset.train_labels), dataset.num_classes
@@ -545,7 +543,7 @@ class Local:
                 2,
                 16,
                 keep_last=True,
-                min_batch=least_batch(self.setup.config, method),
+                min_batch=self.setup.least_batch,
                 order=generator(0, "order"),
                 augment=generator(0, "views"),
             ):

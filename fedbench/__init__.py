@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedbench.bench.execution.result import RunPlan, RunResult
     from fedbench.bench.execution.run import plan_run, reproduce, run
     from fedbench.bench.experiment.data import partition, prepare_data, split_data
-    from fedbench.bench.experiment.experiment import resolve
+    from fedbench.bench.experiment.resolve import resolve
     from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.listing import Listing, runs
@@ -75,7 +75,8 @@ _HOMES = {
     "execution.describe": "Description describe",
     "execution.export": "export_encoder load_encoder",
     "execution.figures": "figures",
-    "experiment.experiment": "resolve",
+    "experiment.experiment": "Experiment",
+    "experiment.resolve": "resolve",
     "execution.result": "RunPlan RunResult",
     "execution.run": "plan_run reproduce run",
     "board.whole": "Verification verify",

@@ -13,12 +13,12 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.evaluation.probes import fit_logistic, knn_accuracy
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.nn.clustering import cluster_locally
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from perf.context import Context, fresh_folder
 from perf.measure import Result, time_calls
 from perf.ours import W1, config_of
@@ -27,8 +27,7 @@ from perf.plain import Style, make_net
 
 def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
     """Set up a run on a cached data set."""
-    opened = reopen(dataset)
-    return Setup.of(config, opened, partition_of(opened, config))
+    return Experiment(config).on(reopen(dataset)).setup
 
 
 def probes(context: Context) -> Result:

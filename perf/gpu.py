@@ -26,18 +26,17 @@ from torch import Tensor
 
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.method import RoundPlan, net, registry
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
-from fedbench.bench.training.client import Task
+from fedbench.bench.training.client import InProcess, Task
 from fedbench.bench.training.lanes import LaneExecutor, in_process
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
-from fedbench.bench.training.workers import InProcess
 from fedbench.bench.tuning.doctor.first_runs import first_run
 from perf.context import dataset_folder
 from perf.measure import log, save
@@ -86,8 +85,7 @@ class Bench:
         values |= {"data.num_clients": clients, "federation.participation": 1.0}
         config = build_config(spec, values)
         dataset = reopen(dataset_folder(None, self.folder, images, 500))
-        partition = partition_of(dataset, config)
-        return Setup.of(config, dataset, partition)
+        return Experiment(config).on(dataset).setup
 
     def executor(self, setup: Setup, lanes: int | None = None) -> InProcess | LaneExecutor:
         """Return an executor on the device: lanes, or one client after another."""

@@ -14,14 +14,13 @@ import torch
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.execution.execute import Origin, Place, execute
+from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.method import RoundPlan
-from fedbench.bench.training import trainer, workers
+from fedbench.bench.training import client, trainer
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.history import RoundRecord
-from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from perf.turn import Turn
 
 W3: dict[str, Any] = {
@@ -68,14 +67,14 @@ def rounds(
         if record.round_index == 0 or record.round_index % per_unit == 0:
             turn.over(clients=record.cohort_size, steps=record.num_steps)
 
-    execute(config, Origin(), Place(folder, None, workers, "cpu", reopen(dataset)), over)
+    experiment = Experiment(config).on(reopen(dataset))
+    execute(experiment, Where(folder, ["cpu"] * workers), over)
 
 
 def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads: int) -> None:
     """Run one client per unit: state in, views, training, state out."""
-    opened = reopen(dataset)
-    partition = partition_of(opened, config)
-    runner = ClientRunner(Setup.of(config, opened, partition), torch.device("cpu"), folder)
+    setup = Experiment(config).on(reopen(dataset)).setup
+    runner = ClientRunner(setup, torch.device("cpu"), folder)
     torch.set_num_threads(threads)
     server = runner.binding.server.data.clone()
     upload = torch.empty(runner.layout.upload_size)
@@ -106,7 +105,7 @@ def main() -> None:
     else:  # one process with several threads, a mode that fedbench does not offer
         torch.set_num_threads(options.threads)
         with ExitStack() as stack:
-            for module in (trainer, workers):
+            for module in (trainer, client):
                 stack.enter_context(mock.patch.object(module, "single_thread", nullcontext))
             rounds(Turn(), config, options.dataset, options.folder, 1)
 

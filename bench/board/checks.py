@@ -25,8 +25,9 @@ from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.execution.compare import ELSEWHERE
 from fedbench.bench.execution.execute import derived, plugin_packages
 from fedbench.bench.execution.guarantees import needed_one_by_one
-from fedbench.bench.execution.run import canonical
 from fedbench.bench.experiment.code import changed_code, missing_code
+from fedbench.bench.experiment.experiment import partition_of
+from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
@@ -34,7 +35,6 @@ from fedbench.bench.system.numerics import Platform
 from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.ledger import Flow, Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 
 
 def data_of(revision: str, data_dir: Path | None) -> Dataset | None:

@@ -16,12 +16,10 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.experiment.code import changed_code, not_recorded
-from fedbench.bench.experiment.experiment import open_dataset
 from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.replicas import (
@@ -193,10 +191,8 @@ class Reproduction(Judgement):
         }
 
 
-def compare(
-    store: Store, run_id: str, other: Store, again: Row, data_dir: Path | str | None
-) -> Reproduction:
-    """Compare a stored run with its repetition, rows and curves.
+def compare(store: Store, run_id: str, other: Store, again: Row, num_test: int) -> Reproduction:
+    """Compare a stored run with its repetition, rows and curves, on so many test images.
 
     Of replicas, the one from the repetition's numeric platform is compared, else the one that
     finished first; `run_id@HASH` names another.
@@ -207,7 +203,6 @@ def compare(
         row = next(alike, row)
     before, after = store.curve(store.key(row)), other.curve(again.row_id)
     of_rounds = _round_differences(before, after)
-    num_test = len(open_dataset(again.config, data_dir).test_labels)
     judged = judge(row, again, store.rows(), num_test, of_rounds)
     return Reproduction(
         **vars(judged),

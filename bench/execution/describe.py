@@ -9,8 +9,9 @@ from typing import Any
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.experiment.code import changed_code, foreign_code
-from fedbench.bench.experiment.experiment import Resolved, resolve
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -77,7 +78,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
 def _sources(row: Row) -> tuple[dict[str, str], str]:
     """Return the source of each value of a row, or none and the reason."""
 
-    def plain(**given: Any) -> Resolved:
+    def plain(**given: Any) -> Experiment:
         return resolve(
             row.method, preset=row.preset, environ={}, content=lambda *_: row.dataset, **given
         )

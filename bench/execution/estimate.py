@@ -20,31 +20,30 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.experiment.steps import steps_per_epoch
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, Net
 from fedbench.bench.nn.optimizers import Optimizer
-from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
-from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained
 from fedbench.bench.training.cohort import cohort_of, plan_of
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of, steps_per_epoch
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
-from fedbench.bench.training.workers import InProcess
 
 _CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
@@ -91,30 +90,28 @@ class _Parts:
 class Estimator:
     """Estimates costs; measures once for all configurations whose parts take equally long."""
 
-    def __init__(
-        self, data_dir: Path | None = None, device: str = "auto", workers: int | None = 1
-    ) -> None:
-        self._data_dir = data_dir
-        devices = choose_devices(device, workers)
+    def __init__(self, devices: Sequence[str]) -> None:
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Parts] = {}
         self._clock = _clock(self._device)
 
-    def __call__(self, config: RunConfig, *, trains: bool = True) -> Estimate:
-        """Estimate the cost of a configuration, or of evaluating stored weights of one."""
-        check_precision(config.client.precision, self._device)
+    def __call__(self, experiment: Experiment, *, trains: bool = True) -> Estimate:
+        """Estimate the cost of a run, or of evaluating stored weights of one."""
+        check_precision(experiment.config.client.precision, self._device)
         with reproducible(self._device), temporary_folder() as folder:
-            setup = self._setup(config)
+            setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
             if (key := self._key(setup)) not in self._known:
-                self._known[key] = self._measure(setup, trainer)
+                self._known[key] = self._measure(experiment, trainer)
             rounds = trainer.total_rounds if trains else 0
-            return self._extrapolate(setup, trainer, self._known[key], rounds)
+            return self._extrapolate(experiment, trainer, self._known[key], rounds)
 
-    def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts, rounds: int) -> Estimate:
-        config = setup.config
-        steps = steps_per_epoch(config, setup.dataset)  # (K,)
+    def _extrapolate(
+        self, experiment: Experiment, trainer: Trainer, parts: _Parts, rounds: int
+    ) -> Estimate:
+        config, setup = experiment.config, experiment.setup
+        steps = steps_per_epoch(experiment)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
         visits = trained = num_steps = num_images = num_latents = 0
         for index in range(rounds):
@@ -151,10 +148,6 @@ class Estimator:
             step_seconds=parts.step,
         )
 
-    def _setup(self, config: RunConfig) -> Setup:
-        dataset = open_dataset(config, self._data_dir)
-        return Setup.of(config, dataset, partition_of(dataset, config))
-
     def _key(self, setup: Setup) -> str:
         """Return what the parts of a run take their time by; 0 may drop a term of a method."""
         config, client = setup.config, setup.config.client
@@ -169,21 +162,22 @@ class Estimator:
             f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"
         )
 
-    def _measure(self, setup: Setup, trainer: Trainer) -> _Parts:
+    def _measure(self, experiment: Experiment, trainer: Trainer) -> _Parts:
+        setup = experiment.setup
         image, batch = self._image_seconds(setup), setup.config.client.batch_size
-        parts = _Parts(evaluation=self._evaluation_seconds(setup, image))
+        parts = _Parts(evaluation=self._evaluation_seconds(experiment, image))
         if not trainer.total_rounds:
             return parts
         needs = setup.needs
         quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
         if (measured := max(2, needs.min_batch, quick)) < batch:
-            client = setup.config.client.model_copy(update={"batch_size": measured})
-            setup = self._setup(setup.config.model_copy(update={"client": client}))
+            experiment = _varied(experiment, "client", batch_size=measured)
+            setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
         stand_ins = _StandIns(setup)
         runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
-        executor = _CutShort(runner)
+        executor = _CutShort(runner, steps_per_epoch(experiment))
         trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
         began = self._clock()
         with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
@@ -222,11 +216,12 @@ class Estimator:
                     return seconds / count
                 count *= 4
 
-    def _evaluation_seconds(self, setup: Setup, image: float) -> float:
+    def _evaluation_seconds(self, experiment: Experiment, image: float) -> float:
         """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
 
         Of many images, some are measured, first an eighth of these.
         """
+        setup = experiment.setup
         given = (len(setup.images), len(setup.dataset.test_images))
         # The partition costs nothing here, and fewer images might not fill every client.
         plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
@@ -235,9 +230,8 @@ class Estimator:
             train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
             part, protocols = setup, setup.config.evaluation.protocols
             if (train, test) != given:
-                subset = {"train_subset": train, "test_subset": test, **plain}
-                data = setup.config.data.model_copy(update=subset)
-                part = self._setup(setup.config.model_copy(update={"data": data}))
+                subset: dict[str, Any] = {"train_subset": train, "test_subset": test, **plain}
+                part = _varied(experiment, "data", **subset).setup
             net = part.make_net()
             binding = part.layout(net).bind(net, self._device)
             shown, began = time.perf_counter(), self._clock()
@@ -249,6 +243,12 @@ class Estimator:
             if time.perf_counter() - shown >= _LONG:
                 break
         return seconds / share
+
+
+def _varied(experiment: Experiment, section: str, **values: Any) -> Experiment:
+    """Return an experiment with other values in a section of its configuration."""
+    changed = getattr(experiment.config, section).model_copy(update=values)
+    return replace(experiment, config=experiment.config.model_copy(update={section: changed}))
 
 
 class _TooLong(Exception):  # noqa: N818
@@ -365,15 +365,13 @@ class _CutShort(InProcess):
     After some seconds there is no further one.
     """
 
-    def __init__(self, runner: _TimedRunner) -> None:
+    def __init__(self, runner: _TimedRunner, steps: NDArray[np.int64]) -> None:
         super().__init__(runner)
-        self._timed = runner
+        self._timed, self._steps = runner, steps  # (K,) of each client in an epoch
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Yield their results."""
-        setup = self._runner.setup
-        steps = steps_per_epoch(setup.config, setup.dataset)
-        some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
+        some = sorted(tasks, key=lambda task: not self._steps[task.client_id])[:_CLIENTS]
         for task in some:
             yield from super().train([task], server)
             if self._timed.late:
@@ -383,7 +381,7 @@ class _CutShort(InProcess):
 @cache
 def start_seconds() -> float:
     """Seconds from the start of a process to its first client; measured once."""
-    command = [sys.executable, "-P", "-c", "import fedbench.bench.training.workers"]
+    command = [sys.executable, "-P", "-c", "import fedbench.bench.execution.workers"]
     before = os.times()
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
     after = os.times()

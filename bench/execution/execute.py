@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,36 +20,30 @@ import torch
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
-from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.execution.audit import audit_foreign
 from fedbench.bench.execution.guarantees import check_privacy, columns
-from fedbench.bench.experiment.code import foreign_modules, packages
-from fedbench.bench.experiment.experiment import open_dataset
-from fedbench.bench.method.ids import config_id, row_id, training_id
+from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
+from fedbench.bench.experiment.code import packages
+from fedbench.bench.experiment.experiment import Experiment, Ids
+from fedbench.bench.experiment.steps import local_steps
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.system import first_use
-from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
-from fedbench.bench.system.source import check_source
 from fedbench.bench.training.checkpoint import newest_first
-from fedbench.bench.training.client import ClientRunner
+from fedbench.bench.training.client import ClientRunner, InProcess
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import local_steps, partition_of
 from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
-from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
 OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
@@ -76,22 +70,14 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Folders, processes and device of a run; nothing here changes its result on a CPU."""
+class Where:
+    """Folder, processes and devices of a run; nothing here changes its result on a CPU."""
 
     folder: Path  # of checkpoints, partition and history
-    data_dir: Path | str | None = None
-    workers: int | None = 1  # processes that train clients; None = usable cores, or one per GPU
-    device: str = "auto"
-    dataset: Dataset | None = None  # opened before; None = open it by name
+    devices: Sequence[str] = ("cpu",)  # of each process that trains clients
     lanes: int | None = None  # clients at a time whose steps are recorded; None = no recording
     checkpoint_seconds: float | None = None  # between two, at least; None = by number of rounds
     until_round: int | None = None  # configured rounds after which it pauses; None = at its end
-
-    @property
-    def partition(self) -> Path:
-        """File of the partition, which worker processes read."""
-        return self.folder / "partition.safetensors"
 
 
 @dataclass
@@ -107,23 +93,9 @@ class Paused(Exception):  # noqa: N818
     seconds: float  # of training, over all attempts
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Circumstances of a run; recorded, but not part of its identity."""
-
-    preset: str = "demo"
-    study_id: str | None = None
-    purpose: str = "evaluation"  # one of `PURPOSES`
-    grid: str | None = None
-    argv: str | None = None
-    measured_from: str | None = None  # row id of the run whose weights are evaluated
-    scaled: Mapping[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
-
-
 def execute(
-    config: RunConfig,
-    origin: Origin,
-    place: Place,
+    experiment: Experiment,
+    where: Where,
     on_round: OnRound | None = None,
     watcher: Watcher | None = None,
 ) -> Row:
@@ -132,45 +104,32 @@ def execute(
     A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
 
     Raises:
-        Paused: after `Place.until_round`, unless the run ends there.
+        Paused: after `Where.until_round`, unless the run ends there.
         FedbenchError: for data, configuration, device or store problems; and for a run with rounds
             and local epochs in which no client would make a step.
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
-    dataset = place.dataset or open_dataset(config, place.data_dir)
-    partition = partition_of(dataset, config)
-    local_steps(config, dataset).check()
-    scored(config.evaluation.objectives)  # raises for a name that does not exist
-    check_view(config.evaluation.objective_view)
-    devices = choose_devices(place.device, place.workers, place.lanes)
-    check_precision(config.client.precision, devices[0])
-    with reproducible(devices[0]):
-        setup = Setup.of(config, dataset, partition)
+    config, device = experiment.config, where.devices[0]
+    local_steps(experiment).check()
+    check_precision(config.client.precision, device)
+    with reproducible(device):
+        setup = experiment.setup
         if config.evaluation.transfer:
-            cache = None if place.data_dir is None else Path(place.data_dir)
-            setup = with_transfer(setup, setup.make_net(), cache)
+            setup = with_transfer(setup, setup.make_net(), experiment.data.path.parent)
         if (start := setup.backbone.start) is not None and start.left_out:
             left_out = ", ".join(start.left_out)
             _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)
-        partition.save(place.partition)
+        experiment.partition.save(where.folder / "partition.safetensors")
         # Also imports those of other packages, whose files may change before the end.
         known = {word for probe in probes() for word in probe.protocols}
         if absent := {*config.evaluation.protocols} - known:
             words = ", ".join(sorted(absent))
             raise PluginError(f"evaluation.protocols: {words} cannot be loaded; see the warning")
-        check_source(foreign_modules(config), config.code)
-        run = _Run(setup, place, training_id(config, dataset.revision), devices)
-        columns = facts(
-            config,
-            dataset.revision,
-            partition.hash,
-            origin,
-            dataset=dataset.name,
-            started_at=started_at,
-            device=devices[0],
-        )
+        experiment.check_code()
+        run = _Run(experiment, setup, where)
+        columns = facts(experiment, experiment.partition.hash, started_at, device)
         trainer = run.trainer
-        taken_over = origin.measured_from is not None and trainer.rounds_done == run.last
+        taken_over = experiment.origin.measured_from is not None and trainer.rounds_done == run.last
         earlier_seconds = 0.0 if taken_over else trainer.train_seconds  # another run's time
         if watcher is not None and trainer.rounds_done and not taken_over:
             watcher.resume(trainer.rounds_done, trainer.total_rounds)
@@ -187,14 +146,13 @@ def execute(
     )
 
 
-def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
+def untrained_figures(experiment: Experiment, device: str = "cpu") -> dict[str, float]:
     """Return objective and spread of a net before its first round, as a run's `untrained_…`.
 
     The seed draws weights, partition and views. No label is read, and nothing is written.
     """
-    setup = Setup.of(config, dataset, partition_of(dataset, config))
-    check_source(foreign_modules(config), config.code)
-    where = torch.device(choose_devices(device, 1)[0])
+    setup, where = experiment.setup, torch.device(device)
+    experiment.check_code()
     with reproducible(where):
         net = setup.make_net()
         binding = setup.layout(net).bind(net, where)
@@ -210,26 +168,26 @@ def points_of(folder: Path, at_least: int = 0) -> list[dict[str, Any]]:
 class _Run:
     """A run that is being trained and evaluated."""
 
-    def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
+    def __init__(self, experiment: Experiment, setup: Setup, where: Where) -> None:
         check_privacy(setup)
-        self.setup, self._place, self._devices = setup, place, devices
+        self._experiment, self.setup, self._where = experiment, setup, where
         self._lanes: LaneExecutor | None = None
-        self._device = torch.device(devices[0])
-        self._personal_dir = place.folder / "clients"
+        self._device = torch.device(where.devices[0])
+        self._personal_dir = where.folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
 
         def begin() -> Trainer:
-            seconds = place.checkpoint_seconds
-            return Trainer(setup, place.folder, identity, self._device, monitor, seconds)
+            identity, seconds = experiment.ids.training, where.checkpoint_seconds
+            return Trainer(setup, where.folder, identity, self._device, monitor, seconds)
 
         self.trainer = begin()
         self.last = self.trainer.total_rounds  # round after which it ends or pauses
-        if place.until_round is not None:
+        if where.until_round is not None:
             preparatory = setup.needs.preparatory_rounds
-            self.last = min(self.last, preparatory + place.until_round)
+            self.last = min(self.last, preparatory + where.until_round)
         if self.trainer.rounds_done > self.last:  # a state that is past cannot be measured
-            for path in newest_first(place.folder):
+            for path in newest_first(where.folder):
                 path.unlink(missing_ok=True)
             self.trainer = begin()
 
@@ -276,24 +234,17 @@ class _Run:
 
     def _executor(self) -> InProcess | LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout
-        if (lanes := self._place.lanes) is not None:
+        if (lanes := self._where.lanes) is not None:
             self._lanes = LaneExecutor(setup, self._device, self._personal_dir, lanes)
             if self._lanes.reason:
                 _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
             return self._lanes
-        if len(self._devices) == 1:
+        if len(self._where.devices) == 1:
             return InProcess(ClientRunner(setup, self._device, self._personal_dir))
-        config = setup.config
-        spec = WorkerSpec(
-            config.model_dump_json(),
-            setup.dataset.path,
-            self._place.partition,
-            self._personal_dir,
-            foreign_modules(config),
-        )
         sizes = (layout.server_size, layout.upload_size)
-        at_most = min(config.cohort_size, len(setup.partition.sizes))
-        return WorkerPool(spec, self._devices, sizes, at_most)
+        at_most = min(setup.config.cohort_size, len(setup.partition.sizes))
+        spec = WorkerSpec(self._experiment, self._personal_dir)
+        return WorkerPool(spec, self._where.devices, sizes, at_most)
 
     def _untrained(self) -> dict[str, float]:
         """Metrics of the encoder before training; the trained weights stay."""
@@ -362,22 +313,16 @@ class _Run:
 
 
 def facts(
-    config: RunConfig,
-    dataset_revision: str,
-    partition_hash: str,
-    origin: Origin,
-    *,
-    dataset: str,
-    started_at: datetime,
-    device: str,
+    experiment: Experiment, partition_hash: str, started_at: datetime, device: str
 ) -> dict[str, Any]:
     """The columns that every row of a configuration has, however its run ends."""
+    config, origin, data = experiment.config, experiment.origin, experiment.data
     return {
-        **derived(config, dataset_revision),
+        **_columns(config, experiment.ids),
         "measured_from": origin.measured_from,
         "preset": origin.preset,
-        "dataset": dataset,
-        "dataset_revision": dataset_revision,
+        "dataset": data.name,
+        "dataset_revision": data.revision,
         "partition_hash": partition_hash,
         "config_json": canonical_json(config.model_dump(mode="json")),
         "tuned": origin.study_id is not None,
@@ -391,18 +336,22 @@ def facts(
         "argv": origin.argv,
         "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",
-        "env_json": canonical_json(_environment() | packages(config.code, config.spec)),
+        "env_json": canonical_json(_environment() | packages(experiment.modules)),
         "hardware": _hardware(),
     }
 
 
 def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
     """The columns that follow from a configuration and the revision of its data."""
+    return _columns(config, Ids.of(config, dataset_revision))
+
+
+def _columns(config: RunConfig, ids: Ids) -> dict[str, Any]:
     data = config.data
     return {
-        "row_id": row_id(config, dataset_revision),
-        "config_id": config_id(config, dataset_revision),
-        "training_id": training_id(config, dataset_revision),
+        "row_id": ids.row,
+        "config_id": ids.config,
+        "training_id": ids.training,
         "benchmark_version": BENCHMARK_VERSION,
         "partition": data.partition,
         "alpha": data.alpha_read,

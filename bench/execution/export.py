@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
@@ -28,7 +29,6 @@ from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,20 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
             f"run {run_id} has no whole checkpoint in {str(folder)!r}; run it again into an empty"
             " store"
         )
-    config = row.config
-    dataset = open_dataset(config, data_dir)
-    if dataset.revision != row.dataset_revision:
+    experiment = Experiment(row.config, data_dir=as_path(data_dir))
+    if (revision := experiment.data.revision) != row.dataset_revision:
         older = row.benchmark_version != BENCHMARK_VERSION
         raise DataError(
             f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
-            f" {config.data.name} is {dataset.revision[:8]} now"
+            f" {row.config.data.name} is {revision[:8]} now"
             + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
         )
-    partition = partition_of(dataset, config)
-    if partition.hash != row.partition_hash:
+    if experiment.partition.hash != row.partition_hash:
         raise StoreError(
             f"run {run_id} partitioned its data in another way than this fedbench does; install"
             f" fedbench {row.package_version}"
         )
-    setup = Setup.of(config, dataset, partition)
+    setup = experiment.setup
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
     rounds: dict[int, int] = {}

@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fedbench.bench.config import RunConfig
-from fedbench.bench.execution.execute import OnRound, Origin, Place, Watcher, execute
-from fedbench.bench.experiment.experiment import open_dataset
-from fedbench.bench.method.ids import training_id
+from fedbench.bench.execution.execute import OnRound, Watcher, Where, execute
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import (
     atomic_write_bytes,
@@ -35,13 +32,13 @@ _TAKEN = "taken-from"
 
 
 def trained_before(
-    rows: Iterable[Row], store: Store, config: RunConfig, data_revision: str, device: str
+    rows: Iterable[Row], store: Store, experiment: Experiment, device: str
 ) -> Row | None:
     """Return a finished row whose checkpoint has the weights of a run; None without one.
 
     Evaluations between rounds need the training. `device` is a type, `cpu` or `cuda`.
     """
-    identity = training_id(config, data_revision)
+    config, identity = experiment.config, experiment.ids.training
     alike = [row for row in rows if row.training_id == identity and row.status == "ok"]
     if not alike or config.evaluation.between_rounds:
         return None
@@ -60,21 +57,18 @@ def trained_before(
 def execute_or_measure(
     store: Store,
     rows: Iterable[Row],
-    config: RunConfig,
-    origin: Origin,
-    place: Place,
+    experiment: Experiment,
+    where: Where,
     on_round: OnRound | None = None,
     watcher: Watcher | None = None,
 ) -> Row:
     """Execute a run; if one of the rows has its weights, measure these, with their cost."""
-    dataset = place.dataset or open_dataset(config, place.data_dir)
-    device = choose_devices(place.device, place.workers)[0].partition(":")[0]
-    earlier = trained_before(rows, store, config, dataset.revision, device)
-    if earlier is None or not take_weights(store, earlier, place.folder):
-        _drop_taken(place.folder)
-        return execute(config, origin, place, on_round, watcher)
-    origin = replace(origin, measured_from=earlier.row_id)
-    row = execute(config, origin, place, on_round, watcher)
+    earlier = trained_before(rows, store, experiment, where.devices[0].partition(":")[0])
+    if earlier is None or not take_weights(store, earlier, where.folder):
+        _drop_taken(where.folder)
+        return execute(experiment, where, on_round, watcher)
+    origin = replace(experiment.origin, measured_from=earlier.row_id)
+    row = execute(experiment.under(origin), where, on_round, watcher)
     peak = max(row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0)
     return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": peak})
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.compare import Reproduction
 from fedbench.bench.execution.estimate import Estimate
+from fedbench.bench.experiment.steps import LocalSteps
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.training.checkpoint import newest_first
-from fedbench.bench.training.steps import LocalSteps
 
 _COST = (
     "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",

@@ -15,14 +15,15 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.execution import remeasure
 from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.estimate import Estimator
-from fedbench.bench.execution.execute import OnRound, Origin, Place, Watcher, points_of
+from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
+from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.result import RunPlan, RunResult
-from fedbench.bench.experiment import code
-from fedbench.bench.experiment.arguments import Places, Settings
-from fedbench.bench.experiment.experiment import open_dataset, resolve
-from fedbench.bench.experiment.fields import with_code, with_weights
-from fedbench.bench.method import registry
-from fedbench.bench.method.ids import config_id, row_id
+from fedbench.bench.experiment.arguments import Places, Settings, as_path
+from fedbench.bench.experiment.code import changed_code, not_recorded, workers_for
+from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
+from fedbench.bench.experiment.fields import canonical
+from fedbench.bench.experiment.resolve import check_names, resolve
+from fedbench.bench.experiment.steps import local_steps, without_effect
 from fedbench.bench.results.store.former import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -32,22 +33,17 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.scratch import temporary_folder
-from fedbench.bench.system.source import check_source
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import local_steps, partition_of, without_effect
 
 _log = logging.getLogger(__name__)
-
-CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
 
 
 @grouped
 def run(
-    spec: str | RunConfig,
+    spec: str | RunConfig | Experiment,
     *,
     settings: Settings,
     places: Places,
@@ -57,7 +53,6 @@ def run(
     track: Sequence[str] = (),
     reuse: bool = True,
     again: bool = False,
-    origin: Origin | None = None,
     on_round: OnRound | None = None,
     on_progress: Watcher | None = None,
 ) -> RunResult:
@@ -80,7 +75,6 @@ def run(
         reuse: take the weights of a run with the same training; False = always train.
         again: repeat a run that the store has, and compare it; then delete the runs that differ
             from it only in code of other packages which is not installed any more (`outdated`).
-        origin: preset, study and grid to record; None = as the configuration was resolved.
         on_round: called after every round with its record and the number of rounds.
         on_progress: follows the run, as `fedbench.RunProgress`; `on_round` replaces its rounds.
 
@@ -89,42 +83,23 @@ def run(
         FedbenchError: for configuration, data or device problems.
     """
     on_round = on_round or on_progress
-    config, found = _configuration(spec, settings, places.cache)
-    recorded, store = origin or found, places.open_store()
+    experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     tracking = Tracking(track, store)
-    workers = code.workers_for(config, workers)
-    devices = choose_devices(places.device, workers, lanes)
+    devices = _devices(experiment, places, workers, lanes)
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
-    dataset = open_dataset(config, places.data_dir)
-    run_id = row_id(config, dataset.revision)
-    place = Place(
-        store.cell_dir(run_id),
-        places.data_dir,
-        workers,
-        places.device,
-        dataset,
-        lanes,
-        checkpoint_seconds,
-    )
-
-    def ended(record: RoundRecord, total: int) -> None:
-        if track:
-            tracking.round(flatten(record.as_dict()))
-        if on_round is not None:
-            on_round(record, total)
-
-    check_source(code.foreign_modules(config), config.code)
+    run_id = experiment.ids.row
+    where = Where(store.cell_dir(run_id), devices, lanes, checkpoint_seconds)
+    experiment.check_code()
     row = store.finished(run_id)
     stored_before, repeated = row is not None, None
     if row is not None and again:
         given: dict[str, Any] = {"workers": workers, "lanes": lanes, "device": places.device}
-        given |= {"origin": recorded, "on_round": on_round, "on_progress": on_progress}
-        repeated = _repeat(store, run_id, config, None, places.data_dir, **given)
+        given |= {"on_round": on_round, "on_progress": on_progress}
+        repeated = _repeat(store, run_id, experiment, None, **given)
         row = repeated.claimed
     if row is None:
-        setup = Setup.of(config, dataset, partition_of(dataset, config))
-        setup.layout(setup.make_net())  # raises before anything is written
+        experiment.setup.layout(experiment.setup.make_net())  # raises before anything is written
         store.check_writable()
         with store.lock(run_id) as locked:
             if not locked:
@@ -135,37 +110,51 @@ def run(
             row = store.finished(run_id)  # another process may have been faster
             stored_before = row is not None
             if row is None:
-                steps = local_steps(config, dataset)
-                steps.check()
-                for line in filter(
-                    None, (*dataset.cautions, steps.idle, *without_effect(config, dataset))
-                ):
-                    _log.warning("%s", line)
-                try:
-                    if track:
-                        group = config_id(config, dataset.revision)
-                        begun = Begun(run_id, group, config, recorded.preset, dataset.name)
-                        tracking.begin(begun, points_of(place.folder))
-                    if on_progress is not None:
-                        on_progress.start(config, devices)
-                    known = replace(recorded, argv=recorded.argv or command_line())
-                    rows = store.rows() if reuse else ()
-                    if any(map(is_former, rows)):
-                        _log.warning("%s", FORMER_STORE.format(store=store.root))
-                    row = remeasure.execute_or_measure(
-                        store, rows, config, known, place, ended, on_progress
-                    )
-                    store_run(store, row)
-                except BaseException:
-                    tracking.close()
-                    raise
+                row = _execute(experiment, store, where, tracking, on_round, on_progress, reuse)
     # A process that was killed after it wrote a row may have left the leaderboard out of date.
     with suppress(StoreError) if stored_before else nullcontext():
         store.refresh()
     tracking(run_id)
     result = RunResult.of(row, store, stored_before=stored_before)
-    others = code.outdated(store, [row], drop=again)
-    return replace(result, repeated=repeated, outdated=others)
+    return replace(result, repeated=repeated, outdated=outdated(store, [row], drop=again))
+
+
+def _execute(
+    experiment: Experiment,
+    store: Store,
+    where: Where,
+    tracking: Tracking,
+    on_round: OnRound | None,
+    watcher: Watcher | None,
+    reuse: bool,
+) -> Row:
+    """Execute a run, tell those who follow it, and store its row."""
+    steps = local_steps(experiment)
+    steps.check()
+    cautions = (*experiment.dataset.cautions, steps.idle, *without_effect(experiment))
+    for line in filter(None, cautions):
+        _log.warning("%s", line)
+
+    def ended(record: RoundRecord, total: int) -> None:
+        if tracking.names:
+            tracking.round(flatten(record.as_dict()))
+        if on_round is not None:
+            on_round(record, total)
+
+    try:
+        if tracking.names:
+            tracking.begin(begun(experiment), points_of(where.folder))
+        if watcher is not None:
+            watcher.start(experiment.config, where.devices)
+        rows = store.rows() if reuse else ()
+        if any(map(is_former, rows)):
+            _log.warning("%s", FORMER_STORE.format(store=store.root))
+        row = remeasure.execute_or_measure(store, rows, experiment, where, ended, watcher)
+        store_run(store, row)
+    except BaseException:
+        tracking.close()
+        raise
+    return row
 
 
 @grouped
@@ -183,52 +172,62 @@ def plan_run(
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
-    config, origin = _configuration(spec, settings, places.cache)
-    store = places.open_store()
-    workers = code.workers_for(config, workers)
-    devices = choose_devices(places.device, workers)
-    dataset = open_dataset(config, places.data_dir)
-    steps, revision = local_steps(config, dataset), dataset.revision
+    experiment, store = _experiment(spec, settings, places.cache), places.open_store()
+    devices = _devices(experiment, places, workers)
+    steps = local_steps(experiment)
     steps.check()
-    identity = row_id(config, revision)
-    stored, earlier = store.finished(identity), None
+    stored, earlier = store.finished(experiment.ids.row), None
     if stored is None:
         kind = devices[0].partition(":")[0]
-        earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
+        earlier = remeasure.trained_before(store.rows(), store, experiment, kind)
     return RunPlan(
-        run_id=identity,
+        run_id=experiment.ids.row,
         stored=stored is not None,
         measured_from=None if earlier is None else earlier.row_id,
-        preset=origin.preset,
+        preset=experiment.origin.preset,
         workers=len(devices),
         device=devices[0],
         local_steps=steps,
-        without_effect=without_effect(config, dataset),
-        estimate=Estimator(places.cache, places.device, workers)(config, trains=earlier is None),
-        config=config,
+        without_effect=without_effect(experiment),
+        estimate=Estimator(devices)(experiment, trains=earlier is None),
+        config=experiment.config,
         store=store.root,
     )
 
 
-def _configuration(
-    spec: str | RunConfig, settings: Settings, data_dir: Path | None
-) -> tuple[RunConfig, Origin]:
-    """Return the configuration of a run, and its preset and tuning study."""
+def _experiment(
+    spec: str | RunConfig | Experiment, settings: Settings, data_dir: Path | None
+) -> Experiment:
+    """Return the experiment of a run, recorded with the command line unless it has one."""
     if isinstance(spec, str):
-        resolved = resolve(spec, data_dir=data_dir, **vars(settings))
-        return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
-    given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
-    if given not in ([], ["preset"]):
-        raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
-    return canonical(spec), Origin(preset=settings.preset or CUSTOM)
+        found = resolve(spec, data_dir=data_dir, **vars(settings))
+    else:
+        given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
+        if given not in ([], ["preset"]):
+            raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
+        found = spec if isinstance(spec, Experiment) else _by_hand(spec, settings, data_dir)
+    origin = found.origin
+    return found.under(replace(origin, argv=origin.argv or command_line()))
 
 
-def canonical(config: RunConfig) -> RunConfig:
-    """The same configuration without aliases, with every field of its method and every hash."""
-    method = registry.create(config.spec, config.method)
-    spec = registry.canonical_spec(config.spec)
-    config = config.model_copy(update={"spec": spec, "method": registry.dump(method)})
-    return with_weights(with_code(config))
+def _by_hand(config: RunConfig, settings: Settings, data_dir: Path | None) -> Experiment:
+    check_names(config)
+    return Experiment(canonical(config), Origin(settings.preset or CUSTOM), data_dir=data_dir)
+
+
+def _devices(
+    experiment: Experiment, places: Places, workers: int | None, lanes: int | None = None
+) -> Sequence[str]:
+    """Return the device of each process that trains clients."""
+    workers = workers_for(experiment.config.spec, experiment.modules, workers)
+    return choose_devices(places.device, workers, lanes)
+
+
+def begun(experiment: Experiment) -> Begun:
+    """Return what viewers are told of a run when it begins."""
+    ids, origin = experiment.ids, experiment.origin
+    named = (origin.preset, experiment.data.name, origin.study_id)
+    return Begun(ids.row, ids.config, experiment.config, *named)
 
 
 def store_run(
@@ -314,30 +313,27 @@ def reproduce(
     row = store.find(run_id)
     if row.status == "error":
         raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
-    config = _config(row, data_name, data_dir)
-    if changed := code.changed_code(row.code, config.code):
-        _log.warning(
-            "%s: the result may differ from run %s", code.not_recorded(changed), row.row_id
-        )
-    origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
-    given = {"device": device, "workers": workers, "origin": origin, "on_round": on_round}
-    return _repeat(store, run_id, config, keep, data_dir, **given)
+    experiment = _of_row(row, data_name, as_path(data_dir))
+    if changed := changed_code(row.code, experiment.config.code):
+        _log.warning("%s: the result may differ from run %s", not_recorded(changed), row.row_id)
+    given = {"device": device, "workers": workers, "on_round": on_round}
+    return _repeat(store, run_id, experiment, keep, **given)
 
 
 def _repeat(
-    store: Store, run_id: str, config: RunConfig, keep: Any, data_dir: Any, **given: Any
+    store: Store, run_id: str, experiment: Experiment, keep: Any, **given: Any
 ) -> Reproduction:
     """Run a stored run again, in the store `keep` or a temporary one, and compare it."""
     with temporary_folder() if keep is None else nullcontext(keep) as folder:
         other = open_store(folder)
-        result = run(config, store=other, data_dir=data_dir, reuse=False, **given)
+        result = run(experiment, store=other, reuse=False, **given)
         if result.stored_before:
             raise StoreError(f"{str(other.root)!r} has run {run_id} already: nothing was run again")
-        return compare(store, run_id, other, result.row, data_dir)
+        return compare(store, run_id, other, result.row, len(experiment.dataset.test_labels))
 
 
-def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
-    """The row's configuration, checked to be the same run with this fedbench and this data."""
+def _of_row(row: Row, data_name: str | None, data_dir: Path | None) -> Experiment:
+    """The row's experiment, checked to be the same run with this fedbench and this data."""
     if row.benchmark_version != BENCHMARK_VERSION:
         raise StoreError(
             f"run {row.row_id} is of benchmark version {row.benchmark_version}, this fedbench of"
@@ -348,11 +344,12 @@ def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> Run
     if data_name is not None:
         data = config.data.model_copy(update={"name": data_name})
         config = config.model_copy(update={"data": data})
-    revision = open_dataset(config, data_dir).revision
-    if row_id(config, revision) != row.row_id:
+    origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
+    recorded = Experiment(config, origin, data_dir=data_dir)
+    if recorded.ids.row != row.row_id:
         raise StoreError(
             f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data under fedbench"
-            f" {row.package_version}, {config.data.name} is {revision[:8]}; name other data with"
-            " --data, or install that version"
+            f" {row.package_version}, {config.data.name} is {recorded.data.revision[:8]}; name"
+            " other data with --data, or install that version"
         )
-    return with_code(config)
+    return replace(recorded, config=canonical(config)).on(recorded.dataset)

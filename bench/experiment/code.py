@@ -3,7 +3,7 @@
 What ships with fedbench is known by the version of the benchmark instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 
 from fedbench.bench.config import RunConfig
@@ -12,11 +12,7 @@ from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import registry
-from fedbench.bench.method.ids import row_id
 from fedbench.bench.nn import backbones
-from fedbench.bench.results.store.reader import list_folder
-from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import GROUP
 from fedbench.bench.system.source import DECLARED, OURS, source_hash
@@ -60,21 +56,22 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
-def workers_for(config: RunConfig, given: int | None = None) -> int | None:
+def workers_for(spec: str, modules: Mapping[str, str], given: int | None = None) -> int | None:
     """Return `given`, but 1 where it is None for a method that a script or session has registered.
 
-    Other processes import what installed packages bring, and nothing else: `ConfigError` for more.
+    `modules` are the `foreign_modules` of its configuration. Other processes import what installed
+    packages bring, and nothing else: `ConfigError` for more.
     """
     tops = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
-    modules = [entry.cls.__module__ for entry in registry.parse_spec(config.spec)]
-    own = {module.partition(".")[0] for module in modules} - tops
+    methods = [module for name, module in modules.items() if ":" not in name]
+    own = {module.partition(".")[0] for module in methods} - tops
     if not own:
         return given
     if (given or 1) > 1:
         if own <= packages_distributions().keys():  # an entry point may name another package
             return given
         raise ConfigError(
-            f"{config.spec!r} is registered by this script or session, and other processes know"
+            f"{spec!r} is registered by this script or session, and other processes know"
             " methods of installed packages only: put it into one (`fedbench new method` writes"
             " one), or train it here by `run` with workers=1"
         )
@@ -102,52 +99,16 @@ def not_recorded(changed: Sequence[str]) -> str:
     return f"the code of {', '.join(changed)} is not the recorded one"
 
 
-def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
-    """Return the versions of the distributions that bring a configuration's code, by name."""
+def packages(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of the distributions that bring `foreign_modules`, by name."""
     points = list[EntryPoint]()
-    for name in code:
+    for name, module in modules.items():
         kind, colon, entry = name.rpartition(":")
         if colon:
             points += entry_points(group=f"{OURS}.{kind}", name=entry)
         else:
-            module = next(e.cls.__module__ for e in registry.parse_spec(spec) if e.name == name)
             top = module.partition(".")[0]
             methods = entry_points(group=GROUP)
             points += [p for p in methods if p.module.partition(".")[0] == top]
     dists = [point.dist for point in points if point.dist is not None]
     return {dist.name: dist.version for dist in dists}
-
-
-def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tuple[str, ...]:
-    """Return the ids of stored runs that differ from given ones in the code of packages only.
-
-    Runs that others submitted or reproduced are left out: their code is not this machine's. With
-    `drop` they are deleted.
-    """
-    made = [row for row in current if row.code and row.status != "error"]
-    if not made:
-        return ()
-    ids = {_settings(row): row.row_id for row in made}
-    specs = {row.method for row in made}
-    others = [
-        row.row_id
-        for row in store.rows()
-        if row.method in specs and row.code and not missing_code(row.code)
-        if ids.get(_settings(row), row.row_id) != row.row_id
-    ]
-    public = [path.name for path in list_folder(store.root / REPRODUCTIONS)]
-    if others:
-        manifests = list_folder(store.root / SUBMISSIONS)
-        public += [path.read_text(encoding="utf-8") for path in manifests if path.is_file()]
-    names = tuple(sorted({n for n in others if not any(n in text for text in public)}))
-    for name in names if drop else ():
-        store.drop(name)
-    if names and drop:
-        store.refresh()
-    return names
-
-
-def _settings(row: Row) -> tuple[str, str]:
-    """Return what identifies a run apart from code of other packages."""
-    config = row.config.model_copy(update={"code": {}})
-    return str(row.benchmark_version), row_id(config, row.dataset_revision)

@@ -13,11 +13,10 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.experiment.arguments import Settings, as_path
-from fedbench.bench.experiment.experiment import open_dataset, resolve
 from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.training.steps import partition_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,10 +40,10 @@ def partition(
             labels, so that its images are not needed (subsets are ignored then).
     """
     default = str(RunConfig.model_fields["spec"].default)
-    config = resolve(spec or default, data_dir=data_dir, **vars(settings)).config
+    experiment = resolve(spec or default, data_dir=data_dir, **vars(settings))
+    config = experiment.config
     if labels is None:
-        dataset = open_dataset(config, data_dir)
-        classes, made = dataset.train_labels, partition_of(dataset, config)
+        classes, made = experiment.dataset.train_labels, experiment.partition
     else:
         classes, num_classes = balanced_labels(labels)
         made = make_partition(classes, num_classes, config.data, config.seed)

@@ -1,141 +1,148 @@
-"""Merge presets, files, environment and command line into one configuration with its sources."""
+"""An experiment: one run before it is run, with everything that follows from its configuration."""
 
-import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.overrides import parse_value
-from fedbench.bench.config.yaml_files import load_yaml
-from fedbench.bench.data.datasets import Dataset, content_names, load_dataset
-from fedbench.bench.data.reading import PLAIN, Reading
-from fedbench.bench.data.sources.base import with_kind
-from fedbench.bench.data.views.recipes import check_view
-from fedbench.bench.evaluation.objectives.registry import scored
-from fedbench.bench.evaluation.transfer import with_revisions
-from fedbench.bench.experiment.arguments import as_path
-from fedbench.bench.experiment.fields import build_config, check_key, check_kind, field_infos
-from fedbench.bench.experiment.presets import load_preset
-from fedbench.bench.method import Labels, Needs, registry
-from fedbench.bench.system.errors import ConfigError, expect
-from fedbench.bench.training.aggregate import check_aggregator
+from fedbench.bench.data.datasets import Dataset, load_dataset, reopen
+from fedbench.bench.data.partition import Partition, make_partition
+from fedbench.bench.data.reading import Reading
+from fedbench.bench.experiment.code import foreign_modules
+from fedbench.bench.method import Method, Needs, registry
+from fedbench.bench.method.ids import config_id, row_id, training_id
+from fedbench.bench.system.source import check_source
+from fedbench.bench.training.setup import Setup
 
-ENVIRONMENT = "FEDBENCH__"
-RESERVED = ("spec", "preset", "study", "caution")
-Layer = tuple[str, Mapping[str, Any]]  # a source of values, and the values by dotted name
-_log = logging.getLogger(__name__)
+CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """A configuration and the source of each value.
+class Origin:
+    """Circumstances of a run; recorded, but not part of its identity."""
 
-    A source is `default`, `preset NAME (paper|code|ours)`, `tuned study ID`, `file PATH`,
-    `environment VARIABLE`, `--dataset`, `--set` or `--seed`.
+    preset: str = CUSTOM  # that its configuration started from
+    study_id: str | None = None  # that its values come from, if any
+    purpose: str = "evaluation"  # one of `PURPOSES`
+    grid: str | None = None
+    argv: str | None = None
+    measured_from: str | None = None  # row id of the run whose weights are evaluated
+    scaled: Mapping[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set that is in the cache, for processes that open it there."""
+
+    path: Path  # the cache folder
+    revision: str
+    name: str  # by content, which another node may not know
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Identities of a run; see `bench.method.ids`."""
+
+    row: str
+    training: str
+    config: str
+
+    @classmethod
+    def of(cls, config: RunConfig, data_revision: str) -> Self:
+        """Return the identities of a configuration on the data of a revision."""
+        return cls(*(make(config, data_revision) for make in (row_id, training_id, config_id)))
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """One run before it is run: its configuration, and what follows from it.
+
+    What takes time is made when it is first asked for, and once. Pickled are the configuration,
+    the identities and the place of the data; another process makes the rest again.
+
+    Attributes:
+        config: complete and validated.
+        origin: what is recorded with the run.
+        sources: source of each value by dotted name: `default`, `preset NAME (paper|code|ours)`,
+            `tuned study ID`, `file PATH`, `environment VARIABLE`, `--dataset`, `--set` or `--seed`;
+            empty for a configuration that was made by hand.
+        data_dir: cache of data sets; None = the default one.
     """
 
-    config: RunConfig  # complete and validated
-    preset: str  # that it started from
-    sources: Mapping[str, str]  # by dotted name
-    study: str | None  # that values come from, if any
+    config: RunConfig
+    origin: Origin = Origin()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    data_dir: Path | None = None
+
+    def on(self, dataset: Dataset) -> Self:
+        """Return the experiment on a data set that is open: the one that it names."""
+        other = replace(self)
+        vars(other)["dataset"] = dataset
+        return other
+
+    def under(self, origin: Origin) -> Self:
+        """Return the experiment with another origin, and all that is made already."""
+        other = replace(self, origin=origin)
+        vars(other).update(vars(self) | {"origin": origin})
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        light = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**light, "data": self.data, "ids": self.ids}
+
+    @cached_property
+    def method(self) -> Method:
+        """The method, with its fields' values."""
+        return registry.create(self.config.spec, self.config.method)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the method declares."""
+        return self.method.needs()
+
+    @cached_property
+    def modules(self) -> Mapping[str, str]:
+        """Modules that other packages bring, by what they bring."""
+        return foreign_modules(self.config)
+
+    def check_code(self) -> None:
+        """Refuse code of other packages that has changed since its hash was taken."""
+        check_source(self.modules, self.config.code)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data set: from the cache, which is built if need be."""
+        if "data" in vars(self):
+            return reopen(self.data.path, name=self.data.name)
+        return open_dataset(self.config, self.data_dir)
+
+    @cached_property
+    def data(self) -> Data:
+        """Where the data set lies, and what it is."""
+        return Data(self.dataset.path, self.dataset.revision, self.dataset.name)
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Identities of the run on this data."""
+        return Ids.of(self.config, self.data.revision)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Each client's training images."""
+        return partition_of(self.dataset, self.config)
+
+    @cached_property
+    def setup(self) -> Setup:
+        """The run before its first round."""
+        return Setup.of(self.config, self.dataset, self.partition, self.method)
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench config --json`."""
-        named = {"preset": self.preset, "study": self.study, "sources": dict(self.sources)}
+        of, sources = self.origin, dict(self.sources)
+        named = {"preset": of.preset, "study": of.study_id, "sources": sources}
         return {**self.config.model_dump(mode="json"), **named}
-
-
-def resolve(
-    spec: str,
-    *,
-    preset: str | None = None,
-    dataset: str | None = None,
-    set: Mapping[str, Any] | None = None,
-    config_files: Sequence[Path | str] = (),
-    seed: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    tuned: Mapping[str, Any] | None = None,
-    study: str | None = None,
-    data_dir: Path | str | None = None,
-    content: Callable[[str], str] | None = None,
-) -> Resolved:
-    """Build the configuration of a run.
-
-    Later sources win: field defaults, preset, tuned values, files in order, environment
-    (`FEDBENCH__CLIENT__LR`), `dataset`, `set`, seed.
-
-    Args:
-        spec: method spec; aliases are resolved.
-        preset: its name or its YAML file; None = the one that the last file names, else `demo`.
-        dataset: a short way to set `data.name`, which takes a path without its kind too.
-        set: dotted (or nested) names to values, as `--set` gives them.
-        config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
-            are no fields, and the last is printed.
-        seed: the run's seed.
-        environ: environment variables; None = of this process.
-        tuned: dotted names to the best values of a tuning study.
-        study: that study's id.
-        data_dir: cache of data sets, in which the content of a data set at a path is looked up
-            where the preset depends on it; None = the default one.
-        content: does that look-up in place of one in `data_dir`.
-
-    Raises:
-        UnknownNameError: for an unknown method, preset, option or objective.
-        ConfigError: for an unknown name or a bad value; names it and its source.
-        DataError: if the preset depends on the content of a data set that is not prepared.
-    """
-    canonical = registry.canonical_spec(spec)
-    infos = field_infos(canonical)
-    read = {path: _read_file(path, canonical) for path in config_files}
-    chosen = load_preset(preset or preset_of(config_files))
-    for path, (_, reserved) in read.items():
-        study = reserved.get("study", study)
-        if "caution" in reserved:
-            warn_once(f"{path}: {reserved['caution']}")
-    layers: list[Layer] = [
-        (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
-        *((f"file {path}", values) for path, (values, _) in read.items()),
-        *_environment(environ, canonical),
-        *_named(dataset, set),
-        ("--set", flatten(set or {}, keep=infos)),
-        ("--seed", {} if seed is None else {"seed": seed}),
-    ]
-    if seed is not None and "seed" in layers[-2][1]:
-        warn_once(f"--set seed={layers[-2][1]['seed']} has no effect beside --seed {seed}")
-    user: dict[str, Any] = {}
-    sources = dict.fromkeys(infos, "default")
-    for source, values in layers:
-        for key, value in values.items():
-            try:
-                check_key(key, canonical, infos)
-                check_kind(key, value, infos[key])
-            except ConfigError as err:
-                raise ConfigError(f"{err} [{source}]") from err
-        user.update(values)
-        sources.update(dict.fromkeys(values, source))
-
-    look_up = as_read(content or content_names(as_path(data_dir)), user)
-    base = chosen.values_for(canonical, user, look_up)
-    for key in base.keys() - user:
-        sources[key] = f"preset {chosen.preset} ({base[key].origin})"
-    try:
-        config = build_config(canonical, {key: entry.value for key, entry in base.items()} | user)
-    except ConfigError as err:
-        field = str(err).partition(":")[0]
-        while field and field not in sources:  # the message may be about an item of a list
-            field = field.rpartition(".")[0]
-        note = f" [{sources[field]}]" if field in sources else ""
-        raise ConfigError(f"{err}{note}") from err
-    config = with_revisions(config, as_path(data_dir))
-    _check_together(config, sources)
-    scored(config.evaluation.objectives)
-    check_view(config.evaluation.objective_view)
-    return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 
 def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
@@ -150,111 +157,22 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
     )
 
 
-def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
-    """Return the look-up for data that are read as the user's values say."""
-    fields = ("label_column", "image_size", "test_rows")
-    reading = Reading(**{name: user.get(f"data.{name}") for name in fields})
-    return content if reading == PLAIN else lambda name: content(name, reading)
+_partitions: dict[str, Partition] = {}
+"""Those that were made last; runs of a sweep that share one follow each other."""
 
 
-@cache
-def warn_once(text: str) -> None:
-    """Log a warning that many runs would repeat."""
-    _log.warning("%s", text)
+def partition_of(dataset: Dataset, config: RunConfig) -> Partition:
+    """Return the partition of a run.
 
-
-def preset_of(files: Sequence[Path | str]) -> str:
-    """Return the preset named by the last file that names one, else `demo`."""
-    named = [
-        content["preset"] for content in map(load_yaml, map(Path, files)) if "preset" in content
-    ]
-    return str(named[-1]) if named else "demo"
-
-
-def _named(dataset: str | None, set: Mapping[str, Any] | None) -> list[Layer]:
-    if dataset is None:
-        return []
-    name = with_kind(dataset)
-    if (other := flatten(set or {}).get("data.name", name)) != name:
-        raise ConfigError(f"--dataset {dataset} and --set data.name={other} differ; give one")
-    return [("--dataset", {"data.name": name})]
-
-
-def user_keys(
-    spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Map the dotted names that files and environment set to their sources."""
-    canonical = registry.canonical_spec(spec)
-    layers: list[Layer] = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
-    layers += _environment(environ, canonical)
-    return {key: source for source, values in layers for key in values}
-
-
-def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a file's values by dotted name, and its reserved entries."""
-    content = load_yaml(Path(path))
-    if not content:
-        raise ConfigError(f"{path}: has no settings; was it cut off? Leave it out, or mend it")
-    reserved = {key: content.pop(key) for key in RESERVED if key in content}
-    for key, value in reserved.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{path}: {key}: must be text (got {value!r})")
-    if "spec" in reserved and registry.canonical_spec(reserved["spec"]) != spec:
-        raise ConfigError(
-            f"{path} is for {reserved['spec']!r} and cannot be used with {spec!r};"
-            " remove its line 'spec:' if that is meant"
-        )
-    try:
-        return flatten(content, keep=field_infos(spec)), reserved
-    except ConfigError as err:
-        raise ConfigError(f"{path}: {err}") from err
-
-
-def _environment(environ: Mapping[str, str] | None, spec: str) -> list[Layer]:
-    """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
-    environ = os.environ if environ is None else environ
-    keys = {variable(key): key for key in field_infos(spec)}
-    short = {name.replace("__", "_"): name for name in keys}
-    layers: list[Layer] = []
-    for name in sorted(environ):
-        meant = short.get(name.upper().replace("__", "_"), name.upper())
-        if not name.upper().startswith(ENVIRONMENT) and meant != name.upper():
-            raise ConfigError(f"environment {name}: write {meant}, with two underscores each time")
-        if name.upper().startswith(ENVIRONMENT):
-            rest = name.upper().removeprefix(ENVIRONMENT)
-            key = keys.get(name.upper(), rest.lower().replace("__", "."))
-            layers.append((f"environment {name}", {key: parse_value(environ[name])}))
-    return layers
-
-
-def variable(key: str) -> str:
-    """Return the environment variable that sets a dotted name.
-
-    >>> variable("method.l-dawa.floor")
-    'FEDBENCH__METHOD__L_DAWA__FLOOR'
+    Raises:
+        ConfigError: the settings cannot be met by these labels.
     """
-    return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
-
-
-def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
-    """Refuse values that contradict the needs of the method or other fields."""
-    method = registry.create(config.spec, config.method)
-    needs = expect(method.needs(), Needs, "needs()")
-    rounds, evaluation = config.federation.num_rounds, config.evaluation
-    check_aggregator(config, method)
-
-    def refuse(key: str, rule: str, got: object, named: str = "") -> None:
-        raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")
-
-    if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
-        rule = f"above 0 for {config.spec!r}, which learns from some labels, for example 0.1"
-        refuse("data.label_fraction", rule, 0)
-    if 0 < rounds < needs.least_rounds:
-        first = f"whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
-        rule = f"at least {needs.least_rounds} for {config.spec!r}, {first}"
-        refuse("federation.num_rounds", rule, rounds)
-    if (last := max(evaluation.rounds, default=0)) > rounds:
-        refuse("evaluation.rounds", f"at most {rounds}, which is federation.num_rounds", last)
-    if evaluation.labels_from == "held-out" and config.data.held_out == 0:
-        rule = "above 0, for example 0.1, where evaluation.labels_from is 'held-out'"
-        refuse("data.held_out", rule, 0, "evaluation.labels_from")
+    fields = config.data.model_dump_json(exclude={"name", "label_fraction"})
+    key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
+    if key not in _partitions:
+        labels, classes = dataset.train_labels, dataset.num_classes
+        made = make_partition(labels, classes, config.data, config.seed, dataset.train_clients)
+        _partitions[key] = made
+        if len(_partitions) > 8:
+            del _partitions[next(iter(_partitions))]
+    return _partitions[key]

@@ -118,6 +118,14 @@ def flat_config(config: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k != "spec" and not k.startswith("code")}
 
 
+def canonical(config: RunConfig) -> RunConfig:
+    """The same configuration without aliases, with every field of its method and every hash."""
+    method = registry.create(config.spec, config.method)
+    spec = registry.canonical_spec(config.spec)
+    config = config.model_copy(update={"spec": spec, "method": registry.dump(method)})
+    return with_weights(with_code(config))
+
+
 def with_code(config: RunConfig) -> RunConfig:
     """Return the configuration with the code of other packages as it is installed now."""
     return config.model_copy(update={"code": foreign_code(config)})

@@ -16,7 +16,7 @@ from fedbench.bench.terminal.tables import show_record, show_records
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition import PartitionSummary
-    from fedbench.bench.experiment.experiment import Resolved
+    from fedbench.bench.experiment.experiment import Experiment
 
 _SOURCES = {
     "methods": "terminal.show_lists:method_records",
@@ -149,27 +149,27 @@ def _value(value: Any) -> str:
     return show(value)
 
 
-def config_yaml(resolved: Resolved) -> str:
+def config_yaml(experiment: Experiment) -> str:
     """Return a configuration as YAML that `--config` accepts, in ASCII."""
     from fedbench.bench.config.yaml_files import dump_yaml
 
-    values = resolved.config.model_dump(mode="json")
-    head = {"spec": values.pop("spec"), "preset": resolved.preset}
+    values = experiment.config.model_dump(mode="json")
+    head = {"spec": values.pop("spec"), "preset": experiment.origin.preset}
     values.pop("code", None)  # computed from what is installed
-    if resolved.study:
-        head["study"] = resolved.study
+    if experiment.origin.study_id:
+        head["study"] = experiment.origin.study_id
     return dump_yaml({**head, **values}, sort=False)
 
 
-def show_config(resolved: Resolved) -> None:
+def show_config(experiment: Experiment) -> None:
     """Print every value of a configuration with its source."""
     from fedbench.bench.experiment.fields import flat_config
 
     values = [
-        {"key": key, "value": _value(value), "source": resolved.sources.get(key)}
-        for key, value in flat_config(resolved.config).items()
+        {"key": key, "value": _value(value), "source": experiment.sources.get(key)}
+        for key, value in flat_config(experiment.config).items()
     ]
-    title = f"{resolved.config.spec} · preset {resolved.preset}"
+    title = f"{experiment.config.spec} · preset {experiment.origin.preset}"
     show_records(values, ("key", "value", "source"), title=title)
 
 

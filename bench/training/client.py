@@ -1,7 +1,7 @@
 """Local training of one client, the same in every process."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +18,10 @@ from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
-from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.system.seeding import generator, scope, single_thread
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import least_batch
 
 
 @dataclass(frozen=True)
@@ -232,7 +231,7 @@ class ClientRunner:
                 1,
                 config.batch_size,
                 keep_last=config.keep_last_batch,
-                min_batch=least_batch(setup.config, setup.method),
+                min_batch=setup.least_batch,
                 order=order,
                 augment=augment,
             )
@@ -269,3 +268,25 @@ def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
     values = expect(sent, Mapping, "what a client sends").items()
     tensors = {name: expect(value, Tensor, f"{name!r} of a client") for name, value in values}
     return {name: value.detach().cpu().clone() for name, value in tensors.items()}
+
+
+class InProcess:
+    """Executor that trains one client after another in this process."""
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self._runner = runner
+        self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """As `Executor.train`."""
+        for task in tasks:
+            try:
+                with single_thread():
+                    trained = self._runner.run(task, server, self._upload)
+            except Exception as err:
+                err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
+                raise
+            yield trained, self._upload
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -26,10 +26,9 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
+from fedbench.bench.training.client import ClientRunner, InProcess, LocalRun, Task, Trained
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.workers import InProcess
 
 _WARM_UP = 3
 """Steps that are run before one is recorded: libraries choose their kernels in the first."""

@@ -118,6 +118,11 @@ class Setup:
         """What the method declares."""
         return self.method.needs()
 
+    @property
+    def least_batch(self) -> int:
+        """The smallest batch to train on."""
+        return least_batch(self.config, self.needs)
+
     def make_net(self) -> Net:
         """Return the net before the first round, on the CPU; all processes get the same weights."""
         return deepcopy(self._net)  # copied, since drawing the weights takes longer
@@ -208,6 +213,11 @@ class Setup:
         """True if encoders differ between clients, so that each of them is evaluated."""
         local_norm = self.config.model.norm == "batch-local"
         return not self.needs.pooled and (local_norm or self.needs.evaluate_on == "clients")
+
+
+def least_batch(config: RunConfig, needs: Needs) -> int:
+    """Return the smallest batch to train on; a batch norm needs two examples with every method."""
+    return max(needs.min_batch, 2 if config.model.mixes_examples else 1)
 
 
 def backbone_of(config: RunConfig, dataset: Dataset) -> Backbone:

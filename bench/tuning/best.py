@@ -9,8 +9,8 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.experiment.code import foreign_code
-from fedbench.bench.experiment.experiment import RESERVED, warn_once
 from fedbench.bench.experiment.fields import field_infos, show
+from fedbench.bench.experiment.resolve import RESERVED, warn_once
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import one_of

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedbench.bench.experiment.arguments import Places, as_path
+from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
-    from fedbench.bench.config import RunConfig
+    from fedbench.bench.experiment.experiment import Experiment
 
 _PANEL = "Runs at a time"
 _share = partial(Option, panel=_PANEL)
@@ -165,24 +165,24 @@ class Cost:
 
 
 def estimate_cost(
-    configs: "Sequence[RunConfig]",
+    runs: "Sequence[Experiment]",
     cluster: Cluster,
     share: Share,
-    places: Places,
-    trained: "Sequence[RunConfig]" = (),
+    trained: "Sequence[Experiment]" = (),
 ) -> Cost:
     """Estimate the cost of runs from a round of each distinct model; seeds change no cost.
 
     Of `trained` the store has the weights: they are evaluated only.
     """
     from fedbench.bench.execution.estimate import Estimator, start_seconds
+    from fedbench.bench.system.compute import choose_devices
 
     device = estimate_device(share)
-    estimator = Estimator(places.cache, device, share.cpus)
-    both = [*((True, config) for config in configs), *((False, config) for config in trained)]
-    keys = [(t, config.model_copy(update={"seed": 0}).model_dump_json()) for t, config in both]
+    estimator = Estimator(choose_devices(device, share.cpus))
+    both = [*((True, run) for run in runs), *((False, run) for run in trained)]
+    keys = [(t, run.config.model_copy(update={"seed": 0}).model_dump_json()) for t, run in both]
     distinct = dict(zip(keys, both, strict=True))
-    estimates = {key: estimator(config, trains=t) for key, (t, config) in distinct.items()}
+    estimates = {key: estimator(run, trains=t) for key, (t, run) in distinct.items()}
     costs = [estimates[key] for key in keys]
     at_a_time = max(1, min(cluster.at_a_time(share) or usable_cores(), len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]

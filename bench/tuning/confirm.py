@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.experiment.arguments import Places, Settings, Sources
-from fedbench.bench.experiment.experiment import Resolved
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.leaderboard.statistics import (
     MIN_FOR_INTERVAL,
@@ -56,7 +56,7 @@ def check_confirm(seeds: int, config: RunConfig) -> None:
 
 
 def confirmation(
-    configure: Callable[[dict[str, Any], int], Resolved],
+    configure: Callable[[dict[str, Any], int], Experiment],
     trials: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
     settings: Settings,

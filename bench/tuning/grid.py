@@ -18,7 +18,7 @@ from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.experiment.code import missing_code
-from fedbench.bench.experiment.experiment import as_read, preset_of, resolve, user_keys
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import (
     GIVEN,
     build_config,
@@ -28,6 +28,7 @@ from fedbench.bench.experiment.fields import (
     known_keys,
 )
 from fedbench.bench.experiment.presets import load_preset, preset_names
+from fedbench.bench.experiment.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
@@ -198,11 +199,14 @@ class TunedValues:
 class Cell:
     """One run of a sweep."""
 
-    config: RunConfig
-    preset: str  # that it starts from
+    experiment: Experiment
     axes: Mapping[str, Scalar]  # names that the grid's axes and points set and its method has
-    study: str | None  # that values come from, if any
     scaled: tuple[Scaled, ...] = ()  # values that an axis changed
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self.experiment.config
 
 
 def load_grid(name: str | Path) -> Grid:
@@ -254,7 +258,6 @@ def plan(
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
-    label = load_preset(preset).preset  # of a file, its name
     grid = grid.under_preset(preset)
     methods = grid.methods if methods is None else methods
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
@@ -304,12 +307,12 @@ def plan(
         values |= _settings(point)
         scaled = _followers(grid, spec, values, point, settings)
         values |= {follower.key: follower.value for follower in scaled}
-        resolved = resolve(spec, set=values, **settings)
-        config = resolved.config
+        experiment = resolve(spec, set=values, **settings)
+        config = experiment.config
         if not _excluded(grid, config):
             axis_values = {key: get(config, key) for key in keys if key in known[spec]}
             key = canonical_json(config.model_dump(mode="json"))
-            cells.setdefault(key, Cell(config, label, axis_values, resolved.study, scaled))
+            cells.setdefault(key, Cell(experiment, axis_values, scaled))
     return list(cells.values())
 
 

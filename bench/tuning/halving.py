@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import mean_ranks
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -79,8 +79,8 @@ class RungTrials(Trials):
         check_params(repr(name), stored["params"], params)
         self._reached(number, stored)
 
-    def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
-        job = super()._job(name, config, label, number)
+    def _job(self, name: str, run: Experiment, label: str, number: int | None = None) -> Job:
+        job = super()._job(name, run, label, number)
         if number is None:
             return job
         rung, rounds = self._brackets[number].rung, self._halving.rounds

@@ -10,24 +10,17 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import Dataset, reopen
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.execution.execute import (
-    Origin,
-    Paused,
-    Place,
-    facts,
-    points_of,
-    untrained_figures,
-)
+from fedbench.bench.execution.execute import Paused, Where, facts, points_of, untrained_figures
 from fedbench.bench.execution.remeasure import execute_or_measure
+from fedbench.bench.execution.run import begun
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin
-from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.results.trackers import Begun, Tracking
+from fedbench.bench.results.trackers import Tracking
+from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import RoundRecord
@@ -52,14 +45,9 @@ class Job:
     """One run for a trial process, with everything that the process needs to know."""
 
     name: str  # of its folder and lock below the store's `cells/`
-    row_id: str
     label: str  # its name for people
-    config: RunConfig
-    origin: Origin
+    experiment: Experiment
     store: Path
-    dataset: Path  # cache folder of the data set, of `revision`
-    revision: str = ""
-    dataset_name: str | None = None  # by content, which another node may not know
     checkpoints: Path | None = None  # root of another folder for `cells/`; None = the store
     workers: int = 1
     device: str = "cpu"  # or `cuda`
@@ -77,33 +65,31 @@ class Job:
         return self.label  # in files and tables of Ray Tune's loggers
 
     @classmethod
-    def make(
-        cls, config: RunConfig, dataset: Dataset, store: Store, cluster: Cluster, **more: Any
-    ) -> Self:
-        """Return the job of a run; `label`, `origin` and others are given by name."""
-        identity = row_id(config, dataset.revision)
+    def make(cls, experiment: Experiment, store: Store, cluster: Cluster, **more: Any) -> Self:
+        """Return the job of a run; `label` and others are given by name."""
         known: dict[str, Any] = {
-            "name": identity,
-            "row_id": identity,
+            "name": experiment.ids.row,
             "store": store.root.resolve(),
-            "dataset": dataset.path,
-            "revision": dataset.revision,
-            "dataset_name": dataset.name,
             "checkpoints": cluster.checkpoints,
             "workers": cluster.workers,
             "lanes": cluster.lanes,
         }
-        return cls(config=config, **{**known, **more})
+        return cls(experiment=experiment, **{**known, **more})
 
     @property
-    def place(self) -> Store:
+    def row_id(self) -> str:
+        """The id of its row."""
+        return self.experiment.ids.row
+
+    @property
+    def cells(self) -> Store:
         """The store of its folder and its lock."""
         return Store(self.checkpoints or self.store)
 
     @property
     def folder(self) -> Path:
         """The folder of its checkpoints and its history."""
-        return self.place.cell_dir(self.name)
+        return self.cells.cell_dir(self.name)
 
 
 @dataclass(frozen=True)
@@ -191,7 +177,7 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
     began = time.monotonic()
     try:
         while True:
-            with job.place.lock(job.name) as mine:
+            with job.cells.lock(job.name) as mine:
                 if mine:
                     outcome = _perform(job, report, began)
                     if history and outcome.status != "error":
@@ -229,20 +215,14 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
 
     try:
         workers = job.workers if job.device == "cpu" and job.lanes is None else 1
-        dataset = reopen(job.dataset, name=job.dataset_name)
+        devices = choose_devices(job.device, workers, job.lanes)
         if job.untrained:
-            figures = untrained_figures(job.config, dataset, job.device)
-            return ended("ok", figures=figures)
-        caches = job.dataset.parent  # where sets of `evaluation.transfer` lie too
-        place = Place(
-            folder, caches, workers, job.device, dataset, job.lanes, until_round=job.until_round
-        )
+            return ended("ok", figures=untrained_figures(job.experiment, devices[0]))
+        where = Where(folder, devices, job.lanes, until_round=job.until_round)
         rows = [row for i in job.earlier for row in store.replicas(i)]
         if tracking.names:
-            identity = config_id(job.config, job.revision)
-            begun = (job.row_id, identity, job.config, job.origin.preset, dataset.name)
-            tracking.begin(Begun(*begun, job.origin.study_id), points_of(folder))
-        row = execute_or_measure(store, rows, job.config, job.origin, place, on_round)
+            tracking.begin(begun(job.experiment), points_of(folder))
+        row = execute_or_measure(store, rows, job.experiment, where, on_round)
         if tracking.names:
             tracking.end(row, points_of(folder))
     except Paused as paused:
@@ -286,15 +266,7 @@ def one_line(err: BaseException) -> str:
 
 def error_row(job: Job, message: str, started_at: datetime) -> Row:
     """Return the row of a run that could not be executed; its partition is unknown."""
-    known = facts(
-        job.config,
-        job.revision,
-        "",
-        job.origin,
-        dataset=job.dataset_name or job.config.data.public_name,
-        started_at=started_at,
-        device=job.device,
-    )
+    known = facts(job.experiment, "", started_at, job.device)
     return Row(
         **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)
     )

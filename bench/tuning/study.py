@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.experiment.arguments import Places, Settings, as_path
 from fedbench.bench.experiment.code import workers_for
-from fedbench.bench.experiment.experiment import Resolved, open_dataset, resolve, user_keys
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import field_infos, get, show
-from fedbench.bench.method import registry
+from fedbench.bench.experiment.resolve import resolve, user_keys
+from fedbench.bench.experiment.steps import without_effect
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
@@ -26,7 +26,6 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import temporary_folder
-from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
@@ -137,13 +136,13 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    evaluated = resolve(spec, data_dir=places.cache, **vars(settings)).config
-    check_confirm(confirm, evaluated)
+    evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
+    check_confirm(confirm, evaluated.config)
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
-    base = study.base.config
-    for line in (*study.dataset.cautions, *without_effect(base, study.dataset)):
+    base = study.base
+    for line in (*study.dataset.cautions, *without_effect(base)):
         _log.warning("%s", line)
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None
@@ -156,7 +155,7 @@ def tune(
         runs += [base] * study.num_checks
         runs += [evaluated] * 3 * confirm
         trained = [base] * len(study.unmeasured())
-        cost = estimate_cost(runs, cluster, share, places, trained)
+        cost = estimate_cost(runs, cluster, share, trained)
     else:
         before = store.trials(study.study_id)  # their ranks would depend on how many there are
         stored, to_run, file = _run(study, share, tracking, on_progress)
@@ -178,8 +177,8 @@ def tune(
     verdict = Verdict() if best is None else study.verdict(stored)
     return StudyResult(
         study_id=study.study_id,
-        spec=base.spec,
-        preset=study.base.preset,
+        spec=base.config.spec,
+        preset=base.origin.preset,
         status="planned" if dry_run else "finished",
         best=None
         if best is None or verdict.doubts
@@ -228,12 +227,13 @@ def _plan(
     given = fixed.pop("seed", None)
     content = content_names(places.cache)
 
-    def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
+    def configure(params: Mapping[str, Any], seed: int | None) -> Experiment:
         sources = replace(settings, set=fixed, seed=seed)
-        return resolve(spec, tuned=params, content=content, **vars(sources))
+        given = {"content": content, "data_dir": places.cache, **vars(sources)}
+        return resolve(spec, tuned=params, **given)
 
     base = configure({}, given if settings.seed is None else settings.seed)
-    workers_for(base.config, 2)  # raises: trials run in processes of their own
+    workers_for(base.config.spec, base.modules, 2)  # raises: trials run in processes of their own
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
     alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}
@@ -262,7 +262,7 @@ def _plan(
         eta=search.eta,
         rungs=search.rungs,
         rounds=base.config.federation.num_rounds,
-        least_rounds=registry.create(spec, base.config.method).needs().least_rounds,
+        least_rounds=base.needs.least_rounds,
         size=size,
     )
     if halving is not None:
@@ -276,19 +276,20 @@ def _plan(
         total=total,
         batch_size=size,
         store=places.open_store(),
-        dataset=open_dataset(base.config, places.cache),
+        dataset=base.dataset,
         cluster=cluster,
         halving=halving,
     )
 
 
-def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
-    """Return configurations with the rounds that each rung of a bracket adds to its trials."""
-    runs = []
+def _of_rungs(base: Experiment, halving: Halving) -> list[Experiment]:
+    """Return runs with the rounds that each rung of a bracket adds to its trials."""
+    config, runs = base.config, list[Experiment]()
     steps = zip((0, *halving.rounds), halving.rounds, halving.counts(), strict=False)
     for before, end, trials in steps:
         federation = config.federation.model_copy(update={"num_rounds": end - before})
-        runs += [config.model_copy(update={"federation": federation})] * trials
+        shorter = replace(base, config=config.model_copy(update={"federation": federation}))
+        runs += [shorter.on(base.dataset)] * trials
     return runs
 
 

@@ -10,21 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.execution.compare import Reproduction, compare
-from fedbench.bench.execution.execute import Origin
+from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
 from fedbench.bench.experiment.arguments import Places, Sources
-from fedbench.bench.experiment.code import outdated, workers_for
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.code import workers_for
 from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
-from fedbench.bench.method.ids import row_id, training_id
 from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -32,7 +30,6 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
-from fedbench.bench.training.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
 from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost, estimate_device
 from fedbench.bench.tuning.events import OnProgress
@@ -132,7 +129,7 @@ def sweep(
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
-    datasets = _opener(places.cache)
+    opened = _opener()
     content = content_names(places.cache)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
@@ -140,14 +137,14 @@ def sweep(
         if methods is None and grid.join_tuned:
             settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
         settings |= {"content": content, "data_dir": places.cache}
-        cells += _planned(grid, store, tuned, settings, datasets)
-    for config in {cell.config.spec: cell.config for cell in cells}.values():
-        workers_for(config, 2)  # raises: cells run in processes of their own
+        cells += _planned(grid, store, tuned, settings, opened)
+    for cell in {cell.config.spec: cell for cell in cells}.values():
+        workers_for(cell.config.spec, cell.experiment.modules, 2)  # raises: cells are processes
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
     named: dict[str, Cell] = {}
     for cell in cells:
-        named.setdefault(row_id(cell.config, datasets(cell.config).revision), cell)
+        named.setdefault(cell.experiment.ids.row, cell)
     stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
     settled = {"ok", "diverged"} if retry_failed or again else {"ok", "diverged", "error"}
     argv = command_line()
@@ -162,37 +159,37 @@ def sweep(
     all_jobs = []
     for cell in named.values():
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}
-        origin = Origin(cell.preset, cell.study, purpose, grid.grid, argv, scaled=scaled)
-        known = {"label": _label(cell), "origin": origin}
-        known["values"] = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
-        all_jobs.append(Job.make(cell.config, datasets(cell.config), store, cluster, **known))
+        known: dict[str, Any] = {"grid": grid.grid, "argv": argv, "scaled": scaled}
+        origin = replace(cell.experiment.origin, purpose=purpose, **known)
+        experiment = cell.experiment.under(origin)
+        values = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
+        all_jobs.append(Job.make(experiment, store, cluster, label=_label(cell), values=values))
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
     steps = {
-        identity: local_steps(cell.config, datasets(cell.config))
+        identity: local_steps(cell.experiment)
         for identity, cell in named.items()
         if dry_run or identity in to_run
     }
     _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs])
-    configs = [named[identity].config for identity in steps]
     lines = [
         line
-        for config, dataset in ((config, datasets(config)) for config in configs)
-        for line in (*dataset.cautions, *without_effect(config, dataset))
+        for experiment in (named[identity].experiment for identity in steps)
+        for line in (*experiment.dataset.cautions, *without_effect(experiment))
     ]
     for line, times in Counter(lines).items():
-        _log.warning("in %d of %d cells, %s", times, len(configs), line)
+        _log.warning("in %d of %d cells, %s", times, len(steps), line)
     jobs = _with_earlier(jobs, stored.values())
     kind = estimate_device(share)
     measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))
     cost = None
     if dry_run:
-        configs = [job.config for job in jobs if not measured[job.row_id]]
-        configs += [job.config for job in repeats]
-        trained = [job.config for job in jobs if measured[job.row_id]]
-        cost = estimate_cost(configs, cluster, share, places, trained)
+        runs = [job.experiment for job in jobs if not measured[job.row_id]]
+        runs += [job.experiment for job in repeats]
+        trained = [job.experiment for job in jobs if measured[job.row_id]]
+        cost = estimate_cost(runs, cluster, share, trained)
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
@@ -209,7 +206,7 @@ def sweep(
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     repeated: tuple[Reproduction, ...] = ()
     if repeats and not dry_run:
-        repeated = _repeated(repeats, store, cluster, share, places, on_progress)
+        repeated = _repeated(repeats, store, cluster, share, on_progress)
     current = [rows[i] for i in named if i in rows]
     statuses = [outcome.status for outcome in source.outcomes]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
@@ -239,7 +236,6 @@ def _repeated(
     store: Store,
     cluster: Cluster,
     share: Share,
-    places: Places,
     on_progress: OnProgress | None,
 ) -> tuple[Reproduction, ...]:
     """Run stored cells again in a temporary store, and compare each with its row."""
@@ -247,25 +243,24 @@ def _repeated(
         other = Store(folder)
         source = _Rows([replace(job, store=other.root) for job in jobs], other, already=0)
         run_jobs(source, cluster, share, other, on_progress, Tracking((), other))
-        rows = {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
-        return tuple(compare(store, i, other, row, places.cache) for i, row in rows.items())
+        return tuple(
+            compare(store, row.row_id, other, row, len(o.job.experiment.dataset.test_labels))
+            for o in source.outcomes
+            if (row := o.row) is not None
+        )
 
 
-Datasets = Callable[[RunConfig], Dataset]
-
-
-def _opener(data_dir: Path | None) -> Datasets:
-    """Return a function that opens the data set of a configuration, each once."""
+def _opener() -> Callable[[Cell], Cell]:
+    """Return a function that opens the data set of a cell, each set once."""
     opened: dict[tuple[Any, ...], Dataset] = {}
 
-    def dataset(config: RunConfig) -> Dataset:
-        data = config.data
+    def on_dataset(cell: Cell) -> Cell:
+        data = cell.config.data
         key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
-        if key not in opened:
-            opened[key] = open_dataset(config, data_dir)
-        return opened[key]
+        dataset = opened.setdefault(key, opened.get(key) or cell.experiment.dataset)
+        return replace(cell, experiment=cell.experiment.on(dataset))
 
-    return dataset
+    return on_dataset
 
 
 def _with_tuned(grid: Grid, store: Store, preset: str) -> list[str]:
@@ -283,22 +278,22 @@ def _planned(
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
     settings: Mapping[str, Any],
-    datasets: Datasets,
+    opened: Callable[[Cell], Cell],
 ) -> list[Cell]:
     """Return the cells of one preset, with the best values for the data set of each."""
-    cells = plan(grid, **settings)
+    cells = [*map(opened, plan(grid, **settings))]
     if tuned is None:
         return cells
     preset = load_preset(settings["preset"]).preset
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
-        by_data.setdefault(datasets(cell.config).whole, []).append(cell)
+        by_data.setdefault(cell.experiment.dataset.whole, []).append(cell)
     found: list[Cell] = []
     for whole, of in by_data.items():
         specs = list(dict.fromkeys(cell.config.spec for cell in of))
-        best = find_tuned(store, tuned, specs, preset, datasets(of[0].config))
-        cells = plan(grid, **settings, tuned=best)
-        found += [cell for cell in cells if datasets(cell.config).whole == whole]
+        best = find_tuned(store, tuned, specs, preset, of[0].experiment.dataset)
+        cells = [*map(opened, plan(grid, **settings, tuned=best))]
+        found += [cell for cell in cells if cell.experiment.dataset.whole == whole]
     return found
 
 
@@ -310,7 +305,7 @@ def _with_earlier(jobs: Sequence[Job], rows: Iterable[Row]) -> list[Job]:
             known.setdefault(row.training_id, []).append(row.row_id)
     with_earlier = []
     for job in jobs:
-        ids = known.setdefault(training_id(job.config, job.revision), [])
+        ids = known.setdefault(job.experiment.ids.training, [])
         with_earlier.append(replace(job, earlier=tuple(ids)))
         ids.append(job.row_id)
     return with_earlier
@@ -319,12 +314,12 @@ def _with_earlier(jobs: Sequence[Job], rows: Iterable[Row]) -> list[Job]:
 def _measured_from(store: Store, job: Job, stored: Mapping[str, Row], device: str) -> str | None:
     """Return the id of the run, stored or planned, whose weights make a training unnecessary."""
     rows = [row for i in job.earlier if i in stored for row in store.replicas(i)]
-    earlier = trained_before(rows, store, job.config, job.revision, device)
+    earlier = trained_before(rows, store, job.experiment, device)
     if earlier is not None:
         return earlier.row_id
     done = {row.row_id for row in rows if row.status != "error"}
     planned = [i for i in job.earlier if i not in done]
-    return planned[0] if planned and not job.config.evaluation.between_rounds else None
+    return planned[0] if planned and not job.experiment.config.evaluation.between_rounds else None
 
 
 def _forget_moved(checkpoints: Store, identities: Collection[str]) -> None:
@@ -356,7 +351,8 @@ class _Rows:
     def next(self) -> Job | None:
         for job in self._waiting:
             # Evaluations between rounds need the training itself.
-            if job.config.evaluation.between_rounds or self._running.isdisjoint(job.earlier):
+            between = job.experiment.config.evaluation.between_rounds
+            if between or self._running.isdisjoint(job.earlier):
                 self._waiting.remove(job)
                 self._running.add(job.row_id)
                 return job
@@ -420,7 +416,7 @@ def _record(
         "seed": cell.config.seed,
         "axes": _axes(cell),
         "scaled": [scaled.text for scaled in cell.scaled],
-        "study": cell.study,
+        "study": cell.experiment.origin.study_id,
         "local_steps": None if steps is None else steps.as_dict(),
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not ran,

@@ -21,12 +21,12 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.execution.execute import Origin, points_of
+from fedbench.bench.execution.execute import points_of
 from fedbench.bench.execution.run import command_line, forget_cell
-from fedbench.bench.experiment.experiment import Resolved
+from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import flat_config, show
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.chance import terms_at_chance
@@ -56,8 +56,8 @@ class StudyPlan:
     """A study: the values that identify it, and those that all its trials share."""
 
     search: Search  # as asked for
-    base: Resolved  # configuration that trials start from
-    configure: Callable[[Params, int], Resolved]  # parameters and a seed -> that of a run
+    base: Experiment  # that trials start from
+    configure: Callable[[Params, int], Experiment]  # parameters and a seed -> that of a run
     space: SearchSpace  # without the dimensions that the user has set
     points: Sequence[Params]  # parameters of the first trials; for the sampler `grid`, of all
     total: int  # number of trials
@@ -217,7 +217,7 @@ class StudyPlan:
         """Return the content of `study.json`, as far as it is known from the start."""
         return {
             "study_id": self.study_id,
-            "preset": self.base.preset,
+            "preset": self.base.origin.preset,
             "optuna": version("optuna"),
             "seed": self.base.config.seed,
             "config": self.base.config.model_dump(mode="json"),
@@ -334,8 +334,7 @@ class Trials:
         if self._to_measure:
             name = self._to_measure.popleft()
             seed = self._before[name]
-            config = self._plan.configure({}, seed).config
-            job = self._job(name, config, f"start seed={seed}")
+            job = self._job(name, self._plan.configure({}, seed), f"start seed={seed}")
             return replace(job, untrained=True)
         if self._plan.scoring.gated and self._before:  # no trial is judged before they are known
             return None
@@ -431,9 +430,9 @@ class Trials:
         plan = self._plan
         trials = with_ranks([*self._records.values()], plan.scoring.name)
         for number, params, seed in plan.unchecked(trials):
-            name, config = plan.run_name(number, seed), plan.configure(params, seed).config
+            name, run = plan.run_name(number, seed), plan.configure(params, seed)
             label = f"{'preset' if params == plan.preset_params else 'best'} seed={seed}"
-            job = self._job(name, config, label)
+            job = self._job(name, run, label)
             self._to_check.append(replace(job, values={**params, "seed": seed}))
             self._checking[name] = params, seed
         self.total += len(self._checking)
@@ -476,13 +475,13 @@ class Trials:
         self._open[number] = trial
         try:
             for seed in plan.seeds:
-                config = plan.configure(params, seed).config
+                run = plan.configure(params, seed)
                 name = plan.run_name(number, seed)
                 self._trial_of[name] = (number, seed)
                 given = " ".join(f"{key}={show(value)}" for key, value in params.items())
                 named = f"trial {number}" + (f" seed={seed}" if len(plan.seeds) > 1 else "")
                 label = f"{named} · {given}" if given else named
-                job = self._job(name, config, label, number)
+                job = self._job(name, run, label, number)
                 trial.left.append(replace(job, values={**params, "seed": seed}))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
@@ -490,13 +489,13 @@ class Trials:
             self.total -= len(plan.seeds)
             self._close(number, trial)
 
-    def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
+    def _job(self, name: str, run: Experiment, label: str, number: int | None = None) -> Job:
         """Return the job of a trial's run, or without `number` of an encoder before training."""
         plan = self._plan
-        origin = Origin(plan.base.preset, plan.study_id, "selection", argv=command_line())
-        known = {"name": name, "label": label, "origin": origin, "shared": False}
-        known["scored_by"] = plan.scoring.name
-        return Job.make(config, plan.dataset, plan.store, plan.cluster, **known)
+        preset = plan.base.origin.preset
+        origin = Origin(preset, plan.study_id, "selection", argv=command_line())
+        known = {"name": name, "label": label, "shared": False, "scored_by": plan.scoring.name}
+        return Job.make(run.on(plan.dataset).under(origin), plan.store, plan.cluster, **known)
 
     def _close(self, number: int, trial: Open) -> None:
         del self._open[number]
@@ -573,7 +572,7 @@ def _at_chance(outcomes: Sequence[Outcome]) -> list[str]:
         if not points:
             return []
         try:
-            found.append({*terms_at_chance(outcome.job.config, points)})
+            found.append({*terms_at_chance(outcome.job.experiment.config, points)})
         except (ConfigError, DataError) as err:
             _log.warning("%s: whether it learnt is not known: %s", outcome.job.label, err)
             return []

@@ -38,7 +38,9 @@ def test_a_preset_from_a_file(call: Call, tmp_path: Path) -> None:
     changed = call("config", "simclr", "--preset", file, "--json").json
     assert (changed["client"]["lr"], changed["data"]["name"]) == (0.01, "digits")
     cells = plan(load_grid("heterogeneity"), preset=str(file), methods=["supervised"], seeds=[0])
-    assert [cell.preset for cell in cells] == ["mine"] * 4  # its lists for all presets but demo
+    assert [cell.experiment.origin.preset for cell in cells] == [
+        "mine"
+    ] * 4  # its lists for all presets but demo
 
 
 @pytest.mark.parametrize(

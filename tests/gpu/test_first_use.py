@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.execution.execute import Origin, Place, execute
+from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.workers import WorkerPool, WorkerSpec, _serve
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn.norms import views_apart
@@ -27,7 +29,6 @@ from fedbench.bench.training import run_state
 from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
 from fedbench.bench.tuning.doctor import checkup as doctor
 from fedbench.bench.tuning.doctor import first_runs
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
@@ -81,7 +82,7 @@ def run(
 ) -> tuple[dict[str, Any], Tensor]:
     """Return `env_json` of a run's row, and its last weights."""
     with FakeGPU():
-        row = execute(config, Origin(), Place(folder, device="cuda", lanes=lanes))
+        row = execute(Experiment(config), Where(folder, ["cuda:0"], lanes))
     weights = read_checkpoint(newest_first(folder)[0]).tensors["server"]
     return json.loads(row.env_json or ""), weights
 
@@ -180,10 +181,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
     begin()
     assert first_use.switched_off() == {FUSED_SGD: "weights differ"}
 
-    setup.partition.save(tmp_path / "partition")
-    spec = WorkerSpec(
-        CONFIG.model_dump_json(), setup.dataset.path, tmp_path / "partition", tmp_path / "clients"
-    )
+    spec = WorkerSpec(Experiment(CONFIG), tmp_path / "clients")
     ours, theirs = Pipe()
     upload = torch.empty(trainer.layout.upload_size)
     worker = threading.Thread(

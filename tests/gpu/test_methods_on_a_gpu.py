@@ -19,11 +19,10 @@ from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import run_state
-from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.client import ClientRunner, InProcess, Task
 from fedbench.bench.training.lanes import reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import InProcess
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
 from tests.specs import HOOKS, SPECS, extended
 

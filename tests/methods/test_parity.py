@@ -24,11 +24,10 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import knn_accuracy
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import open_dataset, partition_of
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from tests.methods import plain_loops
 
 SEEDS = (0, 1, 2, 3, 4)  # with three, chance would explain gaps twice as large

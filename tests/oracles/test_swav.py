@@ -60,7 +60,7 @@ def test_prototypes_stay_at_unit_length_and_learn() -> None:
     of = example("swav")
     weight = of.net["prototypes"].get_parameter("weight")
     out = of.method.loss(of.net, of.batch, of.client)
-    out.total.backward()  # type: ignore[no-untyped-call]
+    out.total.backward()
     assert weight.grad is not None
     assert float(weight.grad.abs().sum()) > 0
     with torch.no_grad():

@@ -32,7 +32,7 @@ from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.execution.export import export_encoder, load_encoder, load_run
 from fedbench.bench.execution.figures import figures
 from fedbench.bench.execution.run import run
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.store import Store

@@ -9,16 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.system import first_use
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.lanes import LaneExecutor, in_process
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Trainer
 
 RUNS = (
@@ -80,9 +78,7 @@ def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:
 
 def _setup(spec: str, precision: str) -> Setup:
     values = {**_TINY, **_BY_METHOD.get(spec.partition("+")[0], {}), "client.precision": precision}
-    config: RunConfig = build_config(spec, values)
-    dataset = open_dataset(config, None)
-    return Setup.of(config, dataset, partition_of(dataset, config))
+    return Experiment(build_config(spec, values)).setup
 
 
 def _train(

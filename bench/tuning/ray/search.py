@@ -135,7 +135,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def started(self, trial_id: str) -> None:
         """Note that a trial process has started its job."""
         if (job := self._live.get(trial_id)) is not None:
-            rounds = job.config.federation.num_rounds
+            rounds = job.experiment.config.federation.num_rounds
             if not job.untrained:
                 self._pace.began(job.name, time.monotonic())
             self._emit(CellProgress(job.name, job.label, 0, rounds, eta_seconds=self._left()))

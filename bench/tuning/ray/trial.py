@@ -45,12 +45,12 @@ def settle(job: Job, token: str) -> tuple[Job, bool]:
     if job.device == "cuda" and not local_gpus():
         raise ResourceError("Ray offers a GPU, torch sees none")
     try:
-        reopen(job.dataset, job.revision)
+        reopen(job.experiment.data.path, job.experiment.data.revision)
     except DataError as err:
         raise ResourceError(
             f"it does not have the data set of the driver ({err}); mount the driver's folder of"
             " data sets there under the same path, or run `fedbench data prepare"
-            f" {job.config.data.name}` there"
+            f" {job.experiment.config.data.name}` there"
         ) from err
     root = job.checkpoints or job.store
     file = root / "cells" / TOKEN_FILE

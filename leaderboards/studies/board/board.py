@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id
 from fedbench.bench.results.store.released import CURVE, read_checked

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedbench import open_store
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.leaderboard.statistics import holm, mean, t_interval
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import plain_table

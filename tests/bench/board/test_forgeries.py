@@ -22,14 +22,14 @@ from fedbench.bench.board.checks import Claim, Problem, blank, check_configurati
 from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.execute import derived
-from fedbench.bench.execution.run import canonical, run
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.execution.run import run
+from fedbench.bench.experiment.experiment import open_dataset, partition_of
+from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
-from fedbench.bench.training.steps import partition_of
 from tests.specs import flip
 
 Forge = Callable[[Entry, Entry], Entry]

@@ -22,7 +22,7 @@ from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, 
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring

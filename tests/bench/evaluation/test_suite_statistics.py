@@ -6,10 +6,10 @@ from torch import nn
 
 from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
 from fedbench.bench.execution.execute import untrained_figures
-from fedbench.bench.experiment.experiment import open_dataset, resolve
+from fedbench.bench.experiment.experiment import Experiment, open_dataset, partition_of
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.nn.norms import batch_norms
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 
 CPU = torch.device("cpu")
 
@@ -79,7 +79,7 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
 
     sets = {"data.train_subset": 200, "federation.num_rounds": 1, "model.norm": "batch"}
     result = run(spec, set=sets, store=tmp_path / "store", workers=1)
-    figures = untrained_figures(result.row.config, open_dataset(result.row.config, None))
+    figures = untrained_figures(Experiment(result.row.config))
     reported = {
         name.removeprefix("untrained_"): value
         for name, value in result.metrics.items()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.execution.audit import audit, rehearse
-from fedbench.bench.execution.execute import Origin, Place, execute
+from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Client, DataSpec, Extra, Loss, Needs, Net, Sharing, registry
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import PluginError
@@ -204,5 +205,5 @@ def test_a_run_is_stopped_before_it_trains(tmp_path: Path, monkeypatch: pytest.M
     registry.register("leaky")(Leaky)
     config = tiny_config("leaky")
     with pytest.raises(PluginError, match=r"'leaky'.*'memory'"):
-        execute(config, Origin(), Place(tmp_path))
+        execute(Experiment(config), Where(tmp_path))
     assert not list(tmp_path.glob("round-*"))

@@ -13,8 +13,9 @@ from scipy import stats
 from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.execution.execute import Origin, Place, execute
+from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.execution.guarantees import check_privacy, columns, declared, needed_one_by_one
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.system.errors import ConfigError
@@ -102,7 +103,7 @@ def test_the_round_that_ends_a_run_counts(tmp_path: Path) -> None:
     """The run diverges in its first training round, after its clients have sent updates."""
     fields = {"privacy__clip": 1.0, "privacy__noise_multiplier": 2.0, "privacy__delta": 1e-3}
     row = execute(
-        tiny_config("supervised", client__lr=1e30, **fields), Origin(), Place(tmp_path / "a")
+        Experiment(tiny_config("supervised", client__lr=1e30, **fields)), Where(tmp_path / "a")
     )
     assert (row.status, row.rounds_done) == ("diverged", 0)
     assert row.epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0, 1e-3), rel=1e-3)
@@ -114,7 +115,7 @@ def test_the_row_of_private_clusters_says_what_epsilon_holds_for(tmp_path: Path)
     """The second of two rounds is the first that trains, and it ends the run."""
     fields = {"method__representations": "private", "method__epsilon": 10.0}
     config = tiny_config("orchestra", client__lr=1e30, method__global_steps=2, **fields)
-    row = execute(config, Origin(), Place(tmp_path))
+    row = execute(Experiment(config), Where(tmp_path))
     assert (row.status, row.rounds_done) == ("diverged", 1)
     assert row.epsilon == ClusterBudget(10.0, 1e-3).composed(2)
     assert row.epsilon_of == "an image, in centroids only, given the received weights"
@@ -165,7 +166,7 @@ def test_what_would_not_be_private_is_refused(
 ) -> None:
     config = tiny_config(spec, privacy__clip=1.0, **values)
     with pytest.raises(ConfigError, match=match):
-        execute(config, Origin(), Place(tmp_path))
+        execute(Experiment(config), Where(tmp_path))
 
 
 def test_summed_extras_are_not_covered_either() -> None:

@@ -1,12 +1,15 @@
 from datetime import UTC, datetime, timedelta
 from math import sqrt
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.compare import Spread, judge, spreads
-from fedbench.bench.execution.execute import Origin, facts
+from fedbench.bench.execution.execute import facts
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
 
@@ -15,8 +18,8 @@ STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
 def row_of(seed: int = 0, lr: float = 0.1, **fields: Any) -> Row:
     config = RunConfig(seed=seed, client=RunConfig().client.model_copy(update={"lr": lr}))
-    about: dict[str, Any] = {"dataset": "digits", "started_at": STARTED, "device": "cpu"}
-    known = facts(config, "revision", "hash", Origin(), **about)
+    dataset: Any = SimpleNamespace(path=Path(), revision="revision", name="digits")
+    known = facts(Experiment(config).on(dataset), "hash", STARTED, "cpu")
     return Row(**{**known, "status": "ok", "finished_at": STARTED, **fields})
 
 

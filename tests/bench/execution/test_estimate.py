@@ -8,6 +8,7 @@ import torch
 
 from fedbench.bench.execution import estimate
 from fedbench.bench.execution.estimate import Estimator
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 
@@ -30,8 +31,8 @@ def test_bytes_and_steps_are_those_of_the_run(
         client__local_epochs=2,
         client__keep_last_batch=keep_last,
     )
-    estimator = Estimator()
-    estimate, evaluated = estimator(config), estimator(config, trains=False)
+    estimator = Estimator(["cpu"])
+    estimate, evaluated = (estimator(Experiment(config), trains=trains) for trains in (True, False))
     assert (evaluated.num_steps, evaluated.bytes_up, evaluated.train_seconds) == (0, 0, 0)
     trainer = train(tiny_setup(config), tmp_path)
     assert estimate.bytes_up == trainer.ledger.bytes_up
@@ -59,7 +60,7 @@ def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -
     fields = {f"method__{name}": value for name, value in given.get(spec, {}).items()}
     values = {"federation__num_rounds": 3, "client__batch_size": 4, **fields}
     config = tiny_config(spec, data__label_fraction=0.25, **values)
-    estimated = Estimator()(config)
+    estimated = Estimator(["cpu"])(Experiment(config))
     trainer = train(tiny_setup(config), tmp_path)
     num_steps = sum(record.num_steps for record in trainer.history)
     assert estimated.bytes_up == trainer.ledger.bytes_up
@@ -73,8 +74,8 @@ def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.Monke
     """With six clients on four workers the busiest trains two: a third of one worker's time."""
     config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
     monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(step=0.5, client=0.25))
-    alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
-    one, four = alone(config), shared(config)
+    alone, shared = Estimator(["cpu"]), Estimator(["cpu"] * 4)
+    one, four = alone(Experiment(config)), shared(Experiment(config))
     assert (one.workers, four.workers) == (1, 4)
     assert four.train_seconds == pytest.approx(one.train_seconds / 3)
     assert four.start_seconds == pytest.approx(2 * one.start_seconds)
@@ -83,12 +84,12 @@ def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.Monke
 
 def test_checkpoints_of_long_runs_count_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One a second long: 1,000 of them in 1,000 rounds, but one every 10 s in longer runs."""
-    estimator = Estimator(device="cpu")
+    estimator = Estimator(["cpu"])
     config = tiny_config("supervised", data__num_clients=1, federation__num_rounds=1000)
     longer = tiny_config("supervised", data__num_clients=1, federation__num_rounds=2000)
     monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(server=0.25, checkpoint=1.0))
-    assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
-    assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
+    assert estimator(Experiment(config)).train_seconds == pytest.approx(1000 * 0.25 + 1000)
+    assert estimator(Experiment(longer)).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
 
 
 def test_stand_ins_count_images_and_leave_the_net_as_it_was() -> None:
@@ -124,7 +125,7 @@ def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.Monke
     monkeypatch.setattr(estimate, "_TimedRunner", Runner)
     monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 0.09)
     config = tiny_config("simclr", client__batch_size=16, data__num_clients=2)
-    assert Estimator(device="cpu")(config).step_seconds > 0
+    assert Estimator(["cpu"])(Experiment(config)).step_seconds > 0
     assert {*seen} == {5}
 
 

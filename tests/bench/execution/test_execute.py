@@ -12,8 +12,9 @@ from fedbench.bench.config.schema import PROTOCOLS
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.evaluation.sgd import FRACTIONS
 from fedbench.bench.evaluation.suite import evaluate, scored_clients
-from fedbench.bench.execution.execute import Origin, Paused, Place, execute
+from fedbench.bench.execution.execute import Paused, Where, execute
 from fedbench.bench.execution.run import forget_cell, run
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.testing import tiny_config, tiny_setup, train
@@ -35,9 +36,9 @@ def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
     config = tiny_config("orchestra", federation__num_rounds=3)  # one preparatory round besides
 
     def to(end: int | None, folder: str) -> Any:
-        place = Place(tmp_path / folder, workers=1, device="cpu", until_round=end)
+        where = Where(tmp_path / folder, until_round=end)
         try:
-            return execute(config, Origin(), place)
+            return execute(Experiment(config), where)
         except Paused as paused:
             return paused
 
@@ -85,7 +86,7 @@ def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: 
     """The files of clients' tensors and optimizers are the same as well."""
     few = {"evaluation__every": 1, "evaluation__protocols": ["knn"]}
     config = tiny_config(spec, federation__num_rounds=3, **few)
-    whole = execute(config, Origin(), Place(tmp_path / "whole"))
+    whole = execute(Experiment(config), Where(tmp_path / "whole"))
 
     class StopError(Exception):
         pass
@@ -95,8 +96,8 @@ def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: 
 
     for _ in range(2):
         with pytest.raises(StopError):
-            execute(config, Origin(), Place(tmp_path / "cut"), stop)
-    resumed = execute(config, Origin(), Place(tmp_path / "cut"))
+            execute(Experiment(config), Where(tmp_path / "cut"), stop)
+    resumed = execute(Experiment(config), Where(tmp_path / "cut"))
     assert resumed.resumes == 2
     assert result(resumed) == result(whole)
     files = [
@@ -124,7 +125,7 @@ def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path) -> Non
 
 
 def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
-    row = execute(tiny_config("simclr", federation__num_rounds=0), Origin(), Place(tmp_path))
+    row = execute(Experiment(tiny_config("simclr", federation__num_rounds=0)), Where(tmp_path))
     assert (row.status, row.final_loss, row.bytes_up) == ("ok", None, 0)
     assert row.objective == row.untrained_objective
     assert metrics(row)["relative_movement"] == 0
@@ -132,7 +133,7 @@ def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
 
 def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
     config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
-    row = execute(config, Origin(), Place(tmp_path))
+    row = execute(Experiment(config), Where(tmp_path))
     values = metrics(row)
     assert values["relative_movement"] > 0
     names = {"linear_local_acc", "mlp_acc", "mlp_local_acc"}
@@ -145,7 +146,7 @@ def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_p
 
 def test_clients_that_no_cohort_has_drawn_do_not_count(tmp_path: Path) -> None:
     config = tiny_config("single-ae", federation__num_rounds=1, federation__participation=0.25)
-    values = metrics(execute(config, Origin(), Place(tmp_path)))
+    values = metrics(execute(Experiment(config), Where(tmp_path)))
     assert values["linear_acc_std"] == 0  # of one of four
 
 
@@ -190,7 +191,7 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
 
 
 def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other labels in place of the hidden ones change no weight and no metric of any protocol."""
+    """Other labels in where of the hidden ones change no weight and no metric of any protocol."""
     for fraction in FRACTIONS:
         monkeypatch.setitem(FRACTIONS, fraction, (2, 8, 1))
     config = tiny_config("simclr", data__label_fraction=0.25)

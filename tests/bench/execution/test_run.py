@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.execution.run import command_line, run
+from fedbench.bench.execution.workers import WorkerSpec
 from fedbench.bench.experiment.code import workers_for
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
-from fedbench.bench.training.steps import partition_of
-from fedbench.bench.training.workers import WorkerSpec
 
 
 def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
@@ -53,11 +52,7 @@ def test_code_that_changed_since_it_was_read_trains_nothing(
     other = tiny_config("edited", seed=1, **rounds)
     with pytest.raises(ResourceError, match="'edited'"):
         run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
-    dataset = open_dataset(config, tmp_path)
-    partition = tmp_path / "partition.safetensors"
-    partition_of(dataset, config).save(partition)
-    paths = (dataset.path, partition, tmp_path / "clients")
-    spec = WorkerSpec(config.model_dump_json(), *paths, {"edited": module})
+    spec = WorkerSpec(Experiment(config, data_dir=tmp_path), tmp_path / "clients")
     with pytest.raises(ResourceError, match="'edited'"):
         spec.runner("cpu")
     assert [row.row_id for row in store.rows()] == [row.row_id]
@@ -99,9 +94,8 @@ def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config("byol")
-    assert workers_for(config) is None
-    monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
-    assert workers_for(config) == workers_for(config, 1) == 1
+    assert workers_for("byol", {}) is None
+    own = {"byol": "__main__"}
+    assert workers_for("byol", own) == workers_for("byol", own, 1) == 1
     with pytest.raises(ConfigError, match="'byol'"):
-        workers_for(config, 2)
+        workers_for("byol", own, 2)

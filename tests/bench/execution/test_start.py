@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.export import export_encoder, load_encoder
-from fedbench.bench.execution.run import canonical, reproduce, run
-from fedbench.bench.experiment.fields import with_weights
+from fedbench.bench.execution.run import reproduce, run
+from fedbench.bench.experiment.fields import canonical, with_weights
 from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles

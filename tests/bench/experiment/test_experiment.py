@@ -9,15 +9,16 @@ import pytest
 
 from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.config.yaml_files import dump_yaml, parse_yaml
-from fedbench.bench.experiment.experiment import Resolved, resolve
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config, get, known_keys
 from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import config_id
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 
-def settle(spec: str = "simclr", **given: Any) -> Resolved:
+def settle(spec: str = "simclr", **given: Any) -> Experiment:
     return resolve(spec, **{"environ": {}, **given})
 
 
@@ -42,7 +43,7 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
         given |= step
         resolved = settle(**given)
         assert (resolved.config.client.lr, resolved.sources["client.lr"]) == (lr, source)
-    assert (resolved.study, resolved.config.seed) == ("s1", 4)
+    assert (resolved.origin.study_id, resolved.config.seed) == ("s1", 4)
     seeded = settle(**given, seed=7)
     assert (seeded.config.seed, seeded.sources["seed"]) == (7, "--seed")
 
@@ -51,9 +52,13 @@ def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
     first = write(tmp_path, "preset: laptop\nclient.lr: 0.5\nstudy: s9\n", "a.yaml")
     second = write(tmp_path, "client.lr: 0.6\n", "b.yaml")
     resolved = settle(config_files=[first, second])
-    assert (resolved.preset, resolved.config.client.lr, resolved.study) == ("laptop", 0.6, "s9")
+    assert (resolved.origin.preset, resolved.config.client.lr, resolved.origin.study_id) == (
+        "laptop",
+        0.6,
+        "s9",
+    )
     assert resolved.config.data.num_clients == 10
-    assert settle(config_files=[first], preset="demo").preset == "demo"
+    assert settle(config_files=[first], preset="demo").origin.preset == "demo"
 
 
 @pytest.mark.parametrize("spec", registry.specs())

@@ -9,12 +9,13 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.presets import Preset
 from fedbench.bench.config.yaml_files import load_named, parse_yaml
 from fedbench.bench.data.views.recipes import VIEWS
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config, known_keys
 from fedbench.bench.experiment.presets import check_preset, load_preset, preset_names
+from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.experiment.steps import local_steps
 from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.system.errors import ConfigError, DataError
-from fedbench.bench.training.steps import local_steps
 from tests.specs import SPECS, labelled
 
 CONTENTS = {
@@ -131,7 +132,8 @@ def budget(config: RunConfig) -> tuple[int, int, int]:
     """Return client steps of a round, client steps of a run, and the images in them."""
     method = registry.create(config.spec, config.method)
     needs, plan = method.needs(), RoundPlan(config.client.local_epochs)
-    counted = local_steps(config, labelled("cifar10", config.data.train_subset))
+    dataset = labelled("cifar10", config.data.train_subset)
+    counted = local_steps(Experiment(config).on(dataset))
     assert counted.least == counted.most
     assert not config.client.keep_last_batch
     cohort = 1 if needs.pooled else config.cohort_size

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
 from fedbench.bench.execution.guarantees import columns, declared, needed_one_by_one
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.experiment.steps import without_effect
 from fedbench.bench.method import (
     AddOn,
     Aggregator,
@@ -21,9 +23,8 @@ from fedbench.bench.method import (
     register,
     registry,
 )
-from fedbench.bench.testing import all_tensors, assert_same_run, train
+from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, train
 from fedbench.bench.training.server_optimizer import ServerOptimizer
-from fedbench.bench.training.steps import without_effect
 from tests.specs import setup_of
 
 ADAPTIVE = {"adam": 0.01, "yogi": 0.01}
@@ -169,8 +170,7 @@ def test_a_setting_gives_the_bits_of_the_addon(optimizer: str, tmp_path: Path) -
 
 def test_settings_that_do_nothing_are_named() -> None:
     def said(**values: Any) -> str:
-        setup = setup_of("simclr", **values)
-        return " ".join(without_effect(setup.config, setup.dataset))
+        return " ".join(without_effect(Experiment(tiny_config("simclr", **values))))
 
     assert "nobody" in said(server__aggregator="trimmed-mean", server__trim_fraction=0.2)  # of 4
     assert "nobody" not in said(server__aggregator="trimmed-mean", server__trim_fraction=0.25)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import DataSpec, registry
 from fedbench.bench.nn.backbones import BACKBONES, make_backbone
 from fedbench.bench.system.errors import ConfigError

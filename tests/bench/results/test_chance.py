@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results import chance
 from fedbench.bench.results.chance import Marks, marks, terms_at_chance
 from fedbench.bench.results.leaderboard.formats import tables

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from fedbench.bench.execution import workers
 from fedbench.bench.execution.estimate import Estimator
-from fedbench.bench.execution.execute import Origin, Place, execute, untrained_figures
+from fedbench.bench.execution.execute import Where, execute, untrained_figures
 from fedbench.bench.execution.run import run
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Loss, RoundPlan
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.regime import check_precision, products, reproducible
-from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training import workers
+from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.client import ClientRunner, Task
 from tests.specs import setup_of
 
@@ -104,11 +105,7 @@ def test_a_gpu_is_reproducible_inside_the_block_only(monkeypatch: pytest.MonkeyP
 
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process, from its first message to its answer."""
-    config = tiny_config("simclr")
-    setup = tiny_setup(config)
-    partition = tmp_path / "partition.safetensors"
-    setup.partition.save(partition)
-    spec = workers.WorkerSpec(config.model_dump_json(), setup.dataset.path, partition, tmp_path)
+    spec = workers.WorkerSpec(Experiment(tiny_config("simclr")), tmp_path)
     sent: list[Any] = []
 
     class Pipe:
@@ -134,17 +131,13 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workers._run_worker(0, memory)
 
 
-def place(tmp_path: Path, **fields: Any) -> Place:
-    return Place(tmp_path, device="cuda", **fields)
-
-
 PROCESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "run": lambda tmp_path, _: execute(tiny_config("simclr"), Origin(), place(tmp_path)),
-    "worker": worker,
-    "estimate": lambda tmp_path, _: Estimator(device="cuda")(tiny_config("simclr")),
-    "untrained": lambda tmp_path, _: untrained_figures(
-        tiny_config("simclr"), setup_of("simclr").dataset, "cuda"
+    "run": lambda tmp_path, _: execute(
+        Experiment(tiny_config("simclr")), Where(tmp_path, ["cuda:0"])
     ),
+    "worker": worker,
+    "estimate": lambda tmp_path, _: Estimator(["cuda:0"])(Experiment(tiny_config("simclr"))),
+    "untrained": lambda tmp_path, _: untrained_figures(Experiment(tiny_config("simclr")), "cuda:0"),
 }
 
 
@@ -167,7 +160,7 @@ def test_tf32_is_for_gpus(tmp_path: Path) -> None:
     assert refused.value.exit_code == 3
     assert not (tmp_path / "store" / "rows").exists()
     with pytest.raises(ResourceError, match=message):
-        Estimator(device="cpu")(config)
+        Estimator(["cpu"])(Experiment(config))
     for precision, device in (("fp32", "cpu"), ("bf16", "cpu"), ("tf32", "cuda:1")):
         check_precision(precision, device)
 

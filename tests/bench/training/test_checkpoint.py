@@ -16,12 +16,11 @@ from fedbench.bench.system.tensor_files import encode
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training import trainer as module
 from fedbench.bench.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedbench.bench.training.client import ClientRunner
+from fedbench.bench.training.client import ClientRunner, InProcess
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer, default_seconds
-from fedbench.bench.training.workers import InProcess
 from tests.specs import flip
 
 RUN = "a" * 20

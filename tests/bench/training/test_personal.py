@@ -13,11 +13,10 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.system.tensor_files import read
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import InProcess
 from tests.specs import flip, setup_of
 
 CPU = torch.device("cpu")

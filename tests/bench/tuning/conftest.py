@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.execution.execute import Origin
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.tuning.events import CellDone
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
@@ -56,7 +55,7 @@ class InOneProcess:
             job = out.pop(order.randrange(len(out)))
             done += not job.untrained
             if job.untrained and self.fake:
-                figures = {"objective": self.untrained[job.config.seed % 5], **UNTRAINED}
+                figures = {"objective": self.untrained[job.experiment.config.seed % 5], **UNTRAINED}
                 jobs.done(Outcome(job, "ok", figures=figures))
                 continue
             self.ran.append(job.name)
@@ -83,8 +82,7 @@ def execute_here(job: Job) -> Outcome:
 def make_job(store: Path, **changes: Any) -> Job:
     """Return the job of a small run."""
     config = build_config("simclr", {**SMALL, "evaluation.protocols": ["knn"], **changes})
-    dataset = open_dataset(config, None)
-    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision)
+    return Job("cell", "label", Experiment(config), store)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 from scipy import stats
 
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.statistics import welch_error
 from fedbench.bench.results.leaderboard.studies import best_trial
@@ -60,7 +60,7 @@ def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
     )
 
     def fake(job: Job) -> Outcome:
-        if job.config.seed == 200:
+        if job.experiment.config.seed == 200:
             return Outcome(job, "error", error="no memory")
         return execute_here(job)
 

@@ -72,7 +72,8 @@ def test_tuned_values_reach_their_method_only() -> None:
     tuned = {"local-simclr": TunedValues({"client.lr": 0.25}, "s1")}
     untuned = cells()[0].config.client.lr
     planned = cells(tuned=tuned, methods=["simclr", "simclr+uv", "supervised"])
-    assert {(cell.config.spec, cell.config.client.lr, cell.study) for cell in planned} == {
+    runs = [cell.experiment for cell in planned]
+    assert {(run.config.spec, run.config.client.lr, run.origin.study_id) for run in runs} == {
         ("simclr", 0.25, "s1"),
         ("simclr+uv", untuned, None),
         ("supervised", untuned, None),

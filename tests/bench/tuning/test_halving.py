@@ -41,10 +41,10 @@ def by_curve(curve: Curve) -> Fake:
     """Return outcomes without training: a score by learning rate and rounds; None diverges."""
 
     def make(job: Job) -> Outcome:
-        value = curve(job.config.client.lr, job.until_round or ROUNDS)
+        value = curve(job.experiment.config.client.lr, job.until_round or ROUNDS)
         if value is None:
             return Outcome(job, "diverged", seconds=1.0)
-        figures = {"objective": value - job.config.seed / 1000}
+        figures = {"objective": value - job.experiment.config.seed / 1000}
         status = "ok" if job.until_round is None else "paused"
         return Outcome(job, status, figures=figures, seconds=1.0, bytes=8)
 
@@ -127,7 +127,7 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
         assert [trial[key] for key in same] == [scores[trial["number"]][key] for key in same]
 
     def lossy(job: Job) -> Outcome:
-        if job.until_round is None and ".000" in job.name and job.config.seed == 0:
+        if job.until_round is None and ".000" in job.name and job.experiment.config.seed == 0:
             assert any(job.folder.glob("round-*.safetensors"))
             shutil.rmtree(job.folder)
         return execute_here(job)
@@ -189,7 +189,7 @@ def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: 
     lowest = sorted(t["params"]["client.lr"] for t in _rates(tmp_path, in_one_process))
 
     def fake(job: Job) -> Outcome:
-        if job.config.client.lr == lowest[0]:
+        if job.experiment.config.client.lr == lowest[0]:
             return Outcome(job, "error", error="broken")
         return by_curve(lambda lr, rounds: None if lr > lowest[1] else 1.0)(job)
 

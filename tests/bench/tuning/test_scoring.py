@@ -114,7 +114,9 @@ def test_a_repetition_compares_trials_and_not_their_ranks(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     def fake(job: Job) -> Outcome:
-        return Outcome(job, "ok", figures={"final_loss": job.config.client.lr, "sep": 0.5})
+        return Outcome(
+            job, "ok", figures={"final_loss": job.experiment.config.client.lr, "sep": 0.5}
+        )
 
     in_one_process(fake=fake)
     settings = {"objective": "loss+sep"}
@@ -130,7 +132,7 @@ def test_a_trial_with_a_run_without_score_is_refused(
 
     def fake(job: Job) -> Outcome:
         figures = {"final_loss": 1.0, "sep": 0.9}
-        if job.config.client.lr > 0.02 and job.config.seed == 1:
+        if job.experiment.config.client.lr > 0.02 and job.experiment.config.seed == 1:
             del figures["sep"]
         return Outcome(job, "ok", figures=figures)
 

@@ -82,7 +82,8 @@ def data_set(cell: Cell) -> str:
 
 
 def preset(cell: Cell) -> str:
-    return cell.preset.removesuffix("-finetune").replace("-", "_")
+    name = cell.experiment.origin.preset
+    return name.removesuffix("-finetune").replace("-", "_")
 
 
 def clusters(cell: Cell) -> str:

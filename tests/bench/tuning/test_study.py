@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.experiment.experiment import resolve, warn_once
 from fedbench.bench.experiment.fields import flat_config
+from fedbench.bench.experiment.resolve import resolve, warn_once
 from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -43,7 +43,7 @@ def scored(score: Callable[[Job], float | None], status: str = "ok") -> Any:
 
 
 def by_lr(job: Job) -> float:
-    return 0.5 - abs(job.config.client.lr - 0.1) - job.config.seed / 1000
+    return 0.5 - abs(job.experiment.config.client.lr - 0.1) - job.experiment.config.seed / 1000
 
 
 def table(result: Any) -> list[Any]:
@@ -160,12 +160,12 @@ def test_dimensions_that_are_not_searched(tmp_path: Path, in_one_process: Use) -
 
 
 def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -> None:
-    in_one_process(fake=scored(lambda job: 1 - job.config.client.lr))
+    in_one_process(fake=scored(lambda job: 1 - job.experiment.config.client.lr))
     result = small(tmp_path, trials=6, study_name="tiny rates")
     assert result.best["trial"] == 3  # the paper's 0.001, the end of the range
     resolved = resolve("simclr", config_files=[result.config_file], environ={})
     values = flat_config(resolved.config)
-    assert resolved.study == result.study_id
+    assert resolved.origin.study_id == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
     part = load_dataset("digits", train_subset=60, test_subset=30)
     costs = spent(Store(tmp_path), ["gone", result.study_id])

@@ -1,6 +1,7 @@
 """Sweeps: every cell once, failures as rows, same results through Ray."""
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,14 +13,15 @@ import pytest
 import yaml
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
-from fedbench.bench.execution.execute import Origin, facts
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.execution.execute import facts
+from fedbench.bench.experiment.experiment import Experiment, Origin
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
-from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
+from fedbench.bench.tuning.grid import Cell, Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.sweep import SweepResult, _label, _planned, _with_tuned, sweep
 from tests.bench.results.conftest import rank
@@ -152,7 +154,7 @@ def test_failed_cells_are_rows_and_are_retried_on_demand(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     def fail(job: Job) -> Outcome:
-        return Outcome(job, "error", error=f"no luck with {job.config.spec}")
+        return Outcome(job, "error", error=f"no luck with {job.experiment.config.spec}")
 
     in_one_process(fake=fail)
     result = small(tmp_path)
@@ -178,7 +180,9 @@ def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
     made = make_job(tmp_path)
     row = last(made)["outcome"].row
     assert row.status == "ok"
-    failed = last(replace(make_job(tmp_path / "b"), dataset=tmp_path / "nowhere"))["outcome"]
+    lost = pickle.loads(pickle.dumps(make_job(tmp_path / "b")))  # without the open data set
+    vars(lost.experiment)["data"] = replace(lost.experiment.data, path=tmp_path / "nowhere")
+    failed = last(lost)["outcome"]
     assert failed.status == "error"
     assert "\n" not in failed.error
     with Store(tmp_path).lock("cell"):
@@ -189,7 +193,7 @@ def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
     assert (message["status"], type(message["error"])) == ("abort", StoreError)
     assert str(blocked) in str(message["error"])
     Store(tmp_path).write_row(row)  # another process has finished it
-    elsewhere = last(replace(made, row_id=row.row_id))["outcome"]
+    elsewhere = last(made)["outcome"]
     assert (elsewhere.status, elsewhere.row) == ("elsewhere", row)
 
 
@@ -203,8 +207,10 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
         }  # fmt: skip
         store.write_study(f"s{number}", study)
 
-    def datasets(config: RunConfig) -> Any:
-        return SimpleNamespace(name=config.data.name, whole=f"content of {config.data.name}")
+    def opened(cell: Cell) -> Cell:
+        name = cell.config.data.name
+        dataset: Any = SimpleNamespace(name=name, whole=f"content of {name}")
+        return replace(cell, experiment=cell.experiment.on(dataset))
 
     axes = {"data.name": ["cifar10", "digits", "mnist"]}
     settings: dict[str, Any] = {"preset": "demo", "environ": {}, "methods": ["simclr"]}
@@ -212,8 +218,10 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     def planned(number: int, tuned: str) -> list[tuple[str, str | None, float]]:
         parts = {"grid": "g", "description": "d", "methods": ["simclr"], "seeds": [0]}
         grid = check_grid({**parts, "axes": {"data.name": axes["data.name"][:number]}}, "g.yaml")
-        cells = _planned(grid, store, tuned, settings, datasets)
-        return [(c.config.data.name, c.study, c.config.client.lr) for c in cells]
+        cells = _planned(grid, store, tuned, settings, opened)
+        return [
+            (c.config.data.name, c.experiment.origin.study_id, c.config.client.lr) for c in cells
+        ]
 
     assert planned(2, "auto") == [("cifar10", "s1", 1.01), ("digits", "s0", 0.01)]
     assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
@@ -223,7 +231,12 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
 
 def test_what_the_store_has_tuned_joins_the_methods(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    studies = {"byol": {}, "simclr": {}, "mim": {"preset": "laptop"}, "fedx": {"finished_at": None}}
+    studies: dict[str, Any] = {
+        "byol": {},
+        "simclr": {},
+        "mim": {"preset": "laptop"},
+        "fedx": {"finished_at": None},
+    }
     for spec, change in {**studies, "gone": {}, "ssd": {"benchmark": "0"}}.items():
         meta = {"spec": spec, "preset": "demo", "finished_at": "2026"}
         meta["benchmark"] = BENCHMARK_VERSION
@@ -291,8 +304,8 @@ def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process:
 def row_of(config: RunConfig, preset: str = "demo") -> Row:
     """Return a row of `run`, which names no grid."""
     now = datetime(2026, 1, 2, tzinfo=UTC)
-    origin = Origin(preset)
-    known = facts(config, "r", "h", origin, dataset="digits", started_at=now, device="cpu")
+    dataset: Any = SimpleNamespace(path=Path(), revision="r", name="digits")
+    known = facts(Experiment(config, Origin(preset)).on(dataset), "h", now, "cpu")
     return Row(**known, status="ok", finished_at=now)
 
 

@@ -14,7 +14,7 @@ from scipy.stats import qmc
 
 from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.experiment.experiment import Resolved
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
@@ -66,10 +66,8 @@ def study(
 ) -> Trials:
     plan = StudyPlan(
         search=Search(sampler=sampler, study_name="s"),
-        base=Resolved(RunConfig(seed=seed), "demo", {}, None),
-        configure=lambda params, seed: Resolved(
-            RunConfig(seed=seed, method={"p": params}), "demo", {}, None
-        ),
+        base=Experiment(RunConfig(seed=seed)),
+        configure=lambda params, seed: Experiment(RunConfig(seed=seed, method={"p": params})),
         space=SearchSpace("simclr", dict(space), (), ""),
         points=points,
         total=min(total, len(points)) if sampler == "grid" else total,
@@ -96,7 +94,7 @@ def number_of(job: Job) -> int:
 
 
 def params_of(job: Job) -> Params:
-    return dict(cast(Params, job.config.method["p"]))
+    return dict(cast(Params, job.experiment.config.method["p"]))
 
 
 def search(

@@ -25,10 +25,9 @@ from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import open_dataset, partition_of
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
 from tests.bench.data.files import shade, table, write_idx, write_images
 
 COUNT = 48

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.experiment.experiment import resolve
 from fedbench.bench.experiment.fields import flat_config, known_keys
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.leaderboard.published import paper_cells, published_number
 from fedbench.bench.results.store.row import PaperCell, Row
 from fedbench.bench.system.identity import canonical_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.execution.execute import Origin
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.errors import ConfigError, ResourceError
@@ -63,10 +63,7 @@ class Nodes(Pool):
 
 def jobs(count: int) -> list[Job]:
     names = [f"cell-{index}" for index in range(count)]
-    return [
-        Job(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
-        for name in names
-    ]
+    return [Job(name, name, Experiment(RunConfig()), Path("store")) for name in names]
 
 
 ERROR = Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0).report()

@@ -1,6 +1,6 @@
-"""Executors of a round: worker processes, or this process alone.
+"""Executor of a round in worker processes.
 
-A worker is forked from a new interpreter (`bench.training.fork_server`), so it needs no importable
+A worker is forked from a new interpreter (`bench.execution.fork_server`), so it needs no importable
 `__main__`, and nothing of the parent's threads reaches it. It shares one anonymous memory file with
 its parent: the server's vector, followed by one slot per upload in flight. Only small messages
 pass through the pipe.
@@ -13,8 +13,8 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from socket import socketpair
@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
-from fedbench.bench.data.datasets import reopen
-from fedbench.bench.data.partition import Partition
+from fedbench.bench.execution import fork_server
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import (
@@ -37,54 +36,23 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import unnamed_file
-from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.system.source import check_source
-from fedbench.bench.training import fork_server
 from fedbench.bench.training.client import ClientRunner, Task, Trained
-from fedbench.bench.training.setup import Setup
 
 _FLOAT = 4
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Configuration and files from which a worker rebuilds the run."""
+    """What a worker trains clients of: the run, and the folder of their personal tensors."""
 
-    config_json: str
-    dataset_path: Path
-    partition_path: Path
+    experiment: Experiment
     personal_dir: Path
-    modules: Mapping[str, str] = field(default_factory=dict)  # of other packages, by name in `code`
 
     def runner(self, device: str) -> ClientRunner:
         """Return the run's client runner in this process."""
-        config = RunConfig.model_validate_json(self.config_json)
-        partition = Partition.load(self.partition_path)
-        setup = Setup.of(config, reopen(self.dataset_path), partition)
-        check_source(self.modules, config.code)  # this process has imported them anew
+        setup = self.experiment.setup
+        self.experiment.check_code()  # this process has imported it anew
         return ClientRunner(setup, torch.device(device), self.personal_dir)
-
-
-class InProcess:
-    """Executor that trains one client after another in this process."""
-
-    def __init__(self, runner: ClientRunner) -> None:
-        self._runner = runner
-        self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
-
-    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """As `Executor.train`."""
-        for task in tasks:
-            try:
-                with single_thread():
-                    trained = self._runner.run(task, server, self._upload)
-            except Exception as err:
-                err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
-                raise
-            yield trained, self._upload
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class WorkerPool:
@@ -155,7 +123,6 @@ class WorkerPool:
     def _grow(self, num_tasks: int) -> None:
         """Start missing workers, up to one per task."""
         for device in self._devices[len(self._workers) : num_tasks]:
-            # A worker rebuilds the run from files: a pickled setup would copy all images.
             self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
 
     def _start(self) -> Connection:

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.experiment.experiment import resolve
+from fedbench.bench.experiment import experiment as module
+from fedbench.bench.experiment.experiment import Experiment, partition_of
 from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.grid import Cell, load_grid, plan
 from tests.specs import extended, labelled, setup_of
 
@@ -31,8 +32,8 @@ def _nothing_remembered() -> Iterator[None]:
 
 def planned(spec: str, preset: str, **given: Any) -> LocalSteps:
     values = {key.replace("__", "."): value for key, value in given.items()}
-    config = resolve(spec, preset=preset, set={"data.name": "cifar10", **values}, environ={}).config
-    return local_steps(config, labelled("cifar10", None))
+    run = resolve(spec, preset=preset, set={"data.name": "cifar10", **values}, environ={})
+    return local_steps(run.on(labelled("cifar10", None)))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_methods_on_labels_count_labelled_images() -> None:
 )
 def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_path: Any) -> None:
     setup = setup_of(spec, client__local_epochs=2, **given)
-    counted = local_steps(setup.config, setup.dataset)
+    counted = local_steps(Experiment(setup.config))
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     made = []
     for k in range(setup.partition.num_clients):
@@ -100,7 +101,7 @@ def test_images_without_a_label_are_counted_out(spec: str, most: int) -> None:
     dataset = labelled("digits", 160)
     for k in range(4):  # half of each client's 40
         dataset.train_labels[partition_of(dataset, config).client(k)[::2]] = -1
-    assert local_steps(config, dataset).most == most * config.client.local_epochs
+    assert local_steps(Experiment(config).on(dataset)).most == most * config.client.local_epochs
 
 
 def test_a_run_in_which_nobody_trains_is_refused() -> None:
@@ -140,7 +141,7 @@ def test_settings_that_do_nothing_are_named(
 ) -> None:
     small = {"data__partition": "iid", "client__batch_size": 10, "federation__num_rounds": 4}
     config = tiny_config(spec, **{"data__num_clients": 4, **small, **given})
-    lines = without_effect(config, labelled("digits", 200))
+    lines = without_effect(Experiment(config).on(labelled("digits", 200)))
     assert [line.partition(":")[0].partition("=")[0] for line in lines] == named
 
 
@@ -149,9 +150,11 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
     for cell in cells:
         config = cell.config
         dataset = labelled(config.data.name, config.data.train_subset)
-        steps = local_steps(config, dataset)
+        steps = local_steps(Experiment(config).on(dataset))
         if steps.idle_clients == steps.num_clients:
-            empty.append(f"{cell.preset} {config.spec} {dict(cell.axes)}: {steps.idle}")
+            empty.append(
+                f"{cell.experiment.origin.preset} {config.spec} {dict(cell.axes)}: {steps.idle}"
+            )
     return empty
 
 
@@ -178,4 +181,4 @@ def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
 )
 def test_a_batch_norm_anywhere_needs_two_examples(norm: str, head_norm: str, least: int) -> None:
     config = tiny_config("byol", model__norm=norm, model__head_norm=head_norm)
-    assert module.least_batch(config, tiny_setup(config).method) == least
+    assert tiny_setup(config).least_batch == least

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.execution.fork_server import _REAP, _REQUEST, CAN_FORK, serve
+from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.system.errors import (
     FedbenchError,
@@ -26,10 +29,8 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import Task, Trained
-from fedbench.bench.training.fork_server import _REAP, _REQUEST, CAN_FORK, serve
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.training.workers import WorkerPool, WorkerSpec
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.onednn  # its processes have it
@@ -39,11 +40,7 @@ CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6
 def make_pool(
     setup: Setup, trainer: Trainer, folder: Path, workers: int, cohort_size: int = 6
 ) -> WorkerPool:
-    partition = folder / "partition.safetensors"
-    setup.partition.save(partition)
-    spec = WorkerSpec(
-        setup.config.model_dump_json(), setup.dataset.path, partition, folder / "clients"
-    )
+    spec = WorkerSpec(Experiment(setup.config), folder / "clients")
     sizes = (trainer.layout.server_size, trainer.layout.upload_size)
     return WorkerPool(spec, ["cpu"] * workers, sizes, cohort_size)
 
@@ -131,7 +128,7 @@ def test_a_server_that_its_parent_has_left_says_nothing() -> None:
 
 SCRIPT = """
 import os, socket, time
-from fedbench.bench.training.fork_server import ForkServer
+from fedbench.bench.execution.fork_server import ForkServer
 print("main", flush=True)
 server = ForkServer()
 _, theirs = socket.socketpair()

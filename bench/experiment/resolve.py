@@ -1,0 +1,235 @@
+"""Merge presets, files, environment and command line into one configuration with its sources."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.overrides import parse_value
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.data.datasets import content_names
+from fedbench.bench.data.reading import PLAIN, Reading
+from fedbench.bench.data.sources.base import with_kind
+from fedbench.bench.data.views.recipes import check_view
+from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.transfer import with_revisions
+from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.experiment import Experiment, Origin
+from fedbench.bench.experiment.fields import build_config, check_key, check_kind, field_infos
+from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.method import Labels, Needs, registry
+from fedbench.bench.system.errors import ConfigError, expect
+from fedbench.bench.training.aggregate import check_aggregator
+
+ENVIRONMENT = "FEDBENCH__"
+RESERVED = ("spec", "preset", "study", "caution")
+Layer = tuple[str, Mapping[str, Any]]  # a source of values, and the values by dotted name
+_log = logging.getLogger(__name__)
+
+
+def resolve(
+    spec: str,
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
+    seed: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    tuned: Mapping[str, Any] | None = None,
+    study: str | None = None,
+    data_dir: Path | str | None = None,
+    content: Callable[[str], str] | None = None,
+) -> Experiment:
+    """Build the experiment of a method and further values.
+
+    Later sources win: field defaults, preset, tuned values, files in order, environment
+    (`FEDBENCH__CLIENT__LR`), `dataset`, `set`, seed.
+
+    Args:
+        spec: method spec; aliases are resolved.
+        preset: its name or its YAML file; None = the one that the last file names, else `demo`.
+        dataset: a short way to set `data.name`, which takes a path without its kind too.
+        set: dotted (or nested) names to values, as `--set` gives them.
+        config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
+            are no fields, and the last is printed.
+        seed: the run's seed.
+        environ: environment variables; None = of this process.
+        tuned: dotted names to the best values of a tuning study.
+        study: that study's id.
+        data_dir: cache of data sets, in which the content of a data set at a path is looked up
+            where the preset depends on it; None = the default one.
+        content: does that look-up in place of one in `data_dir`.
+
+    Raises:
+        UnknownNameError: for an unknown method, preset, option or objective.
+        ConfigError: for an unknown name or a bad value; names it and its source.
+        DataError: if the preset depends on the content of a data set that is not prepared.
+    """
+    canonical = registry.canonical_spec(spec)
+    infos = field_infos(canonical)
+    read = {path: _read_file(path, canonical) for path in config_files}
+    chosen = load_preset(preset or preset_of(config_files))
+    for path, (_, reserved) in read.items():
+        study = reserved.get("study", study)
+        if "caution" in reserved:
+            warn_once(f"{path}: {reserved['caution']}")
+    layers: list[Layer] = [
+        (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
+        *((f"file {path}", values) for path, (values, _) in read.items()),
+        *_environment(environ, canonical),
+        *_named(dataset, set),
+        ("--set", flatten(set or {}, keep=infos)),
+        ("--seed", {} if seed is None else {"seed": seed}),
+    ]
+    if seed is not None and "seed" in layers[-2][1]:
+        warn_once(f"--set seed={layers[-2][1]['seed']} has no effect beside --seed {seed}")
+    user: dict[str, Any] = {}
+    sources = dict.fromkeys(infos, "default")
+    for source, values in layers:
+        for key, value in values.items():
+            try:
+                check_key(key, canonical, infos)
+                check_kind(key, value, infos[key])
+            except ConfigError as err:
+                raise ConfigError(f"{err} [{source}]") from err
+        user.update(values)
+        sources.update(dict.fromkeys(values, source))
+
+    look_up = as_read(content or content_names(as_path(data_dir)), user)
+    base = chosen.values_for(canonical, user, look_up)
+    for key in base.keys() - user:
+        sources[key] = f"preset {chosen.preset} ({base[key].origin})"
+    try:
+        config = build_config(canonical, {key: entry.value for key, entry in base.items()} | user)
+    except ConfigError as err:
+        field = str(err).partition(":")[0]
+        while field and field not in sources:  # the message may be about an item of a list
+            field = field.rpartition(".")[0]
+        note = f" [{sources[field]}]" if field in sources else ""
+        raise ConfigError(f"{err}{note}") from err
+    config = with_revisions(config, as_path(data_dir))
+    _check_together(config, sources)
+    check_names(config)
+    origin = Origin(chosen.preset, study)
+    return Experiment(config, origin, dict(sorted(sources.items())), as_path(data_dir))
+
+
+def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return the look-up for data that are read as the user's values say."""
+    fields = ("label_column", "image_size", "test_rows")
+    reading = Reading(**{name: user.get(f"data.{name}") for name in fields})
+    return content if reading == PLAIN else lambda name: content(name, reading)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning that many runs would repeat."""
+    _log.warning("%s", text)
+
+
+def preset_of(files: Sequence[Path | str]) -> str:
+    """Return the preset named by the last file that names one, else `demo`."""
+    named = [
+        content["preset"] for content in map(load_yaml, map(Path, files)) if "preset" in content
+    ]
+    return str(named[-1]) if named else "demo"
+
+
+def _named(dataset: str | None, set: Mapping[str, Any] | None) -> list[Layer]:
+    if dataset is None:
+        return []
+    name = with_kind(dataset)
+    if (other := flatten(set or {}).get("data.name", name)) != name:
+        raise ConfigError(f"--dataset {dataset} and --set data.name={other} differ; give one")
+    return [("--dataset", {"data.name": name})]
+
+
+def user_keys(
+    spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Map the dotted names that files and environment set to their sources."""
+    canonical = registry.canonical_spec(spec)
+    layers: list[Layer] = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
+    layers += _environment(environ, canonical)
+    return {key: source for source, values in layers for key in values}
+
+
+def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a file's values by dotted name, and its reserved entries."""
+    content = load_yaml(Path(path))
+    if not content:
+        raise ConfigError(f"{path}: has no settings; was it cut off? Leave it out, or mend it")
+    reserved = {key: content.pop(key) for key in RESERVED if key in content}
+    for key, value in reserved.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{path}: {key}: must be text (got {value!r})")
+    if "spec" in reserved and registry.canonical_spec(reserved["spec"]) != spec:
+        raise ConfigError(
+            f"{path} is for {reserved['spec']!r} and cannot be used with {spec!r};"
+            " remove its line 'spec:' if that is meant"
+        )
+    try:
+        return flatten(content, keep=field_infos(spec)), reserved
+    except ConfigError as err:
+        raise ConfigError(f"{path}: {err}") from err
+
+
+def _environment(environ: Mapping[str, str] | None, spec: str) -> list[Layer]:
+    """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
+    environ = os.environ if environ is None else environ
+    keys = {variable(key): key for key in field_infos(spec)}
+    short = {name.replace("__", "_"): name for name in keys}
+    layers: list[Layer] = []
+    for name in sorted(environ):
+        meant = short.get(name.upper().replace("__", "_"), name.upper())
+        if not name.upper().startswith(ENVIRONMENT) and meant != name.upper():
+            raise ConfigError(f"environment {name}: write {meant}, with two underscores each time")
+        if name.upper().startswith(ENVIRONMENT):
+            rest = name.upper().removeprefix(ENVIRONMENT)
+            key = keys.get(name.upper(), rest.lower().replace("__", "."))
+            layers.append((f"environment {name}", {key: parse_value(environ[name])}))
+    return layers
+
+
+def variable(key: str) -> str:
+    """Return the environment variable that sets a dotted name.
+
+    >>> variable("method.l-dawa.floor")
+    'FEDBENCH__METHOD__L_DAWA__FLOOR'
+    """
+    return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
+
+
+def check_names(config: RunConfig) -> None:
+    """Refuse names that only what is installed tells: objectives, and the view of theirs."""
+    scored(config.evaluation.objectives)
+    check_view(config.evaluation.objective_view)
+
+
+def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
+    """Refuse values that contradict the needs of the method or other fields."""
+    method = registry.create(config.spec, config.method)
+    needs = expect(method.needs(), Needs, "needs()")
+    rounds, evaluation = config.federation.num_rounds, config.evaluation
+    check_aggregator(config, method)
+
+    def refuse(key: str, rule: str, got: object, named: str = "") -> None:
+        raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")
+
+    if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
+        rule = f"above 0 for {config.spec!r}, which learns from some labels, for example 0.1"
+        refuse("data.label_fraction", rule, 0)
+    if 0 < rounds < needs.least_rounds:
+        first = f"whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
+        rule = f"at least {needs.least_rounds} for {config.spec!r}, {first}"
+        refuse("federation.num_rounds", rule, rounds)
+    if (last := max(evaluation.rounds, default=0)) > rounds:
+        refuse("evaluation.rounds", f"at most {rounds}, which is federation.num_rounds", last)
+    if evaluation.labels_from == "held-out" and config.data.held_out == 0:
+        rule = "above 0, for example 0.1, where evaluation.labels_from is 'held-out'"
+        refuse("data.held_out", rule, 0, "evaluation.labels_from")
