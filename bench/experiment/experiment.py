@@ -55,7 +55,7 @@ class Ids:
         return cls(*(make(config, data_revision) for make in (row_id, training_id, config_id)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Experiment:
     """One run before it is run: its configuration, and what follows from it.
 
