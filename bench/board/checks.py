@@ -35,6 +35,7 @@ from fedbench.bench.system.numerics import Platform
 from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.ledger import Flow, Ledger
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.timeline import BUFFERED
 
 
 def data_of(revision: str, data_dir: Path | None) -> Dataset | None:
@@ -187,6 +188,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     """The curve has every round, possible cohorts, and ends in the row's numbers."""
     row, points, config, expected = claim.row, claim.points, claim.config, claim.expected
     count, done, whole = len(points), row.rounds_done, row.status == "ok"
+    federation = config.federation
     total = config.federation.num_rounds + expected.needs.preparatory_rounds
     if [point["round_index"] for point in points] != list(range(count)) or not (
         count == done == total if whole else count <= total and abs(count - (done or 0)) <= 1
@@ -196,7 +198,8 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     for index, point in enumerate(points):
         plan = expected.setup.method.plan_round(index, RoundPlan(config.client.local_epochs))
         limited = plan.cohort == "sampled" and config.privacy.clip is None
-        most = config.cohort_size if limited else config.data.num_clients
+        cohort = federation.buffer_size if federation.mode == BUFFERED else config.cohort_size
+        most = cohort if limited else config.data.num_clients
         idle, cohort = point["idle_clients"], point["cohort_size"]
         if not 0 <= idle <= cohort <= most:
             yield f"round {index + 1}: {idle} idle of {cohort} clients, of which at most {most}"
@@ -269,7 +272,9 @@ def _flows(point: Mapping[str, Any]) -> Ledger:
 def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -> Iterator[str]:
     """Yield what is wrong with the messages of one round."""
     cohort, extras = point["cohort_size"], expected.needs.extras
-    for direction, clients in (("up", cohort - point["idle_clients"]), ("down", cohort)):
+    asked = point.get("simulated.asked")  # who is late or drops out has received the model
+    received = cohort if asked is None else int(asked)
+    for direction, clients in (("up", cohort - point["idle_clients"]), ("down", received)):
         flows, tensors = sent.flows[direction], expected.flows.flows[direction]
         for group, one in tensors.items():
             for name in ("messages", "numbers", "bytes", "revealing", "single"):

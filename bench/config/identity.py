@@ -54,7 +54,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the evaluation; the name of the data set and how it is read, since its revision
     says which images, labels and given clients they are; the file that an encoder starts from, of
-    which there is a hash; fields that the partitioner does not read; and privacy where it is off.
+    which there is a hash, as of a CSV of devices; fields that the partitioner does not read; and
+    privacy where it is off.
     """
     body = {
         key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
@@ -65,6 +66,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     body["model"] = {k: v for k, v in body["model"].items() if k != "weights"}
+    if body.get("devices", {}).get("profile_sha256") is not None:
+        body["devices"] = {k: v for k, v in body["devices"].items() if k != "profile"}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)
     return body

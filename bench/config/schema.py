@@ -239,11 +239,49 @@ class ClientConfig(Strict):
     )
 
 
+class DevicesConfig(Strict):
+    """What the clients' devices can do; time is simulated, never this machine's."""
+
+    profile: str = Field(
+        "uniform",
+        min_length=1,
+        description="uniform (no device is simulated), phones, silos, or FILE.csv, a device a row",
+    )
+    profile_sha256: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="hash of the CSV that devices.profile names; null = as it is now",
+    )
+    draw: bool = Field(False, description="CSV: draw a row for each client, some more than once")
+    failure: float | None = Field(
+        None, ge=0, lt=1, description="chance to drop out of a round; null = as in the profile"
+    )
+    correlation: float = Field(
+        0.0, ge=0, le=1, description="rank correlation of slow devices with rare classes"
+    )
+
+
 class FederationConfig(Strict):
     """Rounds, and the share of clients in each."""
 
     num_rounds: int = Field(10, ge=0, le=1_000_000, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="cohort size / number of clients")
+    deadline: float | None = Field(
+        None, gt=0, description="simulated seconds of a round; who is later is left out; null = any"
+    )
+    over_selection: float = Field(
+        1.0, ge=1, le=100, description="clients asked / cohort size; the first ones are taken"
+    )
+    partial_work: bool = Field(
+        False, description="slow clients make as many steps as fit before the deadline"
+    )
+    mode: Literal["synchronous", "buffered"] = Field(
+        "synchronous", description="rounds, or a server step after every buffer_size uploads"
+    )
+    buffer_size: int = Field(10, ge=1, description="buffered: uploads of a server step")
+    staleness_exponent: float = Field(
+        0.5, ge=0, description="buffered: a change s server steps old counts (1 + s)^-exponent"
+    )
 
 
 class ServerConfig(Strict):
@@ -266,8 +304,10 @@ class ServerConfig(Strict):
     beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi: decay of the mean")
     beta2: float | None = Field(None, ge=0, lt=1, description="null = adam 0.999, others 0.99")
     epsilon: float | None = Field(None, gt=0, description="null = adam 1e-8, others 1e-3")
-    weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="weights of clients in the average: equal, or numbers of examples"
+    weighting: Literal["uniform", "examples", "steps"] = Field(
+        "uniform",
+        description="weights of clients in the average: equal, numbers of examples, or these with"
+        " each change divided by its steps (FedNova)",
     )
 
 
@@ -352,6 +392,7 @@ class RunConfig(Strict):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     client: ClientConfig = ClientConfig()
+    devices: DevicesConfig = DevicesConfig()
     federation: FederationConfig = FederationConfig()
     server: ServerConfig = ServerConfig()
     privacy: PrivacyConfig = PrivacyConfig()

@@ -29,7 +29,9 @@ class Metric:
 
     name: str  # in rows: a column, or a key of `metrics_json`. That of an accuracy ends in `_acc`.
     title: str = ""  # heading of tables; empty = the name
-    unit: Literal["fraction", "score", "count", "bytes"] = "score"  # fractions: shown in percent
+    unit: Literal["fraction", "score", "count", "bytes", "hours"] = (
+        "score"  # fractions: shown in percent
+    )
     better: Literal["higher", "lower", "near 1"] = "higher"  # which values are better
     reads: tuple[str, ...] = ENCODERS  # fields of `evaluation` that change what a value means
     needs_labels: bool = False  # whether labels are read to compute it
@@ -148,3 +150,6 @@ COLLAPSED = register(Metric("collapsed", better="lower"))
 EFFECTIVE_RANK = register(Metric("effective_rank"))
 FINAL_LOSS = register(Metric("final_loss", better="lower", reads=()))
 IDLE_CLIENTS = register(Metric("idle_clients", unit="count", better="lower", reads=()))
+SIMULATED_HOURS = register(
+    Metric("simulated_hours", "simulated hours", "hours", better="lower", reads=())
+)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +41,6 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained
-from fedbench.bench.training.cohort import cohort_of, plan_of
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
@@ -69,6 +69,7 @@ class Estimate:
     bytes_up: int  # from clients to server, whole run
     bytes_down: int
     num_steps: int  # local steps of the whole run
+    simulated_hours: float | None  # of the devices; None = none are simulated
     workers: int
     step_seconds: float  # of one step on one worker
 
@@ -113,19 +114,29 @@ class Estimator:
         config, setup = experiment.config, experiment.setup
         steps = steps_per_epoch(experiment)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
-        visits = trained = num_steps = num_images = num_latents = 0
-        for index in range(rounds):
-            epochs, cohort = plan_of(setup, index).local_epochs, cohort_of(setup, index)
-            visits += len(cohort)
-            num_steps += epochs * int(steps[cohort].sum())
-            num_images += epochs * int(images[cohort].sum())
-            num_latents += int(images[cohort].sum()) if epochs else 0
-            trained += int((steps[cohort] > 0).sum()) if epochs else 0
+        visits = received = trained = num_steps = num_images = num_latents = 0
+        simulated = 0.0
+        for each in islice(trainer.timeline.rounds(), rounds):
+            received += len(each.asked)
+            visits += len(each.tasks)
+            simulated += each.seconds or 0.0
+            if not each.tasks:
+                continue
+            cohort = [task.client_id for task in each.tasks]
+            epochs = np.array([task.plan.local_epochs for task in each.tasks])
+            made = epochs * steps[cohort]
+            most = [task.max_steps for task in each.tasks if task.max_steps is not None]
+            made = np.minimum(made, most) if most else made
+            passes = made / np.maximum(steps[cohort], 1)
+            num_steps += int(made.sum())
+            num_images += int((passes * images[cohort]).sum())
+            num_latents += int(images[cohort][made > 0].sum())
+            trained += int((made > 0).sum())
         weights = Ledger.of_client(trainer.layout)
         again = Ledger.resent(trainer.layout, setup.needs.pre_round)
         bytes_up = trained * weights.bytes_up + visits * parts.extras
         bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
-        bytes_down = visits * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
+        bytes_down = received * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
         cohort_size = max(1, round(visits / max(1, rounds)))
         busy = min(self._workers, cohort_size)
         share = -(-cohort_size // busy) / cohort_size  # of a round's clients, at the busiest worker
@@ -144,6 +155,7 @@ class Estimator:
             bytes_up=round(bytes_up),
             bytes_down=round(bytes_down),
             num_steps=num_steps,
+            simulated_hours=None if trainer.timeline.fleet is None else simulated / 3600,
             workers=busy,
             step_seconds=parts.step,
         )

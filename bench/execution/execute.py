@@ -297,6 +297,8 @@ class _Run:
         further = {name: value for name, value in measured.items() if name not in metrics}
         further["relative_movement"] = movement(self.trainer)
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
+        if seconds := [r.simulated["seconds"] for r in history if r.simulated]:
+            further["simulated_hours"] = sum(seconds) / 3600
         return {**metrics, "metrics_json": canonical_json(further)}
 
     def _cost(self) -> dict[str, Any]:

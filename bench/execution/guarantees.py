@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import ServerConfig
@@ -18,7 +19,7 @@ from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.training.aggregate import declared_aggregator
-from fedbench.bench.training.cohort import cohort_of, participation_of
+from fedbench.bench.training.cohort import participation_of
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
@@ -160,9 +161,10 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
     budgets = {n: extra.budget for n, extra in needs.extras.items() if extra.budget is not None}
     if not budgets:
         return {}
-    counts = Counter(
-        k for index in range(trainer.rounds_begun) for k in cohort_of(trainer.setup, index)
-    )
+    # Who is late or drops out has received the model, and has sent what comes before the training.
+    begun = islice(trainer.timeline.rounds(), trainer.rounds_begun)
+    sent = (r.asked if needs.pre_round else [task.client_id for task in r.tasks] for r in begun)
+    counts = Counter(chain.from_iterable(sent))
     times = max(counts.values(), default=0)
     return {
         "epsilon": sum(budget.composed(times) if times else 0.0 for budget in budgets.values()),

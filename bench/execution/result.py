@@ -33,7 +33,8 @@ class RunResult:
     seed: int
     config: RunConfig = field(repr=False)
     metrics: Mapping[str, float | None]  # accuracies in [0, 1]; None = not measured
-    cost: Mapping[str, float | int | None]  # also `linear_acc_per_gb`: accuracy over 1e9 bytes
+    # also `linear_acc_per_gb`, accuracy over 1e9 bytes, and `simulated_hours` of the devices
+    cost: Mapping[str, float | int | None]
     traffic: Mapping[str, Any]  # {direction: {group: {messages, numbers, bytes, revealing, …}}}
     privacy: Mapping[str, Any]  # what messages reveal, and epsilon with the numbers behind it
     paths: Mapping[str, str | None]  # `store`, and `run row curve checkpoint partition` or None
@@ -69,7 +70,8 @@ class RunResult:
             config=RunConfig.model_validate_json(row.config_json),
             metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
             | json.loads(row.metrics_json or "{}"),
-            cost={name: getattr(row, name) for name in _COST} | {"linear_acc_per_gb": per_gb},
+            cost={name: getattr(row, name) for name in _COST}
+            | {"linear_acc_per_gb": per_gb, "simulated_hours": row.metrics.get("simulated_hours")},
             traffic=json.loads(row.traffic_json or "{}"),
             privacy={name: getattr(row, name) for name in _PRIVACY}
             | json.loads(row.privacy_json or "{}"),

@@ -15,6 +15,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 from fedbench.bench.system.files import user_path
+from fedbench.bench.training.devices import with_devices
 
 GIVEN = {"data.natural_column": "any", "data.partition_file": "any"}  # to try one value alone
 _MOST_NAMES = 40  # that a message lists
@@ -103,7 +104,7 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
         method = registry.dump(registry.create(spec, nested.pop("method", {})))
         canonical = registry.canonical_spec(spec)
         config = RunConfig.model_validate({**nested, "spec": canonical, "method": method})
-        return with_weights(with_code(config))
+        return with_devices(with_weights(with_code(config)))
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:

@@ -24,6 +24,7 @@ from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.method import Labels, Needs, registry
 from fedbench.bench.system.errors import ConfigError, expect
 from fedbench.bench.training.aggregate import check_aggregator
+from fedbench.bench.training.timeline import check_devices
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
@@ -217,6 +218,7 @@ def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
     needs = expect(method.needs(), Needs, "needs()")
     rounds, evaluation = config.federation.num_rounds, config.evaluation
     check_aggregator(config, method)
+    check_devices(config, method)
 
     def refuse(key: str, rule: str, got: object, named: str = "") -> None:
         raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")

@@ -13,7 +13,7 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Labels, RoundPlan
 from fedbench.bench.method.aggregator import trimmed
 from fedbench.bench.system.errors import ConfigError, expect
-from fedbench.bench.training.setup import least_batch
+from fedbench.bench.training.setup import least_batch, num_batches
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def local_steps(experiment: Experiment) -> LocalSteps:
     images, epochs = _images(experiment), _epochs(experiment)  # images: (K,)
     if not epochs:
         return LocalSteps(0, 0.0, 0, len(images), 0)
-    steps = _steps(experiment, images)
+    steps = num_batches(images, experiment.config, experiment.needs)
     idle = int((steps == 0).sum())
     steps = steps * epochs
     return LocalSteps(
@@ -111,16 +111,7 @@ def _of_aggregator(config: RunConfig) -> str:
 
 def steps_per_epoch(experiment: Experiment) -> npt.NDArray[np.int64]:
     """Return the local steps of each client in an epoch over its images, (K,); see `LocalSteps`."""
-    return _steps(experiment, _images(experiment))
-
-
-def _steps(experiment: Experiment, images: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    client, least = experiment.config.client, least_batch(experiment.config, experiment.needs)
-    if client.batch_size < least:
-        return np.zeros_like(images)
-    # Must count as `ClientData.batches` yields; a test compares the two.
-    incomplete = images % client.batch_size >= least
-    return images // client.batch_size + (incomplete if client.keep_last_batch else 0)
+    return num_batches(_images(experiment), experiment.config, experiment.needs)
 
 
 def _epochs(experiment: Experiment) -> int:

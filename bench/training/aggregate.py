@@ -23,20 +23,37 @@ class ServerUpdate:
     Uploads are folded in client-id order, so that sums have the same bits with any number of
     workers. An upload of weight 0 (a client that made no step) is ignored. The memory is the
     aggregator's, and that of the clients' rows.
+
+    With `momentum` the mean is FedNova's: x + (sum p_i a_i) sum p_i (x_i - x) / a_i, for weights
+    p_i of sum 1 and a_i = `norm_of_steps`. That is the mean under the weights p_i / a_i, whose
+    change is multiplied by (sum p_i a_i) (sum p_i / a_i); averaged buffers are under these weights.
+
+    Source: Wang et al. 2020, https://arxiv.org/abs/2007.07481, equations 6 and 8 with
+    tau_eff = sum p_i a_i, as its release has it.
     """
 
     def __init__(
-        self, layout: VectorLayout, device: torch.device | str, aggregator: Aggregator
+        self,
+        layout: VectorLayout,
+        device: torch.device | str,
+        aggregator: Aggregator,
+        momentum: float | None = None,
     ) -> None:
-        self._layout, self._device = layout, device
+        self._layout, self._device, self._momentum = layout, device, momentum
         self.aggregator = expect(aggregator, Aggregator, "aggregator()")
         self._rows: dict[int, tuple[float, Tensor]] = {}
         self._total = 0.0
+        self._weights = self._steps = 0.0  # sums of p_i, and of p_i a_i
 
-    def fold(self, client_id: int, weight: float, upload: Tensor) -> None:
+    def fold(self, client_id: int, weight: float, upload: Tensor, num_steps: int = 1) -> None:
         """Take one client's upload, (upload_size,), which may be overwritten afterwards."""
         if weight <= 0:
             return
+        if self._momentum is not None:
+            norm = norm_of_steps(num_steps, self._momentum)
+            self._weights += weight
+            self._steps += weight * norm
+            weight /= norm
         upload = upload.to(self._device)
         self.aggregator.fold(client_id, weight, upload[: self._layout.num_averaged])
         self._total += weight
@@ -65,6 +82,9 @@ class ServerUpdate:
         row_changes = [self._row_change(slot, theta) for slot in mean_rows]
         # One step over all of it: adam's moments lie in one vector, in this order.
         changes = [result[:trained] - theta[:trained].double(), *row_changes]
+        if self._momentum is not None:
+            scale = self._steps / self._weights * (self._total / self._weights)
+            changes = [change * scale for change in changes]
         joined = torch.cat([theta[span] for span in spans])
         optimizer.step(joined, torch.cat(changes))
         for span, part in zip(spans, joined.split([len(c) for c in changes]), strict=True):
@@ -90,6 +110,22 @@ class ServerUpdate:
         return change / self._total
 
 
+def norm_of_steps(steps: int, momentum: float) -> float:
+    """Return how much `steps` > 0 local steps of SGD with momentum in [0, 1) move a client.
+
+    The sum over its gradients of the factors that they have in its change, over the learning rate:
+    the number of steps without momentum.
+
+    Source: Wang et al. 2020, section 4.2: (1 - momentum^(steps - s)) / (1 - momentum) for the
+    gradient of step s.
+
+    >>> norm_of_steps(3, 0.0), norm_of_steps(2, 0.5)  # the first gradient counts 1.5, the second 1
+    (3.0, 2.5)
+    """
+    missing = momentum * (1 - momentum**steps) / (1 - momentum)
+    return (steps - missing) / (1 - momentum)
+
+
 def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
     """Return the empty update of a round, with the method's aggregator."""
     held = binding.server.data[: binding.layout.num_averaged]
@@ -99,7 +135,9 @@ def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
     elif isinstance(default, Mean):
         default = _mean(setup, binding, index)
     aggregator = setup.method.aggregator(default, held, index)
-    return ServerUpdate(binding.layout, held.device, aggregator)
+    by_steps = setup.config.server.weighting == "steps"
+    momentum = setup.config.client.momentum if by_steps else None
+    return ServerUpdate(binding.layout, held.device, aggregator, momentum)
 
 
 def _mean(setup: Setup, binding: Binding, index: int) -> Mean:

@@ -33,6 +33,8 @@ class Task:
     plan: RoundPlan
     personal_round: int | None = None  # which stored its personal tensors; None = none did
     pre_round: bool = False  # do not train, but send the statistics before the round
+    max_steps: int | None = None  # local steps that its device has time for; None = all
+    version: int | None = None  # the server step whose model it starts from; None = the present one
 
     def settings(self, config: ClientConfig) -> ClientConfig:
         """Return the configuration of local training in this round."""
@@ -224,6 +226,7 @@ class ClientRunner:
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         others = setup.needs.second_batch
         second_batch = data.second_batches(others, generator(seed, "companions", r, k))
+        left = task.max_steps
         for _ in range(task.plan.local_epochs):
             self.binding.net.wire.received.clear()
             batches = data.batches(
@@ -236,6 +239,9 @@ class ClientRunner:
                 augment=augment,
             )
             for batch in batches:
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
                 draws = expect(setup.method.draws(len(batch.labels), client), Mapping, "draws()")
                 yield replace(
                     batch,

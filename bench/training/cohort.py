@@ -1,7 +1,7 @@
 """Who takes part in a round: the same clients in every process, for past and future rounds."""
 
-from collections.abc import Sequence
-
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedbench.bench.config import RunConfig
@@ -20,11 +20,21 @@ def cohort_of(setup: Setup, index: int, plan: RoundPlan | None = None) -> list[i
 
     `plan` is that of the round; None = as the method plans it.
     """
-    sizes, plan = setup.partition.sizes, plan or plan_of(setup, index)
-    pool = [k for k in range(len(sizes)) if sizes[k] > 0]
-    if plan.cohort == "labelled":
-        pool = [k for k in pool if (setup.labels[setup.partition.client(k)] >= 0).any()]
-    return pool if plan.cohort == "all" else _drawn(setup.config, pool, index)
+    plan = plan or plan_of(setup, index)
+    pool = pool_of(setup, plan)
+    cohort: list[int] = (
+        pool if plan.cohort == "all" else drawn(setup.config, pool, index)
+    ).tolist()
+    return cohort
+
+
+def pool_of(setup: Setup, plan: RoundPlan) -> npt.NDArray[np.int64]:
+    """Return the clients that a round with this plan may draw, ascending."""
+    pool = np.flatnonzero(setup.partition.sizes > 0)
+    if plan.cohort != "labelled":
+        return pool
+    seen = [(setup.labels[setup.partition.client(k)] >= 0).any() for k in pool.tolist()]
+    return pool[np.array(seen, np.bool_)]
 
 
 def participation_of(setup: Setup, index: int) -> float:
@@ -33,14 +43,18 @@ def participation_of(setup: Setup, index: int) -> float:
     return 1.0 if everybody else setup.config.federation.participation
 
 
-def _drawn(config: RunConfig, pool: Sequence[int], index: int) -> list[int]:
-    """Return the clients of `pool` that a round draws, ascending.
+def drawn(
+    config: RunConfig, pool: npt.NDArray[np.int64], index: int, size: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the clients of `pool` that a round draws, ascending: `size` of them; None = a cohort.
 
     Under client-level privacy the draws are independent, since that is what is accounted for.
     """
     rng = generator(config.seed, "cohort", index)
     if config.privacy.clip is not None:
         taken = torch.rand(len(pool), generator=rng) < config.federation.participation
-        return [k for k, takes_part in zip(pool, taken.tolist(), strict=True) if takes_part]
-    order = torch.randperm(len(pool), generator=rng)
-    return sorted(pool[i] for i in order[: config.cohort_size].tolist())
+        some: npt.NDArray[np.int64] = pool[taken.numpy()]
+        return some
+    order = torch.randperm(len(pool), generator=rng).numpy()
+    chosen: npt.NDArray[np.int64] = np.sort(pool[order[: size or config.cohort_size]])
+    return chosen

@@ -39,7 +39,7 @@ class Drift:
     def add(self, upload: Tensor) -> None:
         """Add a client's upload, (upload_size,), which may be overwritten afterwards."""
         size = len(self._sum)
-        change = upload[:size].to(self._before.device) - self._before[:size]
+        change = upload[:size].to(self._before) - self._before[:size]
         self._sum.add_(change)
         for name, spans in self._spans.items():
             # In float64: weights before a batch norm may grow beyond what float32 can square.

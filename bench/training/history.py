@@ -17,7 +17,7 @@ class RoundRecord:
     round_index: int  # from 0
     loss: float | None  # mean over the cohort's steps; None if there were none
     parts: Mapping[str, float]  # means of the logged loss terms, and values that the server logged
-    cohort_size: int  # clients that took part
+    cohort_size: int  # clients that took part, and whose uploads count
     idle_clients: int  # those that made no step (too few images for a batch)
     num_steps: int  # optimizer steps of all of them
     bytes_up: int  # from clients, this round
@@ -33,6 +33,9 @@ class RoundRecord:
     traffic: Mapping[str, Any] = field(default_factory=dict)
     # Of the clients' updates, as `Drift.values` has it; {} with client-level privacy.
     drift: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # Of the devices: `seconds` that the round takes, clients `asked`, which received the model,
+    # `late` and `dropped` ones, and mean `staleness` of buffered changes; {} without devices.
+    simulated: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""

@@ -61,6 +61,7 @@ class RoundTally:
         moved: Mapping[str, Mapping[str, float]],
         metrics: Mapping[str, float],
         seconds: float,
+        simulated: Mapping[str, float],
     ) -> RoundRecord:
         """Return the round's record; a loss is the mean over all steps of the cohort.
 
@@ -70,6 +71,7 @@ class RoundTally:
             moved: `Drift.values` of the round.
             metrics: of evaluations after it.
             seconds: that it took.
+            simulated: as `RoundRecord` has it.
         """
         stepped = self._stepped
         steps = sum(result.num_steps for result in stepped)
@@ -97,4 +99,5 @@ class RoundTally:
             metrics=metrics,
             seconds=seconds,
             drift=moved,
+            simulated=simulated,
         )

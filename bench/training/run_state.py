@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system import first_use
@@ -22,6 +23,7 @@ from fedbench.bench.training.setup import Setup
 
 _log = logging.getLogger(__name__)
 _METHODS = "method-optimizer"
+_VERSIONS = "version"
 
 
 class RunState:
@@ -38,6 +40,7 @@ class RunState:
             `restored` the states of those that it has not yet asked for again.
         ledger: all messages so far. `history`: a record of each round.
         personal_rounds: by client, the round of its file that counts.
+        versions: vectors before earlier server steps, by index, that clients still work on.
         rounds_done, rounds_begun: preparatory rounds included.
         resumes: how often the run has gone on after an interruption.
         platforms: numerics of each machine that trained it. `train_seconds`: over all attempts.
@@ -57,6 +60,7 @@ class RunState:
         self.method_optimizers: dict[str, Optimizer] = {}
         self.restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
+        self.versions: dict[int, Tensor] = {}
         self.history: list[RoundRecord] = []
         self.personal = PersonalStore(folder / "clients")
         self.personal_rounds: dict[int, int] = {}
@@ -95,6 +99,7 @@ class RunState:
     def save(self) -> None:
         """Write a checkpoint, and drop the files of clients that neither of the last two names."""
         tensors = {"server": self.vector}
+        tensors |= {f"{_VERSIONS}/{index}": vector for index, vector in self.versions.items()}
         for name, value in self.optimizer.state().items():
             tensors[f"server-optimizer/{name}"] = value
         # A restored optimizer may not be in use yet.
@@ -150,6 +155,8 @@ class RunState:
             if path.startswith(f"{_METHODS}/"):
                 _, name, parameter, key = path.split("/")
                 self.restored[name]["state"].setdefault(int(parameter), {})[key] = value
+            elif path.startswith(f"{_VERSIONS}/"):
+                self.versions[int(path.removeprefix(f"{_VERSIONS}/"))] = value.to(self.device)
         self.ledger = Ledger.from_dict(state["ledger"])
         self.personal_rounds = {int(k): index for k, index in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -218,6 +219,18 @@ class Setup:
 def least_batch(config: RunConfig, needs: Needs) -> int:
     """Return the smallest batch to train on; a batch norm needs two examples with every method."""
     return max(needs.min_batch, 2 if config.model.mixes_examples else 1)
+
+
+def num_batches(
+    images: npt.NDArray[np.int64], config: RunConfig, needs: Needs
+) -> npt.NDArray[np.int64]:
+    """Return the local steps of an epoch for clients with so many images, (K,)."""
+    client, least = config.client, least_batch(config, needs)
+    if client.batch_size < least:
+        return np.zeros_like(images)
+    # Must count as `ClientData.batches` yields; a test compares the two.
+    incomplete = images % client.batch_size >= least
+    return images // client.batch_size + (incomplete if client.keep_last_batch else 0)
 
 
 def backbone_of(config: RunConfig, dataset: Dataset) -> Backbone:

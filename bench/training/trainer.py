@@ -1,5 +1,6 @@
 """Round loop of a run; it knows hooks and sharing rules, never a method's name."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import declared_aggregator, server_update
 from fedbench.bench.training.client import Task, Trained
-from fedbench.bench.training.cohort import cohort_of, plan_of
+from fedbench.bench.training.cohort import plan_of
 from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, RoundRecord
 from fedbench.bench.training.layout import Binding
@@ -23,6 +24,7 @@ from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.record import RoundTally
 from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.timeline import BUFFERED, Round, Timeline
 
 Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 """Measures the net after a round and puts it into eval mode for that.
@@ -71,6 +73,10 @@ class Trainer(RunState):
         single = declared_aggregator(setup.method, setup.config.server).single_uploads
         self._per_client = Ledger.of_client(self.layout, needs.extras, single=single)
         self._resent = Ledger.resent(self.layout, needs.pre_round)
+        exchanged = Ledger()
+        for each in (self._per_client, self._resent):
+            exchanged.merge(each)
+        self.timeline = Timeline(setup, self.binding.net, exchanged)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)
         self._between = least if checkpoint_seconds is None else checkpoint_seconds
@@ -95,8 +101,9 @@ class Trainer(RunState):
             Diverged: when a loss or a weight is no longer finite.
         """
         last = self.total_rounds if until is None else min(until, self.total_rounds)
+        rounds = self.timeline.rounds(self.rounds_done)
         while self.rounds_done < last:
-            record = self._round(self.rounds_done, executor, evaluate, on_client)
+            record = self._round(next(rounds), executor, evaluate, on_client)
             due = time.monotonic() - self._saved >= self._between or self.rounds_done == last
             self.add(record, checkpoint=due)
             if due:
@@ -105,34 +112,35 @@ class Trainer(RunState):
 
     def _round(
         self,
-        index: int,
+        this: Round,
         executor: Executor,
         evaluate: Evaluate | None,
         on_client: OnClient | None,
     ) -> RoundRecord:
-        began = time.perf_counter()
-        plan = plan_of(self.setup, index)
-        cohort = cohort_of(self.setup, index, plan)
-        tasks = [Task(k, index, plan, self.personal_rounds.get(k)) for k in cohort]
+        began, index = time.perf_counter(), self.rounds_done
+        tasks = [
+            replace(t, personal_round=self.personal_rounds.get(t.client_id)) for t in this.tasks
+        ]
         self.rounds_begun = index + 1
         tally = self._tally(index)
-        tally.exchanged.merge(self._per_client, "down", times=len(cohort))
+        tally.exchanged.merge(self._per_client, "down", times=len(this.asked))
         try:
             if self.setup.needs.pre_round:
-                self._pre_round(index, tasks, executor, tally.exchanged)
+                self._pre_round(index, this, executor, tally.exchanged)
             before = self._kept()
             update = server_update(self.setup, self.binding, index)
             # Clients come in the order of their ids, whoever is ready first: sums keep their bits.
             # On one thread: a second one would spin after each upload and slow the workers down.
             with single_thread():
-                for trained, upload in executor.train(tasks, self.vector):
+                for trained, upload in self._train(index, executor, tasks):
                     tally.add(trained, upload)
                     _check(trained.finite, index, f"the loss of client {trained.client_id} is")
-                    update.fold(trained.client_id, self._weight(trained), upload)
+                    weight, steps = self._weight(trained), trained.num_steps
+                    update.fold(trained.client_id, weight, upload, steps)
                     if trained.stored_personal:
                         self.replace_personal(trained.client_id, index)
                     if on_client is not None:
-                        on_client(ClientDone(index, len(tally.results), len(cohort)))
+                        on_client(ClientDone(index, len(tally.results), len(tasks)))
         finally:  # messages count even if the run ends here
             self.ledger.merge(tally.exchanged)
         with single_thread(), torch.no_grad():
@@ -141,7 +149,7 @@ class Trainer(RunState):
             rng = generator(self.setup.config.seed, "server", index)
             server = Server(index, rng, self.method_optimizers, self.restored, before=before)
             if isinstance(update.aggregator, ClippedMean):
-                server.log["clipped"] = update.aggregator.num_clipped / max(1, len(cohort))
+                server.log["clipped"] = update.aggregator.num_clipped / max(1, len(tasks))
             self.binding.net.train()  # the last evaluation may have changed that
             # The server holds no client's tensors: its hook finds those that all started with.
             self.binding.personal.data.copy_(self.first_personal)
@@ -150,17 +158,43 @@ class Trainer(RunState):
             # After the hook too: a method's own step may diverge while every client's loss is fine.
             _check(all_finite(self.vector), index, "the global weights are")
         self.rounds_done = index + 1
+        self.versions = {v: vector for v, vector in self.versions.items() if v in this.alive}
         self.train_seconds += time.perf_counter() - began
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
         seconds = time.perf_counter() - began
-        return tally.record(self._spread(tally), server.log, moved, metrics, seconds)
+        simulated = _simulated(this, index)
+        return tally.record(self._spread(tally), server.log, moved, metrics, seconds, simulated)
 
-    def _pre_round(
-        self, index: int, tasks: Sequence[Task], executor: Executor, exchanged: Ledger
-    ) -> None:
+    def _train(
+        self, index: int, executor: Executor, tasks: Sequence[Task]
+    ) -> Iterator[tuple[Trained, Tensor]]:
+        """Yield reports and uploads; of a buffered run, uploads as if their change were fresh.
+
+        A change from the model x_v, s server steps ago, becomes x + (1 + s)^-exponent change: its
+        part of the mean is then that of Nguyen et al. 2022, https://arxiv.org/abs/2106.06639.
+        Averaged buffers stay as sent: a variance could turn negative.
+        """
+        if self.setup.config.federation.mode != BUFFERED:
+            yield from executor.train(tasks, self.vector)
+            return
+        self.versions[index] = self.vector.clone()
+        exponent = self.setup.config.federation.staleness_exponent
+        span = slice(0, self.layout.num_trained)
+        for version, group in itertools.groupby(tasks, key=lambda task: task.version):
+            assert version is not None
+            start = self.versions[version][span].double()
+            factor = (1 + index - version) ** -exponent
+            for trained, upload in executor.train([*group], self.versions[version]):
+                fresh = upload.to(self.device).double()
+                fresh[span] = self.vector[span].double() + factor * (fresh[span] - start)
+                yield trained, fresh
+
+    def _pre_round(self, index: int, this: Round, executor: Executor, exchanged: Ledger) -> None:
         """Sum the cohort's pre-round statistics, and send the tensors that are made of them."""
         sums: dict[str, Tensor] = {}
-        asking = [replace(task, pre_round=True) for task in tasks]
+        # Also of those that are late or drop out later: they answer before they train.
+        personal, plan = self.personal_rounds, plan_of(self.setup, index)
+        asking = [Task(k, index, plan, personal.get(k), pre_round=True) for k in this.asked]
         with single_thread():
             for asked, _ in executor.train(asking, self.vector):
                 exchanged.merge(asked.wire)
@@ -171,7 +205,7 @@ class Trainer(RunState):
             there = {name: value.to(self.device) for name, value in sums.items()}
             server = Server(index, generator(self.setup.config.seed, "survey", index), {})
             self.setup.method.server_pre_round(self.binding.net.train(), there, server)
-        exchanged.merge(self._resent, times=len(tasks))
+        exchanged.merge(self._resent, times=len(asking))
 
     def _tally(self, index: int) -> RoundTally:
         # Figures of drift would tell of single clients what client-level privacy hides.
@@ -187,8 +221,8 @@ class Trainer(RunState):
         return self.binding.named(self.layout.server)
 
     def _weight(self, trained: Trained) -> float:
-        by_examples = self.setup.config.server.weighting == "examples"
-        weight = trained.num_examples if by_examples else 1
+        uniform = self.setup.config.server.weighting == "uniform"
+        weight = 1 if uniform else trained.num_examples
         return weight * bool(trained.num_steps)
 
     def _spread(self, tally: RoundTally) -> tuple[float, float, float, bool]:
@@ -207,6 +241,15 @@ class Trainer(RunState):
 def _check(finite: bool, index: int, what: str) -> None:
     if not finite:
         raise Diverged(f"round {index + 1}: {what} not finite")
+
+
+def _simulated(this: Round, index: int) -> dict[str, float]:
+    if this.seconds is None:
+        return {}
+    found = {"seconds": this.seconds, "asked": len(this.asked)}
+    found |= {"late": this.late, "dropped": this.dropped}
+    old = [index - task.version for task in this.tasks if task.version is not None]
+    return found | ({"staleness": sum(old) / len(old)} if old else {})
 
 
 def default_seconds(rounds: int) -> float:

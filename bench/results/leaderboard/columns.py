@@ -262,6 +262,10 @@ def _gb_reached(line: Any) -> str:
     return _reached(line, "gb_to_reach")
 
 
+def _hours_reached(line: Any) -> str:
+    return "" if line.hours_to_reach is None else short(line.hours_to_reach)
+
+
 def _other(name: str) -> Callable[[str], str]:
     """Return the heading of a metric, unless the board is ranked by it."""
     return lambda metric: "" if name == metric else heading(name)
@@ -455,11 +459,15 @@ BOARD = (
     Column("knn_acc_mean", "likewise", _alike("knn_acc"), _other("knn_acc"), "percent", 5),
     Column("objective_mean", "likewise", _alike("objective"), _other("objective"), "score", 8),
     Column(
-        "area", "mean k-NN accuracy over the rounds; needs curves, as do the next three",
+        "area", "mean k-NN accuracy over the rounds; needs curves, as do the next four",
         _rounds("area"), "area %", "percent", 9, explains={"area": _AREA},
     ),
     Column("rounds_to_reach", _REACH, _rounds("rounds_to_reach"), "rounds to", _reached, 3),
     Column("gb_to_reach", "in bytes [1e9 B]", _rounds("gb_to_reach"), "GB to", _gb_reached, 3),
+    Column(
+        "hours_to_reach", "in simulated hours of the devices", _rounds("hours_to_reach"),
+        "hours to", _hours_reached, 3,
+    ),
     Column("num_reached", "seeds that got there; null means unless all", _rounds("num_reached")),
     Column("mb_up", "sent by clients [1e6 B]", _megabytes("bytes_up"), "MB up", "short", 10),
     Column("mb_down", "sent to clients", _megabytes("bytes_down"), "MB down", "short", 12),

@@ -30,6 +30,7 @@ class Evaluated(NamedTuple):
     linear_acc: float | None
     drift: Mapping[str, float] = {}
     asked: int | None = None  # the round that `evaluation.rounds` calls it, if that names it
+    hours: float | None = None  # simulated until then; None without devices
 
 
 Curve = tuple[Evaluated, ...]
@@ -62,16 +63,20 @@ def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
     sent, before = 0, int(row.rounds_done or 0) - int(row.num_rounds)  # preparatory rounds
     named = json.loads(row.config_json)["evaluation"].get("rounds", ())
+    hours: float | None = None
     for point in points:
+        if (seconds := point.get("simulated.seconds")) is not None:
+            hours = (hours or 0.0) + seconds / 3600
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
         drift = {name: v for name in DRIFT if (v := point.get(f"drift.{name}")) is not None}
         done = point["round_index"] + 1
         asked = done - before if done - before in named else None
-        found.append(Evaluated(done, sent, knn, linear, drift, asked))
+        found.append(Evaluated(done, sent, knn, linear, drift, asked, hours))
     if row.bytes_up is not None and row.bytes_down is not None:
         sent = int(row.bytes_up + row.bytes_down)
-        found.append(Evaluated(int(row.rounds_done or 0), sent, row.knn_acc, row.linear_acc))
+        done, accuracies = int(row.rounds_done or 0), (row.knn_acc, row.linear_acc)
+        found.append(Evaluated(done, sent, *accuracies, hours=hours))
     return tuple(e for e in found if e.drift or e.knn_acc is not None or e.linear_acc is not None)
 
 
@@ -107,11 +112,11 @@ def load_curves(
     return curves, sorted(problem for problem in loaded.values() if isinstance(problem, str))
 
 
-Reached = tuple[float | None, float | None, float | None, int | None]
+Reached = tuple[float | None, float | None, float | None, float | None, int | None]
 
 
 def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> list[Reached]:
-    """Return area, rounds and gigabytes to an accuracy, and seeds that reached it, by entry.
+    """Return area, rounds, gigabytes and hours to an accuracy, and seeds that reached it, by entry.
 
     Curves are compared at the evaluations that most entries have; entries that lack some of these
     have nothing. Entries without any evaluation between first and last count only if all are so.
@@ -122,7 +127,7 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
 
     def summed(curves: Sequence[Curve], rounds: tuple[int, ...]) -> Reached:
         if not curves or not {*at} <= {*rounds}:
-            return None, None, None, None
+            return None, None, None, None, None
         known = [[e for i, e in _by_round(curve).items() if i in at] for curve in curves]
         there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
         whole = there if len(there) == len(known) else []
@@ -130,6 +135,7 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
             mean([size for curve in known if (size := area(curve)) is not None]),
             mean([e.rounds for e in whole]),
             mean([e.num_bytes / 1e9 for e in whole]),
+            mean([e.hours for e in whole if e.hours is not None]),
             None if reach is None else len(there),
         )
 

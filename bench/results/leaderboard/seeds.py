@@ -266,8 +266,8 @@ class Seeds:
 
     @cached_property
     def over_rounds(self) -> dict[str, list[Any]]:
-        """Area, rounds and gigabytes to an accuracy, and seeds that got there, by column."""
-        names = ("area", "rounds_to_reach", "gb_to_reach", "num_reached")
+        """Area, rounds, gigabytes and hours to an accuracy, and seeds that got there."""
+        names = ("area", "rounds_to_reach", "gb_to_reach", "hours_to_reach", "num_reached")
         found = pd.DataFrame(None, self.first.index, [*names], dtype=object)
         of_line = pd.Series(self.curve_ids, self.first.index, dtype=object)
         for _, members in of_line.groupby(self.first.class_id) if self.curves else ():

@@ -34,7 +34,7 @@ KEYS = ("dataset", "dataset_revision", *COLUMN_OF.values(), "benchmark_version")
 PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
-_SECTIONS = ("data.", "model.")
+_SECTIONS = ("data.", "model.", "devices.")
 
 
 def settings_of(config_json: str) -> dict[str, Any]:

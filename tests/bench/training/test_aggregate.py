@@ -1,13 +1,17 @@
 """Aggregation against hand calculation: means, weights, rows, and tensors left unchanged."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.method import Mean, Net, Sharing
+from fedbench.bench.method import Mean, Net, RoundPlan, Sharing
 from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate, optimized_size
+from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 
@@ -96,3 +100,36 @@ def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: 
 
 def _draw(size: int, purpose: str) -> Tensor:
     return torch.randn(size, generator=generator(0, purpose)) * 0.05
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_weights_by_steps_are_fednovas(tmp_path: Path, momentum: float) -> None:
+    """Wang et al. 2020, section 4: x - tau_eff sum p_i lr d_i with d_i = G_i a_i / |a_i|_1.
+
+    Clients of 10 and 30 images make 1 and 3 steps. lr G_i a_i is what a client moved, p_i its share
+    of the images, and the s-th entry of a_i sums the powers of the momentum with which its gradient
+    enters the later steps; tau_eff = sum p_i |a_i|_1.
+    """
+    config = tiny_config(
+        "simclr",
+        data__num_clients=2,
+        client__batch_size=10,
+        client__momentum=momentum,
+        federation__num_rounds=1,
+        server__weighting="steps",
+    )
+    setup = tiny_setup(config, shares=[range(10), range(10, 40)])
+    trainer = train(setup, tmp_path)
+    runner, x = ClientRunner(setup, torch.device("cpu"), tmp_path), trainer.initial.double()
+    moved, norms, shares = [], [], [0.25, 0.75]
+    for k, steps in enumerate((1, 3)):
+        upload = torch.empty(runner.layout.upload_size)
+        assert runner.run(Task(k, 0, RoundPlan(1)), trainer.initial, upload).num_steps == steps
+        moved.append(upload.double() - x)
+        a = [sum(momentum**later for later in range(steps - s)) for s in range(steps)]
+        norms.append(sum(a))
+    effective = sum(p * n for p, n in zip(shares, norms, strict=True))
+    change = sum(p * m / n for p, m, n in zip(shares, moved, norms, strict=True))
+    torch.testing.assert_close(
+        trainer.vector.double(), x + effective * change, rtol=1e-5, atol=1e-7
+    )

@@ -195,6 +195,7 @@ POINTS = [
         "bytes_down": 100,
         "metrics.knn_acc": 0.5 if i == 1 else None,
         "drift.encoder.cosine": 0.6 if i == 2 else None,
+        "simulated.seconds": 1800.0,
     }
     for i in range(4)
 ]
@@ -204,10 +205,10 @@ def test_curves() -> None:
     curve = curve_of(run_row(), POINTS)
     drift = {"encoder.cosine": 0.6}
     assert [tuple(e) for e in curve] == [
-        (0, 0, 0.3, None, {}, None),
-        (2, 400, 0.5, None, {}, 1),  # the first of four rounds prepares
-        (3, 600, None, None, drift, None),
-        (4, 800, 0.7, 0.9, {}, None),
+        (0, 0, 0.3, None, {}, None, None),
+        (2, 400, 0.5, None, {}, 1, 1.0),  # the first of four rounds prepares
+        (3, 600, None, None, drift, None, 1.5),
+        (4, 800, 0.7, 0.9, {}, None, 2.0),
     ]
     plain = (curve[0], Evaluated(1, 0, 0.5, None), Evaluated(3, 0, 0.7, None))
     areas = [area for area, *_ in over_rounds([[curve], [plain]], None)]
@@ -226,6 +227,7 @@ def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
     assert problems == []
     entry = rank(store.rows(), curves=curves, reach=0.5).entries[0]
     assert (entry.rounds_to_reach, entry.gb_to_reach, entry.num_reached) == (2, 4e-7, 1)
+    assert entry.hours_to_reach == 1.0
     entry = rank(store.rows(), curves=curves, reach=0.8).entries[0]
     assert (entry.rounds_to_reach, entry.num_reached) == (None, 0)
     Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")

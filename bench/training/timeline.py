@@ -1,0 +1,346 @@
+"""Who takes part in a round, and how long a fleet of simulated devices takes for it.
+
+Times follow from the configuration alone: the bytes of the model, the images of a client and the
+FLOP of the encoder, over the numbers of its device. So whoever asks, at whatever round, in whatever
+process, finds the same rounds, and nothing of the clock has to be kept in a checkpoint.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.method import Labels, Method, Net, writes
+from fedbench.bench.method.aggregator import Mean
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import numpy_generator
+from fedbench.bench.training.aggregate import declared_aggregator
+from fedbench.bench.training.client import Task
+from fedbench.bench.training.cohort import cohort_of, drawn, plan_of, pool_of
+from fedbench.bench.training.devices import DAY, UNIFORM, Fleet, Floats, fleet_of
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup, num_batches
+
+BUFFERED = "buffered"
+_PASSES = 3
+"""Forward passes that a training step costs: the backward pass takes two."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round, or a server step of a buffered run.
+
+    Attributes:
+        tasks: the clients whose uploads count, by version and client id.
+        asked: the clients that received the model in it, ascending.
+        late, dropped: how many of those came too late, and dropped out; nothing of theirs is sent.
+        seconds: simulated; None without devices.
+        alive: server steps whose model a client is still at work on, the next one included.
+    """
+
+    tasks: tuple[Task, ...]
+    asked: tuple[int, ...]
+    late: int = 0
+    dropped: int = 0
+    seconds: float | None = None
+    alive: frozenset[int] = frozenset()
+
+
+class Timeline:
+    """The rounds of a run.
+
+    Args:
+        setup: the run.
+        net: its net, to count the FLOP of the encoder.
+        exchanged: messages of a client in a round, without extras, which no time is counted for.
+
+    Raises:
+        ConfigError: if nobody would meet the deadline, or nobody be online when a round begins.
+    """
+
+    def __init__(self, setup: Setup, net: Net, exchanged: Ledger) -> None:
+        self._setup, self._config = setup, setup.config
+        self.fleet = fleet_of(setup.config, setup.partition, setup.dataset.train_labels)
+        if self.fleet is not None:
+            self._costs = _costs(setup, self.fleet, net, exchanged)
+            self._check(self.fleet)
+
+    def rounds(self, start: int = 0) -> Iterator[Round]:
+        """Yield the rounds from `start` on, preparatory ones included, without end."""
+        if self.fleet is None:
+            return self._plain(start)
+        buffered = self._config.federation.mode == BUFFERED
+        made = self._buffered(self.fleet) if buffered else self._synchronous(self.fleet)
+        return itertools.islice(made, start, None)
+
+    def _plain(self, start: int) -> Iterator[Round]:
+        for index in itertools.count(start):
+            plan = plan_of(self._setup, index)
+            cohort = cohort_of(self._setup, index, plan)
+            yield Round(tuple(Task(k, index, plan) for k in cohort), tuple(cohort))
+
+    def _synchronous(self, fleet: Fleet) -> Iterator[Round]:
+        config, costs, clock = self._config, self._costs, 0.0
+        federation, seed = config.federation, config.seed
+        for index in itertools.count():
+            plan = plan_of(self._setup, index)
+            pool = pool_of(self._setup, plan)
+            online = pool[fleet.online(clock)[pool]]
+            if len(pool) and not len(online):
+                raise _nobody(f"round {index + 1}", clock)
+            wanted = len(pool) if plan.cohort == "all" else config.cohort_size
+            size = math.ceil(wanted * federation.over_selection - 1e-9)
+            asked = online if plan.cohort == "all" else drawn(config, online, index, size)
+            steps = plan.local_epochs * costs.steps[asked]
+            fixed, step = costs.fixed(asked, steps > 0), costs.step[asked]
+            limit = math.inf if federation.deadline is None else federation.deadline
+            if federation.partial_work:
+                fitting = np.floor(np.maximum(limit - fixed, 0) / step + 1e-9).astype(np.int64)
+                some = np.minimum(steps, fitting)
+                late = (fixed > limit) | ((some == 0) & (steps > 0))
+                steps = np.where(late, steps, some)
+            seconds = fixed + steps * step
+            if not federation.partial_work:
+                late = seconds > limit
+            # Each client's own draws: whether it drops out, and after what share of its time.
+            chance, share = numpy_generator(seed, "dropout", index).random((2, len(asked)))
+            dropped = chance < fleet.failure[asked]
+            done = np.flatnonzero(~dropped & ~late)
+            done = done[np.lexsort((asked[done], seconds[done]))]
+            used = np.sort(done[:wanted])
+            gone = np.minimum(share * seconds, limit)[dropped]
+            if len(used) < wanted and (late & ~dropped).any():
+                took = limit  # the server waits for those that do not come
+            elif len(used):
+                took = float(seconds[used].max())
+            else:
+                took = float(gone.max(initial=0.0))
+            clock += took
+            partial = federation.partial_work
+            yield Round(
+                tuple(
+                    Task(k, index, plan, max_steps=most if partial else None)
+                    for k, most in zip(asked[used].tolist(), steps[used].tolist(), strict=True)
+                ),
+                tuple(asked.tolist()),
+                late=len(asked) - len(used) - int(dropped.sum()),
+                dropped=int(dropped.sum()),
+                seconds=took,
+            )
+
+    def _buffered(self, fleet: Fleet) -> Iterator[Round]:
+        """Yield server steps of FedBuff: `cohort_size` clients train at a time.
+
+        Whoever is done, or drops out, is replaced at once by a client that is online, at rest and
+        not in the buffer, with the model of that moment.
+
+        Source: Nguyen et al. 2022, https://arxiv.org/abs/2106.06639, algorithm 1.
+        """
+        config, costs, seed = self._config, self._costs, self._config.seed
+        clock = before = 0.0
+        version, dropped, starts = 0, 0, itertools.count()
+        resting = np.zeros(len(costs.step), np.bool_)
+        resting[pool_of(self._setup, plan_of(self._setup, 0))] = True
+        working: list[tuple[float, int, int, bool]] = []  # when it ends, who, from what, if in vain
+        buffer: list[tuple[int, int]] = []  # from what, who
+        asked: list[int] = []
+        while True:
+            while len(working) < config.cohort_size:
+                ready = np.flatnonzero(resting & fleet.online(clock))
+                if not len(ready):
+                    break
+                rng = numpy_generator(seed, "start", next(starts))
+                k = int(ready[rng.integers(len(ready))])
+                steps = plan_of(self._setup, version).local_epochs * costs.steps[[k]]
+                seconds = float((costs.fixed(np.array([k]), steps > 0) + steps * costs.step[k])[0])
+                fails = bool(rng.random() < fleet.failure[k])
+                ends = clock + seconds * (rng.random() if fails else 1.0)
+                heapq.heappush(working, (ends, k, version, fails))
+                resting[k] = False
+                asked.append(k)
+            if not working:
+                raise _nobody(f"server step {version + 1}", clock)
+            clock, k, origin, fails = heapq.heappop(working)
+            if fails:
+                dropped += 1
+                resting[k] = True
+                continue
+            buffer.append((origin, k))
+            if len(buffer) < config.federation.buffer_size:
+                continue
+            yield Round(
+                tuple(
+                    Task(k, version, plan_of(self._setup, origin), version=origin)
+                    for origin, k in sorted(buffer)
+                ),
+                tuple(sorted(asked)),
+                dropped=dropped,
+                seconds=clock - before,
+                alive=frozenset({version + 1, *(origin for _, _, origin, _ in working)}),
+            )
+            resting[[k for _, k in buffer]] = True
+            buffer, asked, dropped, before = [], [], 0, clock
+            version += 1
+
+    def _check(self, fleet: Fleet) -> None:
+        setup, federation, costs = self._setup, self._config.federation, self._costs
+        first = setup.needs.preparatory_rounds
+        plan = plan_of(setup, first)
+        pool = pool_of(setup, plan)
+        if federation.deadline is not None and len(pool):
+            steps = plan.local_epochs * costs.steps[pool]
+            least = np.minimum(steps, 1) if federation.partial_work else steps
+            fastest = float((costs.fixed(pool, steps > 0) + least * costs.step[pool]).min())
+            if fastest > federation.deadline:
+                raise ConfigError(
+                    f"federation.deadline={federation.deadline:g}: no client is done in so many"
+                    f" seconds; the fastest takes {fastest:.4g}"
+                )
+        if len(pool) and _gaps(fleet.taken(pool)):  # only then may a round find nobody
+            for _ in itertools.islice(self.rounds(), first + federation.num_rounds):
+                pass
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Times of each client, (K,) each."""
+
+    down: Floats  # seconds to receive the model
+    up: Floats  # seconds to send it
+    step: Floats  # mean seconds of a local step
+    steps: Ids  # local steps of an epoch
+
+    def fixed(self, clients: Ids, sends: npt.NDArray[np.bool_]) -> Floats:
+        """Return the seconds of some clients without their steps; not all of them send."""
+        seconds: Floats = self.down[clients] + self.up[clients] * sends
+        return seconds
+
+
+def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Ledger) -> _Costs:
+    held = setup.partition.sizes
+    if setup.needs.labels is Labels.ONLY:
+        owners = np.repeat(np.arange(len(held)), held)
+        seen = setup.labels[setup.partition.indices] != HIDDEN
+        held = np.bincount(owners[seen], minlength=len(held))
+    steps = num_batches(held, setup.config, setup.needs)
+    images = np.minimum(held, steps * setup.config.client.batch_size)
+    epoch = images * image_flop(setup, net) / fleet.flop_per_s
+    return _Costs(
+        down=exchanged.bytes_down / (fleet.down_mb_per_s * 1e6),
+        up=exchanged.bytes_up / (fleet.up_mb_per_s * 1e6),
+        step=epoch / np.maximum(steps, 1),
+        steps=steps,
+    )
+
+
+def image_flop(setup: Setup, net: Net) -> float:
+    """Return the FLOP of training on one image: the encoder's, forward and back, for every view.
+
+    Heads, and targets that are not trained, are left out.
+    """
+    needs, (parameter, *_) = setup.needs, net["encoder"].parameters()
+    image = torch.zeros(1, *setup.spec.image_shape, device=parameter.device)
+    net.eval()
+    with FlopCounterMode(display=False) as counter:
+        net(image, "encoder")
+    views = len(needs.views) + len(needs.second_batch)
+    return float(counter.get_total_flops() * _PASSES * views)
+
+
+def _gaps(fleet: Fleet) -> bool:
+    """Return True if there is a time of day at which nobody is online."""
+    order = np.argsort(fleet.online_from, kind="stable")
+    begins = fleet.online_from[order]
+    ends = np.maximum.accumulate(begins + fleet.online_hours[order])
+    # Those that stay over midnight are there from the start of the day.
+    covered = np.maximum(ends, ends[-1] - 24)
+    return bool((begins[1:] > covered[:-1]).any() or covered[-1] < begins[0] + 24)
+
+
+def _nobody(what: str, clock: float) -> ConfigError:
+    hour = clock % DAY / 3600
+    return ConfigError(
+        f"devices.profile: nobody is online when {what} begins, at {int(hour):02}:"
+        f"{int(hour % 1 * 60):02} of day {int(clock // DAY) + 1}; add devices with other hours"
+    )
+
+
+def check_devices(config: RunConfig, method: Method) -> None:
+    """Refuse settings of devices and of weights by steps that do not go together.
+
+    Raises:
+        ConfigError: naming the setting and the reason.
+    """
+    federation, needs, weighs = config.federation, method.needs(), writes(method, "weigh")
+    buffered = federation.mode == BUFFERED
+    another = not isinstance(declared_aggregator(method, config.server), Mean)
+    if config.server.weighting == "steps":
+        _refuse(
+            "server.weighting=steps",
+            {
+                "it is a weighted mean, and the server does not take a mean": another,
+                "its norm is that of steps of SGD; set client.optimizer=sgd": (
+                    config.client.optimizer != "sgd"
+                ),
+                f"{config.spec} weighs the uploads itself": weighs,
+                "buffered changes are not divided by steps": buffered,
+            },
+        )
+    if config.devices.profile == UNIFORM:
+        plain = type(federation)()
+        for name in ("deadline", "over_selection", "partial_work", "mode"):
+            if (value := getattr(federation, name)) != getattr(plain, name):
+                raise ConfigError(
+                    f"federation.{name}={value}: takes devices, and devices.profile=uniform has"
+                    " none; set it to phones, silos or a CSV"
+                )
+        return
+    _refuse(
+        f"devices.profile={config.devices.profile}",
+        {
+            f"{config.spec} trains on the pooled images of all clients": needs.pooled,
+            f"activations of {config.spec} cross at every step, which is not simulated": (
+                "activations" in needs.extras
+            ),
+            "privacy.clip accounts for clients that take part by independent draws": (
+                config.privacy.clip is not None
+            ),
+        },
+    )
+    if federation.partial_work and federation.deadline is None:
+        raise ConfigError("federation.partial_work=true: reads federation.deadline; set it")
+    if not buffered:
+        return
+    rounds_only = federation.deadline is not None or federation.over_selection > 1
+    _refuse(
+        "federation.mode=buffered",
+        {
+            "deadline and over_selection are of rounds": rounds_only,
+            "statistics of the cohort are summed before a round": needs.pre_round,
+            f"the server makes something of {', '.join(needs.extras)} of one round's clients": (
+                needs.extras
+            ),
+            "a control variate is a mean over the clients of a round": needs.mean_gradients,
+            "the server needs single uploads of a round": needs.single_uploads,
+            f"{config.spec} has preparatory rounds": needs.preparatory_rounds,
+            f"{config.spec} weighs the uploads of a round": weighs,
+            "the buffer's changes are averaged, and the server does not take a mean": another,
+            f"federation.buffer_size={federation.buffer_size} is above data.num_clients="
+            f"{config.data.num_clients}": federation.buffer_size > config.data.num_clients,
+        },
+    )
+
+
+def _refuse(setting: str, reasons: dict[str, object]) -> None:
+    if why := next((why for why, holds in reasons.items() if holds), ""):
+        raise ConfigError(f"{setting}: cannot be, since {why}")

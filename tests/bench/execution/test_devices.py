@@ -1,0 +1,43 @@
+"""Runs with devices: hours in rows and on boards, and traffic that bears checking."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbench import leaderboard, plan_run, run
+from fedbench.bench.board.bundle import Entry
+from fedbench.bench.board.checks import Checker
+from fedbench.bench.results.store.store import Store
+
+TINY = {"devices.profile": "phones", "data.train_subset": 80, "model.width": 4}
+
+
+def test_hours_are_in_row_and_plan_and_rank_the_board(tmp_path: Path) -> None:
+    values = {**TINY, "federation.num_rounds": 3, "evaluation.protocols": ["knn"]}
+    hours = {}
+    planned = plan_run("simclr", set=values, store=tmp_path).estimate
+    for spec in ("simsiam", "simclr"):
+        done = run(spec, set=values, store=tmp_path, workers=1)
+        hours[spec] = done.cost["simulated_hours"]
+        points = Store(tmp_path).curve(done.run_id)
+        seconds = sum(point["simulated.seconds"] for point in points)
+        assert seconds / 3600 == pytest.approx(hours[spec])
+    assert planned.simulated_hours == hours["simclr"] == done.metrics["simulated_hours"]
+    assert planned.bytes_down == done.cost["bytes_down"]
+    assert planned.bytes_up == done.cost["bytes_up"]
+    assert planned.num_steps == sum(point["num_steps"] for point in points)
+    board = leaderboard(store=tmp_path, metric="simulated_hours", published=False)
+    ranked = [(entry.method, entry.mean) for entry in board.board.entries]
+    assert ranked == sorted(hours.items(), key=lambda item: item[1] or 0.0)
+
+
+@pytest.mark.parametrize("more", [{"federation.deadline": 0.5}, {"federation.mode": "buffered"}])
+def test_traffic_of_a_run_with_devices_passes_the_checks(
+    tmp_path: Path, more: dict[str, object]
+) -> None:
+    values = {**TINY, "federation.num_rounds": 4, "federation.buffer_size": 2, **more}
+    done = run("simclr", set=values, store=tmp_path, workers=1)
+    points = Store(tmp_path).curve(done.run_id)
+    checker = Checker()
+    checker(Entry(done.row, tuple(points)))
+    assert [p.problem for p in checker.problems if p.check in ("rounds", "ledger")] == []
