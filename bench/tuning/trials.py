@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -307,13 +307,12 @@ class Trials:
         self._unseen = plan.space.settings() if plan.space.size is not None else iter(())
         self._next = 0
         self._untrained = plan.untrained
-        self._before = {plan.start_name(seed): seed for seed in plan.unmeasured()}
-        self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
-        self._trial_of: dict[str, tuple[int, int]] = {}
+        self._takes: dict[str, Callable[[Outcome], None]] = {}  # by the names of jobs
+        self._to_measure = deque(map(self._start, plan.unmeasured()))
+        self._unmeasured = len(self._to_measure)
         self._to_check: deque[Job] = deque()
-        self._checking: dict[str, tuple[Params, int]] = {}
         done = sum(number in self._records for number in range(plan.total))
         self.ended = done * len(plan.seeds)
         # Fewer as soon as some turn out not to be needed.
@@ -322,7 +321,7 @@ class Trials:
     @property
     def finished(self) -> bool:
         """True once every trial has its record."""
-        waiting = self._before or self._open or self._suggested or self._batch or self._checking
+        waiting = self._takes or self._open or self._suggested or self._batch
         return not waiting and self._next >= self._plan.total
 
     def next(self) -> Job | None:
@@ -332,11 +331,8 @@ class Trials:
         last. None = the next run depends on missing outcomes.
         """
         if self._to_measure:
-            name = self._to_measure.popleft()
-            seed = self._before[name]
-            job = self._job(name, self._plan.configure({}, seed), f"start seed={seed}")
-            return replace(job, untrained=True)
-        if self._plan.scoring.gated and self._before:  # no trial is judged before they are known
+            return self._to_measure.popleft()
+        if self._plan.scoring.gated and self._unmeasured:  # no trial is judged before
             return None
         while True:
             for trial in self._open.values():
@@ -434,8 +430,8 @@ class Trials:
             label = f"{'preset' if params == plan.preset_params else 'best'} seed={seed}"
             job = self._job(name, run, label)
             self._to_check.append(replace(job, values={**params, "seed": seed}))
-            self._checking[name] = params, seed
-        self.total += len(self._checking)
+            self._takes[name] = partial(self._take_check, params, seed)
+        self.total += len(self._to_check)
 
     def _take_check(self, params: Params, seed: int, outcome: Outcome) -> None:
         plan, store = self._plan, self._plan.store
@@ -450,21 +446,25 @@ class Trials:
 
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
-        if outcome.job.untrained:
-            seed = self._before.pop(outcome.job.name)
-            if outcome.figures is not None:
-                known = [*self._untrained, {"seed": seed, **outcome.figures}]
-                self._untrained = sorted(known, key=lambda figures: figures["seed"])
-                store, study_id = self._plan.store, self._plan.study_id
-                meta = store.study(study_id) or {}
-                store.write_study(study_id, {**meta, "untrained": self._untrained})
-            else:
-                _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
+        self._takes.pop(outcome.job.name)(outcome)
+
+    def _start(self, seed: int) -> Job:
+        """Return the job of an encoder before training."""
+        name, run = self._plan.start_name(seed), self._plan.configure({}, seed)
+        self._takes[name] = partial(self._take_start, seed)
+        return replace(self._job(name, run, f"start seed={seed}"), untrained=True)
+
+    def _take_start(self, seed: int, outcome: Outcome) -> None:
+        self._unmeasured -= 1
+        if outcome.figures is None:
+            _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
-        if (check := self._checking.pop(outcome.job.name, None)) is not None:
-            self._take_check(*check, outcome)
-            return
-        number, seed = self._trial_of.pop(outcome.job.name)
+        known = [*self._untrained, {"seed": seed, **outcome.figures}]
+        self._untrained = sorted(known, key=lambda figures: figures["seed"])
+        store, study_id = self._plan.store, self._plan.study_id
+        store.write_study(study_id, {**(store.study(study_id) or {}), "untrained": self._untrained})
+
+    def _take_run(self, number: int, seed: int, outcome: Outcome) -> None:
         trial = self._open[number]
         trial.outcomes[seed] = outcome
         if len(trial.outcomes) == len(self._plan.seeds):
@@ -477,7 +477,7 @@ class Trials:
             for seed in plan.seeds:
                 run = plan.configure(params, seed)
                 name = plan.run_name(number, seed)
-                self._trial_of[name] = (number, seed)
+                self._takes[name] = partial(self._take_run, number, seed)
                 given = " ".join(f"{key}={show(value)}" for key, value in params.items())
                 named = f"trial {number}" + (f" seed={seed}" if len(plan.seeds) > 1 else "")
                 label = f"{named} · {given}" if given else named
