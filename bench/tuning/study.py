@@ -323,7 +323,7 @@ def _run(
             try:
                 run_jobs(kind(study, kept), cluster, share, store, on_progress, tracking)
             finally:
-                study.forget(map(study.start_name, study.untrained_seeds))
+                study.forget(study.run_name("untrained", s) for s in study.untrained_seeds)
         stored = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)

@@ -30,8 +30,8 @@ from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import flat_config, show
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.chance import terms_at_chance
-from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.leaderboard.studies import best_trial, is_usable, with_ranks
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, mean
+from fedbench.bench.results.leaderboard.studies import best_trial, with_ranks
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
@@ -43,7 +43,7 @@ from fedbench.bench.tuning.samplers import SAMPLERS
 from fedbench.bench.tuning.scoring import MOVEMENT, NUM_SEEDS, SPREAD, Scoring, metrics
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace
-from fedbench.bench.tuning.verdict import LEAST_SEEDS, Seeds, Verdict, judge
+from fedbench.bench.tuning.verdict import Verdict, judge
 
 Params = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -104,8 +104,8 @@ class StudyPlan:
     def verdict(self, trials: Sequence[Mapping[str, Any]]) -> Verdict:
         """Judge the study by all its trials, of which one at least has an objective."""
         started = self.base.config.model.weights is not None
-        seeds = self.seeds_of(trials)
-        return judge(trials, self.untrained, self.scoring, seeds, started=started)
+        leads = self.leads(trials)
+        return judge(trials, self.untrained, self.scoring, leads, started=started)
 
     def unmeasured(self) -> list[int]:
         """Return the seeds of encoders before training that the stored study does not have."""
@@ -124,53 +124,45 @@ class StudyPlan:
         return [*(self.store.study(self.study_id) or {}).get("checked", ())]
 
     @property
+    def fresh_seeds(self) -> range:
+        """Seeds of the runs in `checked`: a best trial is best on those that it was chosen by."""
+        return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
+
+    @property
     def num_checks(self) -> int:
         """Number of such runs that a study needs, unless the preset is its best trial."""
-        further = max(0, LEAST_SEEDS - len(self.seeds))
-        return 0 if self.scoring.ranked else 2 * further
+        return 0 if self.scoring.ranked else 2 * len(self.fresh_seeds)
 
-    def seeds_of(self, trials: Sequence[Mapping[str, Any]]) -> Seeds | None:
-        """Return the objectives of best trial and preset by seed; None if there is no such pair."""
+    def compared(self, trials: Sequence[Mapping[str, Any]]) -> list[Params]:
+        """Return the parameters of best trial and preset; empty if they cannot be compared."""
         best, preset = best_trial(trials), self.preset_params
         if best is None or best["params"] == preset or self.scoring.ranked:
-            return None
-        ended = {trial["status"] for trial in trials if trial["params"] == preset}
-        if ended & {"diverged", "error"}:
-            return None
-
-        def known(params: Mapping[str, Any]) -> dict[int, float]:
-            pairs = [(c["seed"], c["objective"]) for c in self.checked if c["params"] == params]
-            for trial in trials:
-                if trial["params"] == params and trial["status"] == "ok":
-                    pairs += zip(trial["seeds"], trial["seed_objectives"], strict=True)
-            return {seed: value for seed, value in pairs if value is not None}
-
-        return Seeds(known(best["params"]), known(preset))
-
-    def unchecked(
-        self, trials: Sequence[Mapping[str, Any]]
-    ) -> list[tuple[int | None, Params, int]]:
-        """Return number, parameters and seed of each run that is missing to judge the best trial.
-
-        The number is that of the trial; None for a preset that no trial ran to its end.
-        """
-        best, seeds = best_trial(trials), self.seeds_of(trials)
-        if best is None or seeds is None:
             return []
-        preset = next(
-            (t for t in filter(is_usable, trials) if t["params"] == self.preset_params), None
-        )
-        wanted = range(self.seeds.start, self.seeds.start + max(LEAST_SEEDS, len(self.seeds)))
+        ended = {trial["status"] for trial in trials if trial["params"] == preset}
+        return [] if ended & {"diverged", "error"} else [dict(best["params"]), preset]
+
+    def leads(self, trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
+        """Return by how much the best trial is ahead of the preset on each fresh seed.
+
+        A seed under which a run has failed or diverged is left out. None if there is no such pair.
+        """
+        if not (compared := self.compared(trials)):
+            return None
+        known = {(canonical_json(c["params"]), c["seed"]): c["objective"] for c in self.checked}
+        found = [
+            [known.get((canonical_json(params), seed)) for params in compared]
+            for seed in self.fresh_seeds
+        ]
+        return [best - preset for best, preset in found if best is not None and preset is not None]
+
+    def unchecked(self, trials: Sequence[Mapping[str, Any]]) -> list[tuple[Params, int]]:
+        """Return parameters and seed of each run that is missing to judge the best trial."""
         tried = {(canonical_json(c["params"]), c["seed"]) for c in self.checked}
-        pairs = [(best["number"], dict(best["params"]), seeds.best)]
-        pairs += [(preset and preset["number"], self.preset_params, seeds.preset)]
         return [
-            (number, params, seed)
-            for number, params, known in pairs
-            for seed in wanted
-            if seed not in known
-            and (canonical_json(params), seed) not in tried
-            and (seed not in self.seeds or number is None)
+            (params, seed)
+            for params in self.compared(trials)
+            for seed in self.fresh_seeds
+            if (canonical_json(params), seed) not in tried
         ]
 
     def _identity(self) -> dict[str, Any]:
@@ -257,14 +249,12 @@ class StudyPlan:
         """Return the number of trials to run."""
         return self.total - sum(1 for trial in self.kept(stored) if trial["number"] < self.total)
 
-    def run_name(self, number: int | None, seed: int) -> str:
-        """Return the name of a run's folder; no other study, and no sweep, works in it."""
-        trial = "preset" if number is None else f"{number:04d}"
-        return f"{self.study_id}.{trial}.{seed}"
+    def run_name(self, run: int | str, seed: int) -> str:
+        """Return the name of a run's folder; no other study, and no sweep, works in it.
 
-    def start_name(self, seed: int) -> str:
-        """Return the name of the folder in which an encoder before training is measured."""
-        return f"{self.study_id}.untrained.{seed}"
+        A run is the number of a trial, on a fresh seed too, or `preset` or `untrained`.
+        """
+        return f"{self.study_id}.{run if isinstance(run, str) else f'{run:04d}'}.{seed}"
 
     def forget_runs(self, numbers: Iterable[int]) -> None:
         """Delete the folders of trials' runs, since only their records are kept."""
@@ -425,10 +415,11 @@ class Trials:
         """Queue the runs on further seeds that the best trial and the preset still need."""
         plan = self._plan
         trials = with_ranks([*self._records.values()], plan.scoring.name)
-        for number, params, seed in plan.unchecked(trials):
-            name, run = plan.run_name(number, seed), plan.configure(params, seed)
-            label = f"{'preset' if params == plan.preset_params else 'best'} seed={seed}"
-            job = self._job(name, run, label)
+        for params, seed in plan.unchecked(trials):
+            is_preset, best = params == plan.preset_params, best_trial(trials) or {}
+            name = plan.run_name("preset" if is_preset else best["number"], seed)
+            label = f"{'preset' if is_preset else 'best'} seed={seed}"
+            job = self._job(name, plan.configure(params, seed), label)
             self._to_check.append(replace(job, values={**params, "seed": seed}))
             self._takes[name] = partial(self._take_check, params, seed)
         self.total += len(self._to_check)
@@ -450,7 +441,7 @@ class Trials:
 
     def _start(self, seed: int) -> Job:
         """Return the job of an encoder before training."""
-        name, run = self._plan.start_name(seed), self._plan.configure({}, seed)
+        name, run = self._plan.run_name("untrained", seed), self._plan.configure({}, seed)
         self._takes[name] = partial(self._take_start, seed)
         return replace(self._job(name, run, f"start seed={seed}"), untrained=True)
 

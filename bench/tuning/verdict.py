@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import t as student
-
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.leaderboard.statistics import (
     correlation_interval,
     mean,
-    sample_std,
     spearman,
-    welch_error,
+    t_interval,
 )
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
 from fedbench.bench.tuning.effect import seen_without_effect
@@ -29,7 +26,6 @@ from fedbench.bench.tuning.scoring import (
     shrinkage_of,
 )
 
-LEAST_SEEDS = 2  # of the best trial and the preset, whatever the trials have
 _LEAST_TRIALS = 5  # fewest whose order by two scores is compared
 Figures = Mapping[str, float]
 
@@ -42,19 +38,11 @@ class Verdict:
     cautions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """Objectives of the best trial and of the preset by seed; empty if they are one."""
-
-    best: Mapping[int, float]
-    preset: Mapping[int, float]
-
-
 def judge(
     trials: Sequence[Mapping[str, Any]],
     untrained: Sequence[Figures],
     scoring: Scoring,
-    seeds: Seeds | None = None,
+    leads: Sequence[float] | None = None,
     *,
     started: bool = False,
 ) -> Verdict:
@@ -64,14 +52,15 @@ def judge(
         trials: all trials, with objectives.
         untrained: figures of encoders before training.
         scoring: the objective.
-        seeds: of best trial and preset; None where the objective is ranks, or they are one.
+        leads: of the best trial on the preset, on seeds that the search has not used; None where
+            the objective is ranks, or they are one.
         started: trials begin with given weights, which move less and lose nothing by it.
     """
     best, usable = best_trial(trials), [trial for trial in trials if is_usable(trial)]
     assert best is not None
     doubts = [*_noise(best, untrained, scoring), *_sameness(usable)]
     doubts += _chance(usable) if len(usable) > 1 else []
-    doubts += [] if seeds is None else _seed_noise(usable, seeds)
+    doubts += [] if leads is None else _seed_noise(leads)
     agreed, disagreed = _agreement(usable, scoring)
     careful = [*_start(best, untrained, scoring), *agreed]
     careful += [] if started else _stillness(best, scoring)
@@ -132,21 +121,20 @@ def _chance(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{' and '.join(common)} ended at chance in {where}: {verb} not learnt"]
 
 
-def _seed_noise(usable: Sequence[Mapping[str, Any]], seeds: Seeds) -> list[str]:
-    """Say that the best trial's lead on the preset lies within the noise of seeds."""
-    best, preset = [*seeds.best.values()], [*seeds.preset.values()]
-    if min(len(best), len(preset)) < LEAST_SEEDS:
+def _seed_noise(leads: Sequence[float]) -> list[str]:
+    """Say that the best trial's lead on the preset lies within the noise of seeds.
+
+    Runs of one seed share clients, cohorts and first weights, so that their difference counts.
+    """
+    if (interval := t_interval(leads)) is None:
         return ["the best trial and the preset could not be compared over seeds"]
-    error, df = welch_error(best, preset)
-    ahead, half = (mean(best) or 0.0) - (mean(preset) or 0.0), float(student.ppf(0.975, df)) * error
-    if ahead > half:
+    low, high = interval
+    if low > 0:
         return []
-    spread = sample_std([trial["objective"] for trial in usable]) or 0.0
-    between = max(sample_std(best) or 0.0, sample_std(preset) or 0.0)
     return [
-        f"over {len(best)} seeds the best trial is {ahead:+.4f} ± {half:.4f} ahead of the preset,"
-        f" which is no difference that they show (trials spread by {spread:.4f}, seeds of one"
-        f" setting by {between:.4f})"
+        f"on {len(leads)} seeds that the search has not used the best trial is"
+        f" {mean(leads) or 0:+.4f} [{low:+.4f}, {high:+.4f}] ahead of the preset, which is no lead"
+        " that they show"
     ]
 
 

@@ -12,7 +12,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import Scoring, names, noise_limit, shrinkage_of
-from fedbench.bench.tuning.verdict import Seeds, judge
+from fedbench.bench.tuning.verdict import judge
 
 from .test_study import Use, small
 
@@ -258,17 +258,16 @@ def test_equal_objectives_and_seeds_that_differ_as_much_leave_nothing_to_tell() 
     assert "all 2 trials have the same objective" in text
     assert "client.lr" in text
     trials = [trial(0, 0.5), trial(1, 0.6)]
-    # Standard errors sqrt(0.01^2 / 2 + 0.01^2 / 2) = 0.01, 2 degrees of freedom: t = 4.3027.
-    half, spread = 0.043027, 0.01 / 2**0.5
 
-    def doubts(ahead: float) -> tuple[str, ...]:
-        best, preset = ({0: m - spread, 1: m + spread} for m in (0.5 + ahead, 0.5))
-        return judge(trials, UNTRAINED, Scoring(), Seeds(best, preset)).doubts
+    def doubts(*leads: float) -> tuple[str, ...]:
+        return judge(trials, UNTRAINED, Scoring(), leads).doubts
 
-    assert doubts(half + 1e-5) == ()
-    (text,) = doubts(half - 1e-5)
-    assert "over 2 seeds the best trial is +0.0430 ± 0.0430 ahead of the preset" in text
-    (text,) = judge(trials, UNTRAINED, Scoring(), Seeds({0: 0.6}, {0: 0.5, 1: 0.5})).doubts
+    # Standard error 0.01 / sqrt(3), 2 degrees of freedom: t = 4.3027.
+    half = 4.302653 * 0.01 / 3**0.5
+    assert doubts(*(half + 1e-5 + step for step in (-0.01, 0.0, 0.01))) == ()
+    (text,) = doubts(*(half - 1e-5 + step for step in (-0.01, 0.0, 0.01)))
+    assert "+0.0248 [-0.0000, +0.0497] ahead of the preset" in text
+    (text,) = doubts(0.1, 0.1)
     assert "could not be compared" in text
 
 

@@ -97,7 +97,7 @@ def test_again_compares_the_stored_trials_with_their_repetition(
     same = in_one_process(fake=scored(by_lr))
     assert small(tmp_path, trials=6, again=True, dry_run=True).to_run == 2 + 6
     again = small(tmp_path, trials=6, again=True)
-    assert (again.repeated, again.to_run, len(same.ran)) == ((), 8, 8 + 2 * 2)
+    assert (again.repeated, again.to_run, len(same.ran)) == ((), 8, 8 + 2 * 6)
     in_one_process(fake=scored(lambda job: by_lr(job) * (1 + 1e-9)))
     other = small(tmp_path, trials=6, again=True)
     assert {each.name for each in other.repeated} >= {"trial 0 objective", "trial 5 objective"}

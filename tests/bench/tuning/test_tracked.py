@@ -65,10 +65,10 @@ def test_a_trial_that_pauses_keeps_its_rounds(
     halving = {"trials": 4, "fidelity": "halving", "eta": 4, "rungs": 2}
     result = fedbench.tune("simclr", store=tmp_path, **halving, **CALL)
     begun = [call for call in calls if call.startswith("begin")]
-    assert len(begun) == 5 + 3  # the best on another seed, the preset, which was pruned, on two
+    assert len(begun) == 5 + 6  # the best and the preset on three other seeds
     assert all(call.endswith(result.study_id) for call in begun)
     ended = [index for index, call in enumerate(calls) if call.startswith("ok")]
-    assert len(ended) == 1 + 3
+    assert len(ended) == 1 + 6
     first = calls[ended[0] - 4]
     assert first.startswith("begin")
     assert calls.count(first) == 2

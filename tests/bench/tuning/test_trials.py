@@ -157,12 +157,12 @@ def test_a_grid_visits_its_points_in_order_and_no_others(tmp_path: Path) -> None
     assert list(map(params_of, jobs)) == grid
     for job in jobs:
         trials.done(outcome(job, 0.0))
-    further = [trials.next() for _ in range(4)]  # of the best, and of a preset that is no point
+    further = [trials.next() for _ in range(7)]  # of the best, and of a preset that is no point
     assert [job and job.label for job in further] == [
-        "best seed=1", "preset seed=0", "preset seed=1",
+        *(f"{which} seed={seed}" for which in ("best", "preset") for seed in (1, 2, 3)),
         None,
-    ]  # fmt: skip
-    for one in further[:3]:
+    ]
+    for one in further[:6]:
         trials.done(outcome(cast(Job, one), 0.0))
     assert trials.finished
 
