@@ -364,6 +364,19 @@ class EvaluationConfig(Strict):
     rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="also evaluate after these rounds, such as [1, 3, 6]"
     )
+    online: bool = Field(
+        False,
+        description="after every round a linear probe of the shared encoder, on 2,048 images",
+    )
+    unseen_clients: int = Field(
+        0,
+        ge=0,
+        description="linear: clients that data.held_out is dealt to, and on which the probe is"
+        " scored; 0 = none",
+    )
+    unseen_alpha: float | None = Field(
+        None, gt=0, description="concentrations of unseen clients; null = as of the others"
+    )
     untrained: bool = Field(True, description="evaluate the encoder before training as well")
 
     @field_validator("rounds")
@@ -376,7 +389,7 @@ class EvaluationConfig(Strict):
     @property
     def between_rounds(self) -> bool:
         """True if there are evaluations before the last round, which need the training itself."""
-        return self.every > 0 or bool(self.rounds)
+        return self.every > 0 or bool(self.rounds) or self.online
 
 
 class RunConfig(Strict):

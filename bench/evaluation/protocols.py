@@ -19,6 +19,7 @@ from fedbench.bench.evaluation.probes import (
 )
 from fedbench.bench.evaluation.sgd import FINETUNE, finetune_accuracies, linear_probe_paper
 from fedbench.bench.evaluation.theory import THEORY, theory
+from fedbench.bench.evaluation.unseen import unseen_accuracies
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import load, load_all
 
@@ -55,6 +56,7 @@ SHIPPED = (
     Probe(("few-shot",), few_shot, FEW_SHOT),
     Probe(("finetune",), finetune_accuracies, FINETUNE),
     Probe(("theory",), theory, THEORY),
+    Probe(("linear",), unseen_accuracies),
 )
 
 

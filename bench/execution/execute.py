@@ -22,6 +22,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
+from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
@@ -199,7 +200,10 @@ class _Run:
         total, last = trainer.total_rounds, self.last
 
         def watch(done: int) -> Mapping[str, float]:
-            return self._evaluate() if config.evaluates_after(done, total) else {}
+            found = self._evaluate() if config.evaluates_after(done, total) else {}
+            if config.evaluation.online:
+                found |= online_accuracy(self.setup, trainer.binding, self._device)
+            return found
 
         try:
             if trainer.rounds_done < last:

@@ -10,6 +10,7 @@ from typing import Any
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
+from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.reading import PLAIN, Reading
@@ -235,3 +236,14 @@ def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
     if evaluation.labels_from == "held-out" and config.data.held_out == 0:
         rule = "above 0, for example 0.1, where evaluation.labels_from is 'held-out'"
         refuse("data.held_out", rule, 0, "evaluation.labels_from")
+    if evaluation.unseen_clients:
+        if config.data.held_out == 0:
+            rule = "above 0, for example 0.1, where evaluation.unseen_clients is"
+            refuse("data.held_out", rule, 0, "evaluation.unseen_clients")
+        if evaluation.labels_from == "held-out":
+            rule = "'clients', since unseen clients hold the other images"
+            refuse("evaluation.labels_from", rule, "'held-out'", "evaluation.unseen_clients")
+        if PARTITIONERS[config.data.partition].source == "clients":
+            rule = "one that deals images out, since unseen clients are made of them"
+            got = repr(config.data.partition)
+            refuse("data.partition", rule, got, "evaluation.unseen_clients")

@@ -221,6 +221,7 @@ def _plan(
         "evaluation.transfer": [],
         "evaluation.untrained": False,
         "evaluation.every": 0,
+        "evaluation.online": False,
         "evaluation.rounds": [],
         "evaluation.objectives": Scoring(search.scored_by).objectives,
     }

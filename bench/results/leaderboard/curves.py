@@ -16,6 +16,16 @@ from fedbench.bench.system.errors import StoreError
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
+FURTHER = (
+    "online_acc",
+    "mixing",
+    "consistent",
+    "client_identified",
+    "local_mi",
+    "global_mi",
+    "label_mi",
+)
+"""Measured after rounds, but of no column of rows."""
 DRIFT = tuple(
     f"{part}.{what}" for part in ("encoder", "heads") for what in ("norm", "cosine", "diversity")
 )
@@ -28,13 +38,13 @@ class Evaluated(NamedTuple):
     num_bytes: int
     knn_acc: float | None
     linear_acc: float | None
-    drift: Mapping[str, float] = {}
+    further: Mapping[str, float] = {}  # drift, and `FURTHER`
     asked: int | None = None  # the round that `evaluation.rounds` calls it, if that names it
     hours: float | None = None  # simulated until then; None without devices
 
 
 Curve = tuple[Evaluated, ...]
-"""Rounds of a run with any accuracy or drift, from the start (round 0) to the end."""
+"""Rounds of a run with any of these, from the start (round 0) to the end."""
 
 
 def _by_round(curve: Curve) -> dict[int, Evaluated]:
@@ -69,15 +79,16 @@ def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
             hours = (hours or 0.0) + seconds / 3600
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
-        drift = {name: v for name in DRIFT if (v := point.get(f"drift.{name}")) is not None}
+        keys = {name: f"drift.{name}" for name in DRIFT} | {n: f"metrics.{n}" for n in FURTHER}
+        further = {name: v for name, key in keys.items() if (v := point.get(key)) is not None}
         done = point["round_index"] + 1
         asked = done - before if done - before in named else None
-        found.append(Evaluated(done, sent, knn, linear, drift, asked, hours))
+        found.append(Evaluated(done, sent, knn, linear, further, asked, hours))
     if row.bytes_up is not None and row.bytes_down is not None:
         sent = int(row.bytes_up + row.bytes_down)
         done, accuracies = int(row.rounds_done or 0), (row.knn_acc, row.linear_acc)
         found.append(Evaluated(done, sent, *accuracies, hours=hours))
-    return tuple(e for e in found if e.drift or e.knn_acc is not None or e.linear_acc is not None)
+    return tuple(e for e in found if e.further or e.knn_acc is not None or e.linear_acc is not None)
 
 
 Losses = Sequence[tuple[int, float]]

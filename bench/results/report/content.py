@@ -31,6 +31,7 @@ from fedbench.bench.results.leaderboard.comparability import (
 from fedbench.bench.results.leaderboard.curves import (
     CURVE_METRICS,
     DRIFT,
+    FURTHER,
     Curve,
     Losses,
     load_curves,
@@ -448,8 +449,8 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
     for entry in group.entries:
         evaluations = [e for row_id in entry.curve_ids for e in curves[row_id]]
-        for metric in (*CURVE_METRICS, *DRIFT):
-            values = [(e, e.drift.get(metric, getattr(e, metric, None))) for e in evaluations]
+        for metric in (*CURVE_METRICS, *FURTHER, *DRIFT):
+            values = [(e, e.further.get(metric, getattr(e, metric, None))) for e in evaluations]
             there = [(e, value) for e, value in values if value is not None]
             for done in sorted({e.rounds for e, _ in there}):
                 at = [e for e, _ in there if e.rounds == done]

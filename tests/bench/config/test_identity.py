@@ -86,6 +86,7 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
         "rounds": [2],
         "transfer": ["digits"],
         "untrained": False,
+        "unseen_alpha": 1.0,
     }
     for name, info in EvaluationConfig.model_fields.items():
         value = other.get(name, info.default)

@@ -1,6 +1,7 @@
 """Quantities of the theory beside loops over their definitions."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,12 +75,22 @@ def test_equal_views_do_not_mix() -> None:
     assert clusters(same, 0)["mixing"] == 0
 
 
-def test_a_run_has_them_by_round_and_its_bounds_add_up() -> None:
+def test_a_run_has_them_by_round_and_its_bounds_add_up(tmp_path: Path) -> None:
     config = tiny_config(
-        "simclr", evaluation__protocols=["theory"], evaluation__every=1, federation__num_rounds=2
+        "simclr",
+        data__train_subset=80,
+        data__num_clients=2,
+        evaluation__protocols=["theory"],
+        evaluation__every=1,
+        federation__num_rounds=2,
     )
     curve: list[dict[str, float]] = []
-    result = fedbench.run(config, on_round=lambda record, _: curve.append({**record.metrics}))
+    result = fedbench.run(
+        config,
+        store=tmp_path,
+        workers=1,
+        on_round=lambda record, _: curve.append({**record.metrics}),
+    )
     names = {metric.name for metric in THEORY}
     assert names <= result.metrics.keys()
     assert names <= curve[0].keys()

@@ -224,7 +224,9 @@ function losses() {
 function curves() {
   const all = Object.fromEntries(Object.entries(data.curves).map(([id, columns]) => [id, records(columns)]));
   const titles = {
-    knn_acc: "k-NN %", linear_acc: "linear %",
+    knn_acc: "k-NN %", linear_acc: "linear %", online_acc: "linear, online %",
+    mixing: "mixing of clusters", consistent: "consistent share", client_identified: "clients identified",
+    local_mi: "I(z1; z2 | s), bound", global_mi: "I(z1; z2), bound", label_mi: "I(h; y), bound",
     "encoder.norm": "norm of updates, encoder", "encoder.cosine": "cosine of updates, encoder", "encoder.diversity": "diversity of updates, encoder",
     "heads.norm": "norm of updates, heads", "heads.cosine": "cosine of updates, heads", "heads.diversity": "diversity of updates, heads",
   };

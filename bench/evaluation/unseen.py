@@ -1,0 +1,53 @@
+"""The linear probe on clients that took no part: of held-out images, with a skew of their own."""
+
+from collections.abc import Collection
+
+import numpy as np
+import torch
+
+from fedbench.bench.data.labels import held_out
+from fedbench.bench.data.partition import make_partition
+from fedbench.bench.data.views.image_ops import rotate
+from fedbench.bench.evaluation.features import check_finite, class_tensor, extract
+from fedbench.bench.evaluation.probes import Encoded, fit_logistic
+from fedbench.bench.system.seeding import numpy_generator
+
+
+def unseen_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
+    """Mean accuracy over unseen clients, and its standard deviation over them.
+
+    The images of `data.held_out` are dealt to `evaluation.unseen_clients` by the run's partitioner,
+    at `evaluation.unseen_alpha` (of labels and of rotations), with draws of its own: where clients
+    rotate their images, unseen ones have other angles. The probe learns from the clients that
+    trained, as `linear` does. As `unseen_linear_acc` and `unseen_linear_acc_std`.
+    """
+    setup = encoded.setup
+    config, data = setup.config.evaluation, setup.config.data
+    if not config.unseen_clients:
+        return {}
+    labels, seed = setup.dataset.train_labels, setup.config.seed
+    outside = held_out(labels, data.held_out, seed)
+    outside = outside[labels[outside] >= 0]
+    change = {"num_clients": config.unseen_clients, "held_out": 0.0, "min_client_size": 0}
+    if config.unseen_alpha is not None:
+        change |= {"alpha": config.unseen_alpha, "rotation_alpha": config.unseen_alpha}
+    partition = make_partition(
+        labels[outside],
+        setup.dataset.num_classes,
+        data.model_copy(update=change),
+        int(numpy_generator(seed, "unseen-clients").integers(2**31)),
+    )
+    images = torch.from_numpy(np.array(setup.dataset.train_images[outside]))
+    if partition.angles is not None:
+        images = rotate(images, torch.from_numpy(np.nan_to_num(partition.angles)))
+    features = extract(encoded.encode, images, device=encoded.device, view=encoded.view)
+    check_finite("images of unseen clients", features)
+    known, count = encoded.splits.train_labels, setup.dataset.num_classes
+    fit = fit_logistic(encoded.train, known, num_classes=count, l2=config.linear_l2)
+    right = (fit.predict(features).cpu() == class_tensor(labels[outside], "cpu")).double()
+    held = [partition.client(k).astype(np.int64) for k in range(partition.num_clients)]
+    of_clients = [right[torch.from_numpy(rows)].mean().item() for rows in held if len(rows)]
+    return {
+        "unseen_linear_acc": float(np.mean(of_clients)),
+        "unseen_linear_acc_std": float(np.std(of_clients)),
+    }
