@@ -19,7 +19,7 @@ from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.result import RunPlan, RunResult
 from fedbench.bench.experiment.arguments import Places, Settings, as_path
-from fedbench.bench.experiment.code import changed_code, not_recorded, workers_for
+from fedbench.bench.experiment.code import changed_code, not_recorded
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import check_names, resolve
@@ -219,8 +219,7 @@ def _devices(
     experiment: Experiment, places: Places, workers: int | None, lanes: int | None = None
 ) -> Sequence[str]:
     """Return the device of each process that trains clients."""
-    workers = workers_for(experiment.config.spec, experiment.modules, workers)
-    return choose_devices(places.device, workers, lanes)
+    return choose_devices(places.device, experiment.workers(workers), lanes)
 
 
 def begun(experiment: Experiment) -> Begun:

@@ -3,8 +3,8 @@
 What ships with fedbench is known by the version of the benchmark instead.
 """
 
-from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points, packages_distributions
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.schema import PROBES, PROTOCOLS
@@ -12,32 +12,35 @@ from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import registry
+from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn import backbones
-from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import GROUP
 from fedbench.bench.system.source import DECLARED, OURS, source_hash
 
 
-def foreign_code(config: RunConfig) -> dict[str, str]:
+def foreign_code(config: RunConfig, parts: Iterable[Registered]) -> dict[str, str]:
     """Return the hashes of code that other packages bring to a configuration, by what they bring.
+
+    `parts` are its method and add-ons.
 
     Raises:
         PluginError: for a module that has neither source nor functions of Python.
     """
-    declared = {entry.name: entry.version for entry in registry.parse_spec(config.spec)}
+    parts = tuple(parts)
+    declared = {entry.name: entry.version for entry in parts}
     return {
         name: source_hash(module) if declared.get(name) is None else f"{DECLARED}{declared[name]}"
-        for name, module in foreign_modules(config).items()
+        for name, module in foreign_modules(config, parts).items()
     }
 
 
-def foreign_modules(config: RunConfig) -> dict[str, str]:
+def foreign_modules(config: RunConfig, parts: Iterable[Registered]) -> dict[str, str]:
     """Return the modules that other packages bring to a configuration, by what they bring.
 
     Keys are names of methods and add-ons, `backbones:NAME`, `probes:NAME`, `objectives:NAME` and
     `datasets:NAME`.
     """
-    modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(config.spec)}
+    modules = {entry.name: entry.cls.__module__ for entry in parts}
     shipped = {name.partition(":")[0] for name in SOURCES}
     for group, names in (  # looking for entry points takes milliseconds
         (backbones.PLUGINS, {config.model.backbone} - {*backbones.BACKBONES}),
@@ -56,26 +59,14 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
-def workers_for(spec: str, modules: Mapping[str, str], given: int | None = None) -> int | None:
-    """Return `given`, but 1 where it is None for a method that a script or session has registered.
+def unknown_elsewhere(modules: Mapping[str, str]) -> set[str]:
+    """Return the packages of methods, of `foreign_modules`, that no entry point brings.
 
-    `modules` are the `foreign_modules` of its configuration. Other processes import what installed
-    packages bring, and nothing else: `ConfigError` for more.
+    Other processes import what installed packages bring, and nothing else.
     """
     tops = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
     methods = [module for name, module in modules.items() if ":" not in name]
-    own = {module.partition(".")[0] for module in methods} - tops
-    if not own:
-        return given
-    if (given or 1) > 1:
-        if own <= packages_distributions().keys():  # an entry point may name another package
-            return given
-        raise ConfigError(
-            f"{spec!r} is registered by this script or session, and other processes know"
-            " methods of installed packages only: put it into one (`fedbench new method` writes"
-            " one), or train it here by `run` with workers=1"
-        )
-    return 1
+    return {module.partition(".")[0] for module in methods} - tops
 
 
 def missing_code(code: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,9 +11,10 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset, reopen
 from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.experiment.code import foreign_modules
+from fedbench.bench.experiment.code import foreign_modules, unknown_elsewhere
 from fedbench.bench.method import Method, Needs, registry
 from fedbench.bench.method.ids import config_id, row_id, training_id
+from fedbench.bench.system.errors import ConfigError, expect
 from fedbench.bench.system.source import check_source
 from fedbench.bench.training.setup import Setup
 
@@ -82,6 +84,12 @@ class Experiment:
         vars(other)["dataset"] = dataset
         return other
 
+    def of(self, method: Method) -> Self:
+        """Return the experiment with its method, where that is made already."""
+        other = replace(self)
+        vars(other)["method"] = method
+        return other
+
     def under(self, origin: Origin) -> Self:
         """Return the experiment with another origin, and all that is made already."""
         other = replace(self, origin=origin)
@@ -100,12 +108,30 @@ class Experiment:
     @cached_property
     def needs(self) -> Needs:
         """What the method declares."""
-        return self.method.needs()
+        return expect(self.method.needs(), Needs, "needs()")
 
     @cached_property
     def modules(self) -> Mapping[str, str]:
         """Modules that other packages bring, by what they bring."""
-        return foreign_modules(self.config)
+        return foreign_modules(self.config, registry.parse_spec(self.config.spec))
+
+    def workers(self, given: int | None = None) -> int | None:
+        """Return `given`, but 1 where it is None for what a script or session has registered.
+
+        Raises:
+            ConfigError: for more, since other processes know what is installed only.
+        """
+        if not (own := unknown_elsewhere(self.modules)):
+            return given
+        if (given or 1) == 1:
+            return 1
+        if own <= packages_distributions().keys():  # an entry point may name another package
+            return given
+        raise ConfigError(
+            f"{self.config.spec!r} is registered by this script or session, and other processes"
+            " know methods of installed packages only: put it into one (`fedbench new method`"
+            " writes one), or train it here by `run` with workers=1"
+        )
 
     def check_code(self) -> None:
         """Refuse code of other packages that has changed since its hash was taken."""

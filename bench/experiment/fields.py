@@ -1,7 +1,7 @@
 """Dotted names of a configuration under a method spec, their fields, and their values."""
 
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -11,7 +11,8 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten, unflatten
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.experiment.code import foreign_code
-from fedbench.bench.method import registry
+from fedbench.bench.method import Method, registry
+from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 from fedbench.bench.system.files import user_path
@@ -23,6 +24,11 @@ _MOST_NAMES = 40  # that a message lists
 
 def field_infos(spec: str) -> dict[str, FieldInfo]:
     """Map every dotted name that may be set for a method spec to its field."""
+    return infos_of(registry.parse_spec(spec))
+
+
+def infos_of(parts: Iterable[Registered]) -> dict[str, FieldInfo]:
+    """Map every dotted name that may be set for a method with its add-ons to its field."""
     infos: dict[str, FieldInfo] = {}
     for name, info in RunConfig.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
@@ -30,7 +36,7 @@ def field_infos(spec: str) -> dict[str, FieldInfo]:
             infos.update({f"{name}.{field}": part for field, part in inner.items()})
         elif name not in ("spec", "method", "code"):
             infos[name] = info
-    for entry in registry.parse_spec(spec):
+    for entry in parts:
         prefix = f"method.{entry.name}" if entry.is_addon else "method"
         fields = entry.cls.model_fields.items()
         infos.update({f"{prefix}.{field}": info for field, info in fields if field != "base"})
@@ -95,16 +101,21 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: for an unknown name or a bad value; the message begins with the name.
     """
-    infos = field_infos(spec)
+    return build(registry.parse_spec(spec), flat)[0]
+
+
+def build(parts: Sequence[Registered], flat: Mapping[str, Any]) -> tuple[RunConfig, Method]:
+    """Build the configuration of a method with its add-ons, and the method; as `build_config`."""
+    spec, infos = registry.name_of(parts), infos_of(parts)
     for key, value in flat.items():
         check_key(key, spec, infos)
         check_kind(key, value, infos[key])
     nested = unflatten(flat)
     try:
-        method = registry.dump(registry.create(spec, nested.pop("method", {})))
-        canonical = registry.canonical_spec(spec)
-        config = RunConfig.model_validate({**nested, "spec": canonical, "method": method})
-        return with_devices(with_weights(with_code(config)))
+        method = registry.make(parts, nested.pop("method", {}))
+        values = {**nested, "spec": spec, "method": registry.dump(method)}
+        config = _with_code(RunConfig.model_validate(values), parts)
+        return with_devices(with_weights(config)), method
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:
@@ -121,15 +132,15 @@ def flat_config(config: RunConfig) -> dict[str, Any]:
 
 def canonical(config: RunConfig) -> RunConfig:
     """The same configuration without aliases, with every field of its method and every hash."""
-    method = registry.create(config.spec, config.method)
-    spec = registry.canonical_spec(config.spec)
-    config = config.model_copy(update={"spec": spec, "method": registry.dump(method)})
-    return with_weights(with_code(config))
+    parts = registry.parse_spec(config.spec)
+    method = registry.dump(registry.make(parts, config.method))
+    config = config.model_copy(update={"spec": registry.name_of(parts), "method": method})
+    return with_weights(_with_code(config, parts))
 
 
-def with_code(config: RunConfig) -> RunConfig:
+def _with_code(config: RunConfig, parts: Sequence[Registered]) -> RunConfig:
     """Return the configuration with the code of other packages as it is installed now."""
-    return config.model_copy(update={"code": foreign_code(config)})
+    return config.model_copy(update={"code": foreign_code(config, parts)})
 
 
 def with_weights(config: RunConfig) -> RunConfig:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.fields import build_config, check_key, check_kind, field_infos
+from fedbench.bench.experiment.fields import build, check_key, check_kind, infos_of
 from fedbench.bench.experiment.presets import load_preset
-from fedbench.bench.method import Labels, Needs, registry
-from fedbench.bench.system.errors import ConfigError, expect
+from fedbench.bench.method import Labels, registry
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.aggregate import check_aggregator
 from fedbench.bench.training.timeline import check_devices
 
@@ -72,9 +72,9 @@ def resolve(
         ConfigError: for an unknown name or a bad value; names it and its source.
         DataError: if the preset depends on the content of a data set that is not prepared.
     """
-    canonical = registry.canonical_spec(spec)
-    infos = field_infos(canonical)
-    read = {path: _read_file(path, canonical) for path in config_files}
+    parts = registry.parse_spec(spec)
+    canonical, infos = registry.name_of(parts), infos_of(parts)
+    read = {path: _read_file(path, canonical, infos) for path in config_files}
     chosen = load_preset(preset or preset_of(config_files))
     for path, (_, reserved) in read.items():
         study = reserved.get("study", study)
@@ -83,7 +83,7 @@ def resolve(
     layers: list[Layer] = [
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
         *((f"file {path}", values) for path, (values, _) in read.items()),
-        *_environment(environ, canonical),
+        *_environment(environ, infos),
         *_named(dataset, set),
         ("--set", flatten(set or {}, keep=infos)),
         ("--seed", {} if seed is None else {"seed": seed}),
@@ -107,7 +107,7 @@ def resolve(
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
-        config = build_config(canonical, {key: entry.value for key, entry in base.items()} | user)
+        config, method = build(parts, {key: entry.value for key, entry in base.items()} | user)
     except ConfigError as err:
         field = str(err).partition(":")[0]
         while field and field not in sources:  # the message may be about an item of a list
@@ -115,10 +115,11 @@ def resolve(
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
     config = with_revisions(config, as_path(data_dir))
-    _check_together(config, sources)
     check_names(config)
-    origin = Origin(chosen.preset, study)
-    return Experiment(config, origin, dict(sorted(sources.items())), as_path(data_dir))
+    origin, sources = Origin(chosen.preset, study), dict(sorted(sources.items()))
+    experiment = Experiment(config, origin, sources, as_path(data_dir)).of(method)
+    _check_together(experiment)
+    return experiment
 
 
 def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
@@ -155,13 +156,18 @@ def user_keys(
     spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
-    canonical = registry.canonical_spec(spec)
-    layers: list[Layer] = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
-    layers += _environment(environ, canonical)
+    parts = registry.parse_spec(spec)
+    canonical, infos = registry.name_of(parts), infos_of(parts)
+    layers: list[Layer] = [
+        (f"file {path}", _read_file(path, canonical, infos)[0]) for path in files
+    ]
+    layers += _environment(environ, infos)
     return {key: source for source, values in layers for key in values}
 
 
-def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_file(
+    path: Path | str, spec: str, infos: Collection[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a file's values by dotted name, and its reserved entries."""
     content = load_yaml(Path(path))
     if not content:
@@ -176,15 +182,15 @@ def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, s
             " remove its line 'spec:' if that is meant"
         )
     try:
-        return flatten(content, keep=field_infos(spec)), reserved
+        return flatten(content, keep=infos), reserved
     except ConfigError as err:
         raise ConfigError(f"{path}: {err}") from err
 
 
-def _environment(environ: Mapping[str, str] | None, spec: str) -> list[Layer]:
-    """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
+def _environment(environ: Mapping[str, str] | None, infos: Iterable[str]) -> list[Layer]:
+    """Make one layer per variable of a dotted name; case is ignored, `-` and `_` are equal."""
     environ = os.environ if environ is None else environ
-    keys = {variable(key): key for key in field_infos(spec)}
+    keys = {variable(key): key for key in infos}
     short = {name.replace("__", "_"): name for name in keys}
     layers: list[Layer] = []
     for name in sorted(environ):
@@ -213,13 +219,12 @@ def check_names(config: RunConfig) -> None:
     check_view(config.evaluation.objective_view)
 
 
-def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
+def _check_together(experiment: Experiment) -> None:
     """Refuse values that contradict the needs of the method or other fields."""
-    method = registry.create(config.spec, config.method)
-    needs = expect(method.needs(), Needs, "needs()")
+    config, needs, sources = experiment.config, experiment.needs, experiment.sources
     rounds, evaluation = config.federation.num_rounds, config.evaluation
-    check_aggregator(config, method)
-    check_devices(config, method)
+    check_aggregator(config, experiment.method, needs)
+    check_devices(config, experiment.method)
 
     def refuse(key: str, rule: str, got: object, named: str = "") -> None:
         raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")

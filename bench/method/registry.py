@@ -184,7 +184,12 @@ def parse_spec(spec: str) -> tuple[Registered, ...]:
 
 def canonical_spec(spec: str) -> str:
     """Return the spec with aliases resolved: `fed-simclr` -> `simclr+uv`."""
-    return "+".join(entry.name for entry in parse_spec(spec))
+    return name_of(parse_spec(spec))
+
+
+def name_of(parts: Iterable[Registered]) -> str:
+    """Return the spec of a method and its add-ons."""
+    return "+".join(entry.name for entry in parts)
 
 
 def specs() -> list[str]:
@@ -201,7 +206,12 @@ def create(spec: str, fields: Mapping[str, Any]) -> Method:
     Raises:
         ConfigError: for a field that does not exist or a value that is out of range.
     """
-    base, *addons = parse_spec(spec)
+    return make(parse_spec(spec), fields)
+
+
+def make(parts: Iterable[Registered], fields: Mapping[str, Any]) -> Method:
+    """Make a method and its add-ons from their fields; as `create`."""
+    base, *addons = parts
     names = {entry.name for entry in addons}
     own = {key: value for key, value in fields.items() if key not in names}
     method = _construct(base.cls, own, "method")

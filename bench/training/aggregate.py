@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig, ServerConfig
-from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Sharing, writes
+from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Needs, Sharing, writes
 from fedbench.bench.method.aggregator import configured, least_cohort
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
@@ -179,7 +179,7 @@ def declared_aggregator(
     return expect(made, Aggregator, "aggregator()")
 
 
-def check_aggregator(config: RunConfig, method: Method) -> None:
+def check_aggregator(config: RunConfig, method: Method, needs: Needs) -> None:
     """Refuse an aggregator beside what relies on a mean, or on another use of single uploads.
 
     Raises:
@@ -200,7 +200,7 @@ def check_aggregator(config: RunConfig, method: Method) -> None:
             f"server.num_byzantine: krum needs a cohort of 2 f + 3 = {least} clients (got f ="
             f" {server.num_byzantine} for {cohort}); lower it, or raise federation.participation"
         )
-    needs, rules = method.needs(), method.sharing().values()
+    rules = method.sharing().values()
     conflicts = {
         "one client holds all the data": needs.pooled,
         "nothing is averaged": Sharing.AVERAGED not in rules,

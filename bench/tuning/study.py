@@ -14,7 +14,6 @@ from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.experiment.arguments import Places, Settings, as_path
-from fedbench.bench.experiment.code import workers_for
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import field_infos, get, show
 from fedbench.bench.experiment.resolve import resolve, user_keys
@@ -136,8 +135,9 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
-    check_confirm(confirm, evaluated.config)
+    if confirm:
+        evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
+        check_confirm(confirm, evaluated.config)
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
@@ -153,7 +153,7 @@ def tune(
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
         runs += [base] * study.num_checks
-        runs += [evaluated] * 3 * confirm
+        runs += [evaluated] * 3 * confirm if confirm else []
         trained = [base] * len(study.unmeasured())
         cost = estimate_cost(runs, cluster, share, trained)
     else:
@@ -234,7 +234,7 @@ def _plan(
         return resolve(spec, tuned=params, **given)
 
     base = configure({}, given if settings.seed is None else settings.seed)
-    workers_for(base.config.spec, base.modules, 2)  # raises: trials run in processes of their own
+    base.workers(2)  # raises: trials run in processes of their own
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
     alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}

@@ -19,7 +19,6 @@ from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
 from fedbench.bench.experiment.arguments import Places, Sources
-from fedbench.bench.experiment.code import workers_for
 from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
@@ -139,7 +138,7 @@ def sweep(
         settings |= {"content": content, "data_dir": places.cache}
         cells += _planned(grid, store, tuned, settings, opened)
     for cell in {cell.config.spec: cell for cell in cells}.values():
-        workers_for(cell.config.spec, cell.experiment.modules, 2)  # raises: cells are processes
+        cell.experiment.workers(2)  # raises: cells run in processes of their own
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
     named: dict[str, Cell] = {}

@@ -10,7 +10,6 @@ import pytest
 
 from fedbench.bench.execution.run import command_line, run
 from fedbench.bench.execution.workers import WorkerSpec
-from fedbench.bench.experiment.code import workers_for
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
@@ -94,8 +93,9 @@ def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert workers_for("byol", {}) is None
-    own = {"byol": "__main__"}
-    assert workers_for("byol", own) == workers_for("byol", own, 1) == 1
+    assert Experiment(tiny_config("byol")).workers() is None
+    monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
+    own = Experiment(tiny_config("byol"))
+    assert own.workers() == own.workers(1) == 1
     with pytest.raises(ConfigError, match="'byol'"):
-        workers_for("byol", own, 2)
+        own.workers(2)
