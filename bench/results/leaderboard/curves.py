@@ -70,13 +70,13 @@ def longest(curve: Curve) -> tuple[int, int]:
 
 def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     """Collect the evaluations of a run from its row and its records of rounds, if there are any."""
-    found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
+    hours = 0.0 if any("simulated.seconds" in point for point in points) else None
+    start = row.untrained_knn_acc, row.untrained_linear_acc
+    found = [Evaluated(0, 0, *start, hours=hours)]
     sent, before = 0, int(row.rounds_done or 0) - int(row.num_rounds)  # preparatory rounds
     named = json.loads(row.config_json)["evaluation"].get("rounds", ())
-    hours: float | None = None
     for point in points:
-        if (seconds := point.get("simulated.seconds")) is not None:
-            hours = (hours or 0.0) + seconds / 3600
+        hours = None if hours is None else hours + point["simulated.seconds"] / 3600
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
         keys = {name: f"drift.{name}" for name in DRIFT} | {n: f"metrics.{n}" for n in FURTHER}

@@ -457,6 +457,8 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                 n, centre, _, low, high = summarize([v for e, v in there if e.rounds == done])
                 of = {"name": entry.label, "metric": metric, "round": done}
                 gb = sum(e.num_bytes for e in at) / n / 1e9
+                if hours := [e.hours for e in at if e.hours is not None]:
+                    of["hours"] = sum(hours) / len(hours)
                 points.append(of | {"gb": gb, "mean": centre, "low": low, "high": high, "n": n})
     return by_column(pd.DataFrame(points))
 

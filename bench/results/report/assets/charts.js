@@ -232,12 +232,13 @@ function curves() {
   };
   const measured = new Set(Object.values(all).flat().map((p) => p.metric));
   const what = choice("curve", "Measure", () => Object.entries(titles).filter(([name]) => measured.has(name)));
-  const over = choice("over", "Over", () => [["round", "rounds"], ["gb", "GB sent and received"]]);
+  const timed = Object.values(all).flat().some((p) => p.hours != null);
+  const over = choice("over", "Over", () => [["round", "rounds"], ["gb", "GB sent and received"], ...(timed ? [["hours", "simulated hours"]] : [])]);
   return figure({
-    id: "curves", title: "Over rounds and bytes", controls: [what, over],
+    id: "curves", title: timed ? "Over rounds, bytes and hours" : "Over rounds and bytes", controls: [what, over],
     draw(width) {
       const of = new Map(chosen(group()?.points || []).map((p) => [p.label, p.name]));
-      const measured = (all[cell.value] || []).filter((p) => of.has(p.name) && p.metric === what.value);
+      const measured = (all[cell.value] || []).filter((p) => of.has(p.name) && p.metric === what.value && p[over.value] != null);
       const points = measured.map((p) => ({ ...p, label: p.name, name: of.get(p.name) })), x = over.value, title = titles[what.value];
       const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       if (!points.some((p) => p.round > 0)) return null;
@@ -249,7 +250,7 @@ function curves() {
         options: {
           height: (width < 750 ? 125 : 150) * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14, marginLeft: share ? 40 : 72,
           fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.16 },
-          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: share, nice: true, label: title.replace(/ of updates.*/, ""), labelAnchor: "center", ticks: 5 },
+          x: { label: { gb: "GB, both directions", hours: "simulated hours" }[x] || "round", ticks: 4, nice: true }, y: { grid: true, percent: share, nice: true, label: title.replace(/ of updates.*/, ""), labelAnchor: "center", ticks: 5 },
           marks: [
             Plot.frame({ stroke: "var(--line)" }),
             Plot.lineY(points, { x, y: "mean", z: "name", stroke: "currentColor", strokeOpacity: 0.16 }),
@@ -257,7 +258,7 @@ function curves() {
             Plot.lineY(placed, { x, y: "mean", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
             dots(placed, x, "mean", { ...fxy, r: 3.5 }),
             Plot.text(heads, { ...fxy, frameAnchor: "top-left", text: (p) => cutTo(width / columns)(p.name), dy: -14, fontWeight: 600 }),
-            tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${number(p.mean)}${p.low == null ? "" : ` [${number(p.low)}, ${number(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
+            tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${number(p.mean)}${p.low == null ? "" : ` [${number(p.low)}, ${number(p.high)}]`}\n${p.gb.toPrecision(3)} GB,${p.hours == null ? "" : ` ${p.hours.toPrecision(3)} h,`} ${p.n} seeds`, fxy),
           ],
         },
         caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${share && rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,

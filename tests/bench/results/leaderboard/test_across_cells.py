@@ -205,7 +205,7 @@ def test_curves() -> None:
     curve = curve_of(run_row(), POINTS)
     drift = {"encoder.cosine": 0.6}
     assert [tuple(e) for e in curve] == [
-        (0, 0, 0.3, None, {}, None, None),
+        (0, 0, 0.3, None, {}, None, 0.0),
         (2, 400, 0.5, None, {}, 1, 1.0),  # the first of four rounds prepares
         (3, 600, None, None, drift, None, 1.5),
         (4, 800, 0.7, 0.9, {}, None, 2.0),
