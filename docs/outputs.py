@@ -47,6 +47,7 @@ def with_outputs(page: str, text: str) -> str:
         (folder / "leaderboards" / "results").symlink_to(ROOT / "leaderboards" / "results")
         examples(folder)
         environment = {**os.environ, "COLUMNS": str(_WIDTH), "NO_COLOR": "1"}
+        environment["FEDBENCH_DATA_DIR"] = str(folder / "data")
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
 
         def ran(block: re.Match[str]) -> str:
