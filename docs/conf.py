@@ -37,6 +37,7 @@ exclude_patterns = [
     "generated/extra",
     "generated/board.md",
     "generated/columns.md",
+    "generated/views.md",
 ]
 html_theme = "furo"
 html_extra_path = ["generated/extra"]

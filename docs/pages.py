@@ -14,6 +14,7 @@ import results_pages
 from matplotlib.figure import Figure
 
 import fedbench
+from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn.weights import shipped_encoders
@@ -30,6 +31,7 @@ def write(folder: Path) -> None:
     """Write every page into a folder, and the report into its `extra/`."""
     (folder / "extra").mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
+    (folder / "views.md").write_text(views_table(), encoding="utf-8")
     (folder / "commands.md").write_text(reference.commands(), encoding="utf-8")
     (folder / "python.md").write_text(reference.python(), encoding="utf-8")
     (folder / "studies").mkdir(exist_ok=True)
@@ -54,6 +56,7 @@ def shown() -> dict[Path, str]:
     return {
         ROOT / "leaderboards" / "README.md": "generated/store.md",
         ROOT / "leaderboards" / "encoders" / "README.md": "generated/encoders.md",
+        ROOT / "methods" / "README.md": "generated/choices.md",
         STUDIES / "README.md": "generated/studies.md",
         STUDIES / "log.md": "generated/log.md",
         **studies,
@@ -97,6 +100,14 @@ def first_board(store: Store, alpha: float = 0.1) -> tuple[str, Figure]:
     axes.set_xlabel("linear accuracy in %, mean and 95 % interval")
     axes.grid(axis="x", alpha=0.3)
     return "\n".join(lines) + "\n", figure
+
+
+def views_table() -> str:
+    """Return the table of views, with the strips that view_pictures.py has drawn."""
+    lines = ["| view | what is drawn | |", "|---|---|---|"]
+    for name, recipe in VIEWS.items():
+        lines.append(f"| `{name}` | {recipe.description} | ![{name}](static/views/{name}.jpg) |")
+    return "\n".join(lines) + "\n"
 
 
 def methods_page() -> str:

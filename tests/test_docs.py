@@ -79,11 +79,8 @@ def test_every_method_is_described_with_its_source() -> None:
         assert f"(../../{Path(entry.source).resolve().relative_to(ROOT).as_posix()})" in section
 
 
-def test_every_view_has_a_picture_in_its_table() -> None:
-    text = (DOCS / "plugins.md").read_text(encoding="utf-8")
-    for name, recipe in VIEWS.items():
-        assert f"| `{name}` | {recipe.description} | ![{name}](static/views/{name}.jpg) |" in text
-        assert (DOCS / "static" / "views" / f"{name}.jpg").is_file()
+def test_every_view_has_a_picture() -> None:
+    assert {file.stem for file in (DOCS / "static" / "views").iterdir()} == {*VIEWS}
 
 
 def test_the_addons_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
