@@ -52,7 +52,7 @@ class Side:
         """Return the rows of all seeds that have run, in their order."""
         found = []
         revisions = {row.dataset_revision for row in rows.values()}
-        config = resolve(self.spec, preset=str(PRESET), set=self.set, environ={}).config
+        config = resolve(self.spec, preset=PRESET, set=self.set, environ={}).config
         for seed in SEEDS:
             seeded = config.model_copy(update={"seed": seed})
             ids = {row_id(seeded, revision) for revision in revisions}

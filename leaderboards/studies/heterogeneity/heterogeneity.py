@@ -81,7 +81,7 @@ def regrets(rows: Sequence[Row]) -> dict[str, float]:
         for rule in RULES:
             rate = list(done)[int(np.argmax(judge(rule, values)))]
             lost.setdefault(rule, []).append(best - accuracy[rate])
-        resolved = resolve(method, preset=str(PRESET), environ={}).config.client.lr
+        resolved = resolve(method, preset=PRESET, environ={}).config.client.lr
         near = min(accuracy, key=lambda rate: abs(math.log(rate / resolved)))
         lost.setdefault("preset", []).append(best - accuracy[near])
         lost.setdefault("random", []).append(best - float(np.mean([*accuracy.values()])))

@@ -35,9 +35,8 @@ def test_presets_decide_what_makes_results_comparable(name: str) -> None:
     checked = check_preset(load_named("presets", name), name)
     assert checked.preset == name
     decided = set(load_preset(name).values)
-    sections = ("client.", "federation.")
-    needed = {key for key in known_keys("simclr") if key.startswith(sections)} | {
-        "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
+    needed = {key for key in known_keys("simclr") if key.startswith("client.")} | {
+        "federation.num_rounds", "federation.participation", "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
         "data.alpha", "model.backbone", "model.width", "model.norm", "model.init",
         "server.optimizer", "server.lr", "server.weighting", "evaluation.protocols",
     }  # fmt: skip
