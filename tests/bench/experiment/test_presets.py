@@ -36,7 +36,8 @@ def test_presets_decide_what_makes_results_comparable(name: str) -> None:
     assert checked.preset == name
     decided = set(load_preset(name).values)
     needed = {key for key in known_keys("simclr") if key.startswith("client.")} | {
-        "federation.num_rounds", "federation.participation", "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
+        "federation.num_rounds", "federation.participation",
+        "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
         "data.alpha", "model.backbone", "model.width", "model.norm", "model.init",
         "server.optimizer", "server.lr", "server.weighting", "evaluation.protocols",
     }  # fmt: skip
