@@ -312,7 +312,7 @@ def _paths(file: Path, table: Any, header: Header) -> list[Path]:
 
 def _folders(paths: Sequence[str]) -> list[str]:
     """Return the split that the folders of each path say: `a/train/1.png`; empty if not all do."""
-    said = []
+    said: list[str] = []
     for path in paths:
         parts = re.split(r"[/\\]", path)[:-1]
         found = {split for part in parts if (split := split_of(part, strict=False))}

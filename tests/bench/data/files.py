@@ -1,4 +1,4 @@
-"""Images, tables and folders that tests of data sets write."""
+"""Images, tables and folders that tests of data sets write, and what is asked of a refusal."""
 
 import gzip
 import io
@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pytest
 from PIL import Image
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.system.errors import DataError
 
 
 def encoded(image: Image.Image | npt.NDArray[np.uint8], form: str = "PNG", **extra: Any) -> bytes:
@@ -57,3 +61,11 @@ def write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
     header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     data = header + values.tobytes()
     file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+
+
+def refused(name: str, data_dir: Path | None, match: str, **how: Any) -> None:
+    """Hold that a data set is refused in one line that has a match, with the exit code of data."""
+    with pytest.raises(DataError, match=match) as caught:
+        load_dataset(name, data_dir, **how)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
 from fedbench.bench.data.sources.fashion_small import FILE
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
-from tests.bench.data.files import encoded, table, write_idx
+from tests.bench.data.files import encoded, refused, table, write_idx
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)
@@ -179,11 +179,9 @@ def test_raw_files_that_are_there_are_used(tmp_path: Path, monkeypatch: pytest.M
 def test_missing_set_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(DataError, match=r"run: fedbench data prepare cifar10 --data-dir '.*a b'$"):
-        load_dataset("cifar10", tmp_path / "a b")
+    refused("cifar10", tmp_path / "a b", r"run: fedbench data prepare cifar10 --data-dir '.*a b'$")
     monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "none"))
-    with pytest.raises(DataError, match=r"run: fedbench data prepare svhn$"):
-        load_dataset("svhn")
+    refused("svhn", None, r"run: fedbench data prepare svhn$")
     assert not list(tmp_path.iterdir())
 
     def refuse(*args: object, **kwargs: object) -> None:
@@ -344,13 +342,11 @@ def test_a_known_set_is_found_wherever_it_was_prepared(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = prepare(f"hub:{hub}", tmp_path / "data")
-    with pytest.raises(DataError, match="fedbench data prepare cifar10"):
-        load_dataset("cifar10", tmp_path / "data")
+    refused("cifar10", tmp_path / "data", "fedbench data prepare cifar10")
     know(monkeypatch, cifar10=made.sha256)
     found = load_dataset("cifar10", tmp_path / "data")
     assert (found.name, found.path, found.revision) == ("cifar10", made.path, made.sha256)
     whole = len(found.train_labels)
     assert len(load_dataset("cifar10", tmp_path / "data", train_subset=6).train_labels) == 6 < whole
     (made.path / "meta.json").write_text("{}")
-    with pytest.raises(DataError, match="fedbench data prepare cifar10"):
-        load_dataset("cifar10", tmp_path / "data")
+    refused("cifar10", tmp_path / "data", "fedbench data prepare cifar10")

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset, prepare
-from fedbench.bench.system.errors import DataError
-from tests.bench.data.files import shade
+from tests.bench.data.files import refused, shade
 
 
 def write(root: Path, **more: bytes) -> str:
@@ -85,8 +84,7 @@ def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) 
             for i in range(12):
                 (root / "train" / f"{i}.png").write_bytes(shade(i))
             (root / place).write_text("file_name,label\n")
-            with pytest.raises(DataError, match=rf"{place}.*read {remedy}"):
-                load_dataset(f"folder:{root}", tmp_path / "data")
+            refused(f"folder:{root}", tmp_path / "data", rf"{place}.*read {remedy}")
     # Class folders name the labels; the table is left out.
     name = write(tmp_path / "classes", **{"metadata.csv": b"file_name,label\n"})
     (left,) = prepare(name, tmp_path / "data").left_out or ()

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.system.errors import DataError
-from tests.bench.data.files import shade, table
+from tests.bench.data.files import refused, shade, table
 from tests.bench.data.sources.test_layouts import folders
 
 SHADES = {"cat": 20, "dog": 120, "fox": 220}
@@ -83,9 +82,7 @@ def test_names_decide(files: dict[str, Any], tmp_path: Path) -> None:
     ],
 )
 def test_sides_that_do_not_fit(files: dict[str, Any], named: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=named) as caught:
-        load_dataset(write(tmp_path / "set", **files), tmp_path / "data")
-    assert "\n" not in str(caught.value)
+    refused(write(tmp_path / "set", **files), tmp_path / "data", named)
 
 
 def test_letters_and_consistent_names_may_differ_in_case(tmp_path: Path) -> None:
@@ -110,12 +107,10 @@ def test_letters_of_two_forms_are_named(tmp_path: Path) -> None:
     name = folders(tmp_path / "set", "test", 2, first=100)
     for split, word in (("train", "caf\u00e9"), ("test", "cafe\u0301")):
         (tmp_path / "set" / split / "cat").rename(tmp_path / "set" / split / word)
-    with pytest.raises(DataError, match="nearest: 'caf\u00e9'"):
-        load_dataset(name, tmp_path / "data")
+    refused(name, tmp_path / "data", "nearest: 'caf\u00e9'")
 
 
 def test_folders_whose_names_differ_in_case(tmp_path: Path) -> None:
     name = folders(tmp_path / "set", "train")
     (tmp_path / "set/train/cat").rename(tmp_path / "set/train/Dog")
-    with pytest.raises(DataError, match="'Dog' and 'dog'"):
-        load_dataset(name, tmp_path / "data")
+    refused(name, tmp_path / "data", "'Dog' and 'dog'")

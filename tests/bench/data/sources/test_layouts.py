@@ -26,9 +26,9 @@ from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.experiment.experiment import open_dataset, partition_of
-from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.setup import Setup
-from tests.bench.data.files import shade, table, write_idx, write_images
+from tests.bench.data.files import refused, shade, table, write_idx, write_images
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -330,8 +330,7 @@ def test_a_layout_gives_what_the_page_says(
         request.getfixturevalue("hub")
     name, reading = BUILD[layout](tmp_path / "set"), OPTIONS.get(layout, PLAIN)
     if gives == "refused":
-        with pytest.raises(DataError, match=REFUSED[layout]):
-            load_dataset(name, tmp_path / "data", reading=reading)
+        refused(name, tmp_path / "data", REFUSED[layout], reading=reading)
         return
     dataset = load_dataset(name, tmp_path / "data", reading=reading)
     train, test, classes, hidden = numbers(dataset)
@@ -399,8 +398,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
             r"data\.natural_column=author: .* found: image: .*writer",
         ),
     ):
-        with pytest.raises(DataError, match=text):
-            load_dataset(name, tmp_path / "data", reading=reading)
+        refused(name, tmp_path / "data", text, reading=reading)
     for reading in (Reading(label_column="x"), Reading(client_column="x")):
         with pytest.raises(ConfigError, match=r"digits.*hub:"):
             load_dataset("digits", tmp_path / "data", reading=reading)
@@ -489,8 +487,8 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
         pq.write_table(content, file := file.with_suffix(".parquet"))
     else:
         file.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(DataError, match=rf"data\.partition_file: .*{named}"):
-        load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=Reading(client_file=file))
+    name, why = both(tmp_path / "set"), rf"data\.partition_file: .*{named}"
+    refused(name, tmp_path / "data", why, reading=Reading(client_file=file))
 
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
@@ -594,9 +592,7 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
 def test_what_is_no_file_of_images(content: str, tmp_path: Path) -> None:
     for name in ("images.x", "labels.x"):
         (tmp_path / name).write_bytes(content.encode("latin-1"))
-    with pytest.raises(DataError, match=str(tmp_path)) as caught:
-        load_dataset(f"file:{tmp_path}/images.x", tmp_path / "data")
-    assert "\n" not in str(caught.value)
+    refused(f"file:{tmp_path}/images.x", tmp_path / "data", str(tmp_path))
 
 
 def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
@@ -638,5 +634,5 @@ def test_a_partition_file_of_other_images_is_refused(
     split = split_data(name := one_csv(tmp_path / "set"), data_dir=tmp_path / "data")
     changed = change(split.assign(client=0))
     changed.to_csv(file := tmp_path / "clients.csv", index=False)
-    with pytest.raises(DataError, match=rf"data\.partition_file: .*{named}"):
-        load_dataset(name, tmp_path / "data", reading=Reading(client_file=file))
+    why = rf"data\.partition_file: .*{named}"
+    refused(name, tmp_path / "data", why, reading=Reading(client_file=file))

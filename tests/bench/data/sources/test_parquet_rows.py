@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.data.datasets import prepare
 from fedbench.bench.data.sources import decode, parquet_rows
 from fedbench.bench.data.sources.parquet_rows import ParquetRows
-from fedbench.bench.system.errors import DataError, ResourceError
+from fedbench.bench.system.errors import ResourceError
+from tests.bench.data.files import refused
 from tests.bench.data.sources.test_torn_sources import png
 
 SPLITS = ("train", "val", "test")
@@ -57,29 +58,25 @@ def test_the_largest_value_is_known_before_it_is_unpacked(
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(root: Path, error: type[Exception] = DataError) -> str:
-        with pytest.raises(error) as found:
-            load_dataset(f"hub:{root}", tmp_path / "data")
-        return str(found.value)
-
+    data = tmp_path / "data"
     # The footer says how many rows there are, in all files together.
     repeated(tmp_path / "rows", png(), 600)
     repeated(tmp_path / "rows", png(), 500, "test")
     monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 1000)
-    assert "1,100 rows; allowed: 1,000" in refused(tmp_path / "rows")
+    refused(f"hub:{tmp_path}/rows", data, "1,100 rows; allowed: 1,000")
     monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
     # It says how many bytes: 2 MB in a file of less than 1 kB.
     monkeypatch.setattr(parquet_rows, "LEAST", 1_000_000)
     file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
     assert file.stat().st_size < 2000
-    assert " bytes unpack to " in refused(tmp_path / "bytes")
+    refused(f"hub:{tmp_path}/bytes", data, " bytes unpack to ")
     # It does not say that 100 kB come out 1,000 times.
     repeated(tmp_path / "times", png() + bytes(100_000), 1000)
-    assert "times the file" in refused(tmp_path / "times")
+    refused(f"hub:{tmp_path}/times", data, "times the file")
     # One value.
     monkeypatch.setattr(parquet_rows, "LEAST", 1 << 30)
     monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
-    assert "row 0: the image has 2 MB; allowed: 1 MiB" in refused(tmp_path / "bytes")
+    refused(f"hub:{tmp_path}/bytes", data, "row 0: the image has 2 MB; allowed: 1 MiB")
     # Pixels that no disk holds.
     with pytest.raises(ResourceError, match=r"10 images take .*data\.image_size"):
         decode._check_room(tmp_path, 10, 10**15, "set")
@@ -104,8 +101,7 @@ def test_a_packed_file_that_unpacks_to_too_much(
         if form == "ubyte.gz":
             file = file.rename(tmp_path / "train-images.gz")
             (tmp_path / "train-labels.gz").write_bytes(file.read_bytes())
-    with pytest.raises(DataError, match="bytes unpack to"):
-        load_dataset(f"file:{file}", tmp_path / "data")
+    refused(f"file:{file}", tmp_path / "data", "bytes unpack to")
 
 
 def test_arrays_that_are_not_read_are_said(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedbench.bench.data.datasets import dataset_records, load_dataset, prepare
-from fedbench.bench.system.errors import DataError
+from tests.bench.data.files import refused
 
 WNIDS = ["n09", "n02", "n05"]  # not sorted, as in the original
 
@@ -59,8 +59,7 @@ def test_layout(tmp_path: Path) -> None:
 
 
 def test_without_a_path_it_lies_in_the_data_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"not in '.*raw/tiny-imagenet-200'.*unzip tiny.*-d .*raw"):
-        load_dataset("tiny-imagenet", tmp_path)
+    refused("tiny-imagenet", tmp_path, r"not in '.*raw/tiny-imagenet-200'.*unzip tiny.*-d .*raw")
 
     def record() -> dict[str, object]:
         (record,) = [r for r in dataset_records(tmp_path) if r["name"] == "tiny-imagenet"]
@@ -97,5 +96,4 @@ def edit(name: str, text: str) -> Callable[[Path], None]:
 def test_spoilt_folders(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     folder = tiny(tmp_path)
     spoil(folder)
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"tiny-imagenet:{folder}", tmp_path / "cache")
+    refused(f"tiny-imagenet:{folder}", tmp_path / "cache", message)

@@ -19,7 +19,7 @@ from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
-from tests.bench.data.files import encoded, table, write_idx
+from tests.bench.data.files import encoded, refused, table, write_idx
 
 
 def png(side: int = 4, mode: str = "L") -> bytes:
@@ -51,8 +51,7 @@ FLIPPED = GOOD[:45] + bytes([GOOD[45] ^ 0xFF]) + GOOD[46:]  # inside the compres
 def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
     pq.write_table(train, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"hub:{tmp_path}", tmp_path / "data")
+    refused(f"hub:{tmp_path}", tmp_path / "data", message)
     assert not [f for f in (tmp_path / "data").iterdir() if f.suffix != ".lock"]
 
 
@@ -60,8 +59,7 @@ def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
     for split, number in (("train", 1), ("test", 2)):
         data = table([GOOD], [number], names=["a", "b"])
         pq.write_table(data, tmp_path / f"{split}.parquet")
-    with pytest.raises(DataError, match=r"test\.parquet, row 0: label 2"):
-        load_dataset(f"hub:{tmp_path}", tmp_path / "data")
+    refused(f"hub:{tmp_path}", tmp_path / "data", r"test\.parquet, row 0: label 2")
 
 
 def _damage_pages(root: Path) -> None:
@@ -97,8 +95,7 @@ def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Pat
     for split in ("train", "test"):
         pq.write_table(table([GOOD] * 50, [0] * 50), root / f"{split}-0.parquet")
     change(root)
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"hub:{root}", tmp_path / "data")
+    refused(f"hub:{root}", tmp_path / "data", message)
 
 
 def _no_classes(root: Path) -> None:
@@ -135,17 +132,7 @@ def test_folders(change: Callable[[Path], object], message: str, tmp_path: Path)
         (root / split / "a").mkdir(parents=True)
         (root / split / "a" / "0.png").write_bytes(GOOD)
     change(root)
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"folder:{root}", tmp_path / "data")
-
-
-def refused(name: str, data_dir: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        load_dataset(name, data_dir)
-    assert caught.value.exit_code == 5
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    refused(f"folder:{root}", tmp_path / "data", message)
 
 
 def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
@@ -166,8 +153,7 @@ def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
     data = table([GOOD, GOOD, huge, GOOD], [0, 1, 0, 1])
     pq.write_table(data, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    message = refused(f"hub:{tmp_path}", tmp_path / "data")
-    assert "train-0.parquet, row 2: " in message
+    refused(f"hub:{tmp_path}", tmp_path / "data", r"train-0\.parquet, row 2: ")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +182,7 @@ def test_a_plugin_whose_arrays_do_not_belong_together(
     monkeypatch.setattr(base, "SOURCES", {**base.SOURCES, "mine": entry})
     base.entries.cache_clear()
     try:
-        refused("mine", tmp_path / "data")
+        refused("mine", tmp_path / "data", "mine")
     finally:
         base.entries.cache_clear()
 
@@ -239,7 +225,7 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
     images = tmp_path / "train-images-idx3-ubyte.gz"
     monkeypatch.setitem(torchvision_sets.DEBIAN, "fashion-mnist", images)
     for _ in range(2):
-        assert "fashion-mnist" in refused("fashion-mnist", tmp_path / "data")
+        refused("fashion-mnist", tmp_path / "data", "fashion-mnist")
     revision = load_dataset(f"file:{images}", tmp_path / "data").revision
     monkeypatch.setattr(datasets, "REVISIONS", {revision: "fashion-mnist"})
     assert load_dataset("fashion-mnist", tmp_path / "data").class_names[9] == "Ankle boot"
