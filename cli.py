@@ -273,16 +273,26 @@ def dashboard(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir
         suggest(shlex.join(["optuna-dashboard", journal["file"]]))
 
 
-@command("fedbench figures 0123456789abcdef0123 --out figures")
+@command("fedbench figures O:5 --preset laptop")
 def figures(
-    run_ids: opt.RunIds,
+    names: opt.RunIdsOrFigures,
+    sources: Sources,
     folders: opt.Folders,
     output: opt.Output,
     out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
-) -> None:
-    """Draw angles between classes and t-SNE maps of test features."""
-    drawn = fedbench.figures(run_ids, out, **vars(folders))
-    output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
+) -> Code:
+    """Draw angles and t-SNE maps of runs, or a figure of a paper."""
+    if not any(":" in name for name in names):
+        drawn = fedbench.figures(names, out, **vars(folders))
+        output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
+        return None
+    codes = []
+    for name in names:
+        given = {key: value for key, value in vars(sources).items() if key != "config_files"}
+        found = fedbench.paper_figure(name, out, **given, **vars(folders))
+        output.show(found, show_results.show_paper_figure)
+        codes.append(FAILED if found.lacking else 0)
+    return max(codes)
 
 
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
+    from fedbench.bench.tuning.paper_figures import PaperFigure, paper_figure
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -84,6 +85,7 @@ _HOMES = {
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
+    "tuning.paper_figures": "PaperFigure paper_figure",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
 }
@@ -97,6 +99,7 @@ __all__ = [
     "Description",
     "FedbenchError",
     "Listing",
+    "PaperFigure",
     "PartitionSummary",
     "Ranking",
     "Report",
@@ -123,6 +126,7 @@ __all__ = [
     "load_encoder",
     "merge",
     "open_store",
+    "paper_figure",
     "partition",
     "plan_run",
     "prepare_data",

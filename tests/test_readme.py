@@ -170,6 +170,12 @@ def test_the_configuration_reference_is_that_of_the_fields() -> None:
     assert reference.PAGE.read_text(encoding="utf-8") == reference.reference()
 
 
+def test_the_page_of_the_papers_is_that_of_their_index() -> None:
+    """`python docs/papers.py` writes the page again."""
+    papers = load("papers")
+    assert papers.PAGE.read_text(encoding="utf-8") == papers.page()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a machine may be busy
 @pytest.mark.parametrize(

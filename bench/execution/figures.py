@@ -101,11 +101,11 @@ def figures(
 
 def draw_angles(runs: Sequence[Numbers]) -> dict[str, bytes]:
     """Draw histograms of the angles between classes, plain and centred; return files by form."""
-    colours = _colours(10)
-    with _drawing(10, 4.2 + 0.44 * len(runs)) as (figure, files):
+    palette = colours(10)
+    with drawing(10, 4.2 + 0.44 * len(runs)) as (figure, files):
         for axis, name in zip(figure.subplots(1, 2), ("plain", "centred"), strict=True):
             for index, run in enumerate(runs):
-                angles, colour = run["angles"][name], colours[index % 10]
+                angles, colour = run["angles"][name], palette[index % 10]
                 share = 100 * np.array(angles["counts"]) / max(1, sum(angles["counts"]))
                 encoders = f", {len(run['clients'])} encoders" if run["clients"] else ""
                 label = f"{run['title'].split(',')[0]}{encoders}\n{run['setting']}"
@@ -127,14 +127,14 @@ def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
     rows = math.ceil(len(runs) / columns)
     most = max((run["map"]["class_names"] for run in runs), key=len)
     named = len(most) <= _LEGEND_CLASSES
-    with _drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as (figure, files):
+    with drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as (figure, files):
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axis in axes[len(runs) :]:
             axis.set_axis_off()
         for axis, run in zip(axes, runs, strict=False):
             points, labels = np.array(run["map"]["points"]), np.array(run["map"]["labels"])
             names = run["map"]["class_names"]
-            for index, colour in enumerate(_colours(len(names))):
+            for index, colour in enumerate(colours(len(names))):
                 of_class = points[labels == index].T
                 axis.scatter(*of_class, s=9, color=colour, linewidths=0, label=names[index])
             axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
@@ -146,7 +146,7 @@ def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, bytes]]]:
+def drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, bytes]]]:
     """Yield an empty figure in the style of all, and the files that it has after the block."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -160,7 +160,8 @@ def _drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, 
             files[form] = out.getvalue()
 
 
-def _colours(count: int) -> Sequence[Any]:
+def colours(count: int) -> Sequence[Any]:
+    """Return so many colours, up to twenty of which can be told apart."""
     import matplotlib as mpl
 
     if count <= 20:

@@ -95,6 +95,9 @@ ShownSpec = Annotated[
 ]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
 RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings.", "RUN_ID…")]
+RunIdsOrFigures = Annotated[
+    list[str], argument("Run ids, or beginnings of them; or a figure, as O:5.", "RUN_ID…")
+]
 SomeRunIds = Annotated[list[str] | None, argument("Run ids, or beginnings of them.", "RUN_ID…")]
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
 Address = Annotated[str | None, Option("Ray cluster to check, or auto.", metavar="HOST:PORT")]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedbench.bench.board.whole import Verification
     from fedbench.bench.execution.compare import Reproduction
     from fedbench.bench.results.leaderboard.formats import Ranking
+    from fedbench.bench.tuning.paper_figures import PaperFigure
 
 _SHOWN, _WIDTH = 20, 60  # differences or problems, and characters of a value
 
@@ -142,3 +143,15 @@ def show_bundle(result: BundleVerification) -> None:
     record = {**vars(result), "by": str(result.by or ""), "problems": len(result.problems) or None}
     shown = ("by", "problems", "board", "added_to", "seconds")
     show_record(f"{count(len(result.rows), 'run')}: {verdict}", record, shown)
+
+
+def show_paper_figure(result: PaperFigure) -> None:
+    """Print the files, or the runs that are lacking and the command that makes them."""
+    if not result.lacking:
+        emit("\n".join(map(str, result.files)))
+        return
+    shown = "\n".join(f"  {run}" for run in result.lacking[:_SHOWN])
+    more = len(result.lacking) - _SHOWN
+    rest = f"\n  and {more:,} more" if more > 0 else ""
+    lacks = count(len(result.lacking), "run")
+    emit(f"{result.figure}, {result.what}: lacks {lacks}\n{shown}{rest}\n\n{result.command}")

@@ -128,7 +128,7 @@ def sweep(
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
-    opened = _opener()
+    opened = opener()
     content = content_names(places.cache)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
@@ -136,7 +136,7 @@ def sweep(
         if methods is None and grid.join_tuned:
             settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
         settings |= {"content": content, "data_dir": places.cache}
-        cells += _planned(grid, store, tuned, settings, opened)
+        cells += planned_cells(grid, store, tuned, settings, opened)
     for cell in {cell.config.spec: cell for cell in cells}.values():
         cell.experiment.workers(2)  # raises: cells run in processes of their own
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
@@ -162,7 +162,7 @@ def sweep(
         origin = replace(cell.experiment.origin, purpose=purpose, **known)
         experiment = cell.experiment.under(origin)
         values = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
-        all_jobs.append(Job.make(experiment, store, cluster, label=_label(cell), values=values))
+        all_jobs.append(Job.make(experiment, store, cluster, label=label(cell), values=values))
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
@@ -249,7 +249,7 @@ def _repeated(
         )
 
 
-def _opener() -> Callable[[Cell], Cell]:
+def opener() -> Callable[[Cell], Cell]:
     """Return a function that opens the data set of a cell, each set once."""
     opened: dict[tuple[Any, ...], Dataset] = {}
 
@@ -272,7 +272,7 @@ def _with_tuned(grid: Grid, store: Store, preset: str) -> list[str]:
     return specs + joined
 
 
-def _planned(
+def planned_cells(
     grid: Grid,
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
@@ -376,7 +376,8 @@ def _axes(cell: Cell) -> dict[str, Any]:
     return {key: value for key, value in cell.axes.items() if key not in unread}
 
 
-def _label(cell: Cell) -> str:
+def label(cell: Cell) -> str:
+    """Return a cell in words: `simclr alpha=0.1 seed=0`."""
     shown = _axes(cell)
     if "data.name" in shown:
         shown["data.name"] = cell.config.data.public_name

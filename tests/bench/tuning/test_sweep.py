@@ -23,7 +23,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.grid import Cell, Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.sweep import SweepResult, _label, _planned, _with_tuned, sweep
+from fedbench.bench.tuning.sweep import SweepResult, _with_tuned, label, planned_cells, sweep
 from tests.bench.results.conftest import rank
 from tests.specs import TIMES
 
@@ -56,7 +56,7 @@ def counts(result: Any) -> tuple[int, ...]:
 def test_a_label_tells_fields_of_one_name_apart() -> None:
     axes = {"method.weight": (0.1,), "method.feddecorr.weight": (0.2,)}
     grid = GRID.model_copy(update={"methods": ("lejepa+feddecorr",), "axes": axes})
-    assert "method.feddecorr.weight=0.2" in _label(*plan(grid, environ={}))
+    assert "method.feddecorr.weight=0.2" in label(*plan(grid, environ={}))
 
 
 def test_again_repeats_what_is_stored_and_runs_the_rest(
@@ -218,7 +218,7 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     def planned(number: int, tuned: str) -> list[tuple[str, str | None, float]]:
         parts = {"grid": "g", "description": "d", "methods": ["simclr"], "seeds": [0]}
         grid = check_grid({**parts, "axes": {"data.name": axes["data.name"][:number]}}, "g.yaml")
-        cells = _planned(grid, store, tuned, settings, opened)
+        cells = planned_cells(grid, store, tuned, settings, opened)
         return [
             (c.config.data.name, c.experiment.origin.study_id, c.config.client.lr) for c in cells
         ]

@@ -1,0 +1,269 @@
+"""The figures of the three papers, drawn from the runs of a store or refused with what it lacks.
+
+`leaderboards/papers/index.yaml` has a line for each; docs/papers.md is made of it.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, JsonValue
+
+from fedbench.bench.config import Strict
+from fedbench.bench.config.yaml_files import parse_yaml
+from fedbench.bench.data.datasets import content_names
+from fedbench.bench.evaluation.metrics import heading, is_accuracy
+from fedbench.bench.execution.figures import colours, drawing, figures
+from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.fields import get
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.files import atomic_write_bytes, user_path
+from fedbench.bench.tuning.grid import Cell, load_grid
+from fedbench.bench.tuning.sweep import label, opener, planned_cells
+
+
+class Draw(Strict):
+    """The runs of a figure, and what is drawn of them."""
+
+    grid: str
+    preset: str  # unless another is given
+    # An axis of the grid; round: of curves; method: bars; objective: over the trials of studies;
+    # angles, map: as `fedbench figures RUN_ID` draws them.
+    x: str
+    y: tuple[str, ...] = Field(min_length=1)  # metrics, columns of rows, or values of a curve
+    panel: str | None = None  # axis of which each value has a panel
+    methods: tuple[str, ...] | None = None  # None = the grid's
+    where: dict[str, JsonValue] = Field(default_factory=dict)  # of the grid's names; else the first
+    set: dict[str, JsonValue] = Field(default_factory=dict)  # further settings of the runs
+    spread: Literal["seeds", "clients"] = "seeds"
+    relative_to: str | None = None  # the method whose mean is 1
+
+
+class Item(Strict):
+    """One line of the index."""
+
+    item: str  # O:5 for figure 5 of Orchestra's paper
+    what: str
+    command: str
+    status: Literal["as printed", "ours", "deviates"]
+    why: str = ""
+    draw: Draw | None = None
+
+
+class Index(Strict):
+    """The index: papers by letter, and what they have."""
+
+    papers: dict[str, str]
+    items: tuple[Item, ...]
+
+
+@cache
+def index() -> Index:
+    """Return the index."""
+    file = resources.files("fedbench.leaderboards").joinpath("papers/index.yaml")
+    return Index.model_validate(parse_yaml(file.read_text(encoding="utf-8"), "index.yaml"))
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """Files that were written, or the runs that the store lacks and the command that makes them."""
+
+    figure: str
+    what: str
+    files: tuple[Path, ...]
+    lacking: tuple[str, ...]
+    command: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench figures PAPER:FIGURE --json`."""
+        return {**vars(self), "files": [str(file) for file in self.files]}
+
+
+def paper_figure(
+    name: str,
+    folder: Path | str = "figures",
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> PaperFigure:
+    """Draw a figure of a paper as .png and .svg, if the store has its runs.
+
+    Args:
+        name: as `O:5`: the letter of a paper, and the number of the figure.
+        folder: created if it does not exist; files in it are replaced.
+        preset: in place of the paper's, for runs at another scale.
+        dataset: as in `sweep`: where the data set lies.
+        set: further values of the runs by dotted name, as in `sweep`.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+
+    Raises:
+        UnknownNameError: for a figure that the index does not have.
+    """
+    known = {item.item: item for item in index().items if item.draw is not None}
+    if name not in known:
+        raise UnknownNameError("figure", name, known)
+    item, opened, cache = known[name], open_store(store), as_path(data_dir)
+    draw = item.draw
+    assert draw is not None
+    preset, changes = preset or draw.preset, {**draw.set, **(set or {})}
+    words = ["--preset", preset, *(("--dataset", dataset) if dataset else ())]
+    for key, value in changes.items():
+        words += ["--set", f"{key}={_text(value)}"]
+    words += () if store is None else ("--store", str(opened.root))
+    file = user_path(folder) / name.replace(":", "-").lower()
+    if draw.x == "objective":
+        return _of_trials(item, draw, opened, preset, words, file)
+    settings: dict[str, Any] = {"preset": preset, "dataset": dataset, "set": changes}
+    settings |= {"methods": draw.methods, "content": content_names(cache), "data_dir": cache}
+    cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
+    rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
+    found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]
+    lacking = tuple(label(cell) for cell, row in found if row is None)
+    methods = ("--methods", ",".join(draw.methods)) if draw.methods else ()
+    command = shlex.join(["fedbench", "sweep", "--grid", draw.grid, *methods, *words])
+    if lacking:
+        return PaperFigure(name, item.what, (), lacking, command)
+    there = [(cell, row) for cell, row in found if row is not None]
+    if draw.x in ("angles", "map"):
+        drawn = figures([row.row_id for _, row in there], file, store=opened, data_dir=data_dir)
+        kind = "angles" if draw.x == "angles" else "tsne"
+        files = tuple(each for each in drawn.files if each.stem == kind)
+    else:
+        files = _write(file, item, draw, _series(draw, there, opened))
+    return PaperFigure(name, item.what, files, (), command)
+
+
+def _text(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+def _chosen(draw: Draw, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of a figure: what it does not vary has the value of the first cell."""
+    first = cells[0]
+    fixed = {key: draw.where.get(key, value) for key, value in first.axes.items()}
+    varied = {draw.x, draw.panel} - draw.where.keys()
+    return [
+        cell
+        for cell in cells
+        if all(cell.axes.get(k, v) == v for k, v in fixed.items() if k not in varied)
+    ]
+
+
+Point = tuple[float | str, float, float]
+"""Place on the axis, mean, and standard deviation over seeds or clients."""
+Series = dict[str, dict[tuple[str, str], list[Point]]]
+"""By panel, and by y and method, points in the order of the axis."""
+
+
+def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> Series:
+    values: dict[tuple[str, str, str], dict[Any, list[tuple[float, float]]]] = {}
+    for cell, row in runs:
+        panel = "" if draw.panel is None else f"{draw.panel}={get(cell.config, draw.panel)}"
+        for y in draw.y:
+            of = values.setdefault((panel, y, cell.config.spec), {})
+            for x, value, spread in _values(draw, cell, row, y, store):
+                of.setdefault(x, []).append((value, spread))
+    found: Series = {}
+    for (panel, y, spec), of in values.items():
+        points = []
+        for x, several in of.items():
+            mean = float(np.mean([value for value, _ in several]))
+            over_clients = float(np.mean([spread for _, spread in several]))
+            over_seeds = float(np.std([v for v, _ in several], ddof=1)) if several[1:] else 0.0
+            points.append((x, mean, over_clients if draw.spread == "clients" else over_seeds))
+        found.setdefault(panel, {})[y, spec] = points
+    if draw.relative_to is not None:
+        for series in found.values():
+            base = {
+                y: points[0][1] for (y, spec), points in series.items() if spec == draw.relative_to
+            }
+            for key, points in series.items():
+                series[key] = [(x, v / base[key[0]], s / base[key[0]]) for x, v, s in points]
+    return found
+
+
+def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[Point]:
+    """Yield the points of one run; a value that it does not have is none."""
+    if draw.x == "round":
+        for point in store.curve(store.key(row)):
+            value = point.get(f"metrics.{y}", point.get(y))
+            if value is not None:
+                yield point["round_index"] + 1, float(value), 0.0
+        return
+    value = row.metrics.get(y, getattr(row, y, None))
+    if value is not None:
+        x = cell.config.spec if draw.x == "method" else get(cell.config, draw.x)
+        yield x, float(value), row.metrics.get(f"{y}_std", 0.0)
+
+
+def _of_trials(
+    item: Item, draw: Draw, store: Store, preset: str, words: Sequence[str], file: Path
+) -> PaperFigure:
+    """Draw the objective of trials against a watched metric, and the correlation of all."""
+    studies = [store.study(name) or {} for name in store.studies()]
+    found: Series = {"": {}}
+    for meta in studies:
+        if meta.get("preset") == preset and meta["spec"] in (draw.methods or ()):
+            for trial in store.trials(meta["study_id"]):
+                watched, score = trial.get("watched") or {}, trial.get("objective")
+                if score is not None and draw.y[0] in watched:
+                    of = found[""].setdefault((draw.y[0], meta["spec"]), [])
+                    of.append((float(score), float(watched[draw.y[0]]), 0.0))
+    have = {spec for _, spec in found[""]}
+    lacking = tuple(f"trials of {spec}" for spec in draw.methods or () if spec not in have)
+    search = ["--trials", "12", "--set", "federation.num_rounds=20", "--watch-labels"]
+    lacks = next((spec for spec in draw.methods or () if spec not in have), "orchestra")
+    command = shlex.join(["fedbench", "tune", lacks, *words, *search])
+    if lacking:
+        return PaperFigure(item.item, item.what, (), lacking, command)
+    points = np.array([point[:2] for series in found[""].values() for point in series])
+    r = float(np.corrcoef(points.T.astype(float))[0, 1])
+    files = _write(file, item, draw, {f"R = {r:.2f}": found[""]})
+    return PaperFigure(item.item, item.what, files, (), command)
+
+
+def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ...]:
+    """Draw each panel and each y beside the others, one line a method, and write both forms."""
+    methods = list(dict.fromkeys(spec for of in series.values() for _, spec in of))
+    palette = dict(zip(methods, colours(len(methods)), strict=True))
+    places = [(panel, y) for panel in series for y in draw.y]
+    with drawing(4.6 * len(places) + 1.8, 4.0) as (figure, forms):
+        axes = figure.subplots(1, len(places), squeeze=False)[0]
+        for axis, (panel, y) in zip(axes, places, strict=True):
+            scale = 100 if is_accuracy(y) else 1
+            for spec in methods:
+                if not (points := series[panel].get((y, spec))):
+                    continue
+                x, mean, spread = zip(*points, strict=True)
+                high, wide = (scale * np.array(part) for part in (mean, spread))
+                look = {"color": palette[spec], "label": spec}
+                if draw.x == "method":
+                    axis.bar(x, high, yerr=wide, **look)
+                elif draw.x == "objective":
+                    axis.scatter(x, high, s=14, **look)
+                else:
+                    axis.errorbar(x, high, yerr=wide, marker="o", markersize=3, capsize=2, **look)
+            if draw.x.endswith(("alpha", "num_clients")):
+                axis.set_xscale("log")
+            relative = f", {draw.relative_to} = 1" if draw.relative_to else ""
+            title = draw.x.rpartition(".")[2].replace("_", " ")
+            axis.set(xlabel=title, ylabel=heading(y) + relative)
+            axis.set_title(panel, fontsize=10)
+        figure.suptitle(f"{item.item} · {item.what}")
+        handles = axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside right center", frameon=False)
+    files = tuple(file.with_name(f"{file.name}.{form}") for form in forms)
+    for path, data in zip(files, forms.values(), strict=True):
+        atomic_write_bytes(path, data)
+    return files

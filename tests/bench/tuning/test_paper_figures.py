@@ -1,0 +1,108 @@
+"""The index of the papers names what exists, and its figures are drawn from rows and curves."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import fedbench
+from fedbench.bench.data.datasets import content_names
+from fedbench.bench.evaluation.catalogue import known
+from fedbench.bench.experiment.arguments import parse_set
+from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.tuning.grid import load_grid
+from fedbench.bench.tuning.paper_figures import Item, _chosen, index, paper_figure
+from fedbench.bench.tuning.sweep import opener, planned_cells
+from fedbench.cli import app
+from tests.bench.results.conftest import build_row
+
+ITEMS = index().items
+FIGURES = {item.item: item for item in ITEMS if item.draw is not None}
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.item)
+def test_every_command_is_one(item: Item) -> None:
+    program, name, *words = shlex.split(item.command)
+    assert program == "fedbench"
+    commands: Any = get_command(app)
+    command = commands.commands[name]
+    given = command.make_context(name, [*words], resilient_parsing=False).params
+    assert (item.why == "") == (item.status == "as printed")
+    if name == "figures":
+        assert words == [item.item]
+        assert item.draw is not None
+        return
+    assert item.item.partition(":")[0] in index().papers
+    if name == "sweep":
+        load_grid(given["grid"])
+        assert given["preset"] in (*preset_names(), None)
+    elif name in ("run", "tune", "partition"):
+        settings = parse_set(given["set"])
+        spec = given.get("spec") or "simclr"
+        resolve(spec, preset=given["preset"], set=settings, environ={})
+
+
+def test_items_are_named_once() -> None:
+    assert len({item.item for item in ITEMS}) == len(ITEMS)
+
+
+@pytest.mark.parametrize("item", FIGURES.values(), ids=FIGURES)
+def test_a_figure_draws_what_its_grid_has(item: Item) -> None:
+    draw = item.draw
+    assert draw is not None
+    grid = load_grid(draw.grid).under_preset(draw.preset)
+    special = {"round", "method", "objective", "angles", "map"}
+    assert draw.x in {*grid.keys, *special}
+    assert {draw.panel, *draw.where} - {None} <= {*grid.keys}
+    assert {*(draw.methods or ())} <= {*grid.methods}
+    assert all(known(name) or name in Row.model_fields for name in draw.y)
+
+
+def filled(name: str, store: Store) -> list[Row]:
+    """Write a row, and a curve of two rounds, for each run of a figure under `demo`."""
+    draw = FIGURES[name].draw
+    assert draw is not None
+    settings: dict[str, Any] = {"preset": "demo", "set": dict(draw.set), "methods": draw.methods}
+    settings |= {"dataset": None, "content": content_names(None), "data_dir": None}
+    cells = _chosen(draw, planned_cells(load_grid(draw.grid), store, None, settings, opener()))
+    rows = []
+    for place, cell in enumerate(cells):
+        revision = cell.experiment.dataset.revision
+        metrics = {"mlp_acc": 0.4, "mlp_acc_std": 0.1}
+        row = build_row(cell.config, dataset_revision=revision, linear_acc=0.5 + place / 100)
+        row = row.model_copy(update={"metrics_json": canonical_json(metrics), "train_seconds": 2.0})
+        store.write_row(row)
+        points = [{"round_index": i, "metrics.knn_acc": 0.1 * (i + 1)} for i in range(2)]
+        store.write_curve(store.key(row), points)
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("name", ["O:5", "O:9", "O:11", "M:3a", "A:4.4"])
+def test_a_figure_is_drawn_or_says_what_is_lacking(name: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    lacking = paper_figure(name, tmp_path, preset="demo", store=store)
+    draw = FIGURES[name].draw
+    assert draw is not None
+    assert f"sweep --grid {draw.grid}" in lacking.command
+    assert lacking.files == ()
+    rows = filled(name, store)
+    assert len(rows) == len(lacking.lacking) > 0
+    drawn = paper_figure(name, tmp_path, preset="demo", store=store)
+    assert drawn.lacking == ()
+    stem = name.replace(":", "-").lower()
+    assert {file.name for file in drawn.files} == {f"{stem}.png", f"{stem}.svg"}
+    text = (tmp_path / f"{stem}.svg").read_text(encoding="utf-8")
+    assert all(row.method in text for row in rows)
+
+
+def test_an_unknown_figure_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="O:9"):
+        fedbench.paper_figure("O:99", tmp_path, store=tmp_path)
