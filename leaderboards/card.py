@@ -25,10 +25,10 @@ rows = open_store("leaderboards/results").rows()
 ```
 """
 _ORIGIN = """\
-Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
-numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
-`git_sha` names the code. `cells/` has the curve of each run. leaderboards/studies/ says which
-question a grid of runs was to answer, and what was known before they ran.
+Each row is one run of fedbench. Its settings (`config.…`) and the data of `dataset_revision`
+determine its numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce`
+repeats it. `git_sha` names the code. `cells/` has the curve of each run. leaderboards/studies/ says
+which question a grid of runs was to answer, and what was known before they ran.
 
 Compute, as the sum of the rows' `wall_seconds` on shared machines:
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.bench.config import ClientConfig, RunConfig
 from fedbench.bench.results.leaderboard.published import paper_cells
+from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import build_row
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "leaderboards" / "README.md").read_text(encoding="utf-8")
@@ -29,13 +32,13 @@ def test_any_tool_reads_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pytest.importorskip(name, reason="the dev extra has it")
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "leaderboards").mkdir()
-    import pandas
-
-    rows = {"method": ["a", "a", "b"], "alpha": [0.1, 0.1, 1.0], "linear_acc": [0.25, 0.75, 0.125]}
-    pandas.DataFrame(rows).to_parquet(tmp_path / "leaderboards" / "leaderboard.parquet")
+    store = Store(tmp_path / "leaderboards")
+    for seed, rate, accuracy in ((0, 0.25, 0.25), (1, 0.25, 0.75), (0, 1.5, 0.125)):
+        config = RunConfig(seed=seed, client=ClientConfig(lr=rate))
+        store.write_row(build_row(config, linear_acc=accuracy))
+    store.refresh()
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(block, {})
-    assert len(re.findall(r"\b0\.5(?:0*)\b", out.getvalue())) == 3
-    assert len(re.findall(r"\b0\.125(?:0*)\b", out.getvalue())) == 3
+    for of, mean in (("0.25", "0.5"), ("1.5", "0.125")):
+        assert len(re.findall(rf"\b{of}0*\b\D+{mean}0*\b", out.getvalue())) == 3

@@ -3,7 +3,6 @@
 Numbers that agree with each other pass. The real check is `fedbench verify --rerun`.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -239,10 +238,10 @@ def check_ledger(claim: Claim) -> Iterator[str]:
     trained = row.status == "ok" and any(point["num_steps"] for point in claim.points)
     if trained and ACTIVATIONS in expected.needs.extras.keys() - total.flows["up"].keys():
         yield f"no {ACTIVATIONS!r} went up in any round, which its method sends"
-    said = Ledger.from_dict(json.loads(row.traffic_json or "{}"))
+    said = Ledger.from_dict(row.traffic)
     # A run that diverged also sent messages of a round without a record.
     if row.status == "ok" and said.flows != total.flows:
-        yield "traffic_json is not the sum over its rounds"
+        yield "traffic is not the sum over its rounds"
     sums = {
         "bytes_up": said.bytes_up,
         "bytes_down": said.bytes_down,
@@ -324,7 +323,7 @@ def check_metrics(claim: Claim) -> Iterator[str]:
 def check_environment(claim: Claim) -> Iterator[str]:
     """The platform's name follows from its record."""
     row = claim.row
-    records = json.loads(row.platform_json or "[]")
+    records = row.platforms
     names = [str(Platform(**{k: v for k, v in r.items() if k != "name"})) for r in records]
     if not names or row.platform != ", then ".join(names) or names != [r["name"] for r in records]:
         yield f"platform is {(row.platform or 'missing')[:80]!r}, but its record gives {names}"

@@ -14,9 +14,9 @@ from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.frame import frame_of
-from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, SUMS, pack
+from fedbench.bench.results.store.released import RELEASE, SUMS, pack
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import ROW_SCHEMA
+from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, user_path, write_error
@@ -31,7 +31,6 @@ _TYPES = {
     "int32": "sc:Integer",
     "int64": "sc:Integer",
     "timestamp[us, tz=UTC]": "sc:DateTime",
-    "list<item: int32>": "sc:Integer",
 }
 """Croissant's name of each Arrow type of a column."""
 
@@ -143,7 +142,6 @@ class Description:
                 "description": meaning,
                 "dataType": _TYPES[str(kind)],
                 "source": {source: {"@id": self.file}, "extract": {"column": name}},
-                **({"repeated": True} if pa.types.is_list(kind) else {}),
             }
             for name, kind, meaning in self._columns()
         ]
@@ -199,7 +197,7 @@ no common rank.
 ## Where it comes from
 
 {origin}
-Images are not part of the release. `config_json` and `argv` name folders of the machine.
+Images are not part of the release. `config.data.name` and `argv` name folders of the machine.
 
 ## Limits
 
@@ -318,9 +316,9 @@ rows = pd.read_parquet("{file}")
 ```
 """
 _ORIGIN = """\
-Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
-numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
-`git_sha` names the code."""
+Each row is one run of fedbench. Its settings (`config.…`) and the data of `dataset_revision`
+determine its numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce`
+repeats it. `git_sha` names the code."""
 
 
 @dataclass(frozen=True)
@@ -370,15 +368,15 @@ def release(
     if not rows:
         raise ConfigError(f"there is no run in store {str(store.root)!r}; nothing to release")
     runs = [(row, store.curve(store.key(row))) for row in rows]
-    data, found = pack(runs, version), tuple[Change, ...]()
-    meaning = {"doc": CURVE_MEANING, "unit": "json"}
+    table = pack(runs, version)
+    data, found = table_bytes(table), tuple[Change, ...]()
     described = Description(
         version=version,
         file=RELEASE,
         holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
         " every round",
         origin=_ORIGIN,
-        schema=ROW_SCHEMA.append(pa.field(CURVE, pa.string(), metadata=meaning)),
+        schema=table.schema,
         rows=rows,
         use=_USE.format(file=RELEASE),
     )

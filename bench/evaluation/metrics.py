@@ -27,7 +27,7 @@ SCORES = ("objective_on", "objective_max_examples", "objective_clients", *ENCODE
 class Metric:
     """A metric of an encoder or of a run."""
 
-    name: str  # in rows: a column, or a key of `metrics_json`. That of an accuracy ends in `_acc`.
+    name: str  # in rows: of a column `metric.NAME`. That of an accuracy ends in `_acc`.
     title: str = ""  # heading of tables; empty = the name
     unit: Literal["fraction", "score", "count", "bytes", "hours"] = (
         "score"  # fractions: shown in percent

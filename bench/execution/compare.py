@@ -10,7 +10,6 @@ could make the check laxer. An encoder before training has the same weights ever
 accuracies may differ by 1 % of the test images.
 """
 
-import json
 import math
 import re
 import statistics
@@ -46,7 +45,7 @@ ELSEWHERE = re.compile(r"_(local|train)_|few_shot_|transfer_")
 class Spread:
     """One metric of a stored run and of its repetition, and how far they may differ."""
 
-    metric: str  # column, or key of `metrics_json`
+    metric: str  # its name
     stored: float
     now: float
     sd: float  # standard deviation of a single run; 0 for an encoder before training
@@ -274,7 +273,7 @@ def _round_differences(
 
 def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]]:
     def named(row: Row) -> dict[str, str | None]:
-        versions: dict[str, str | None] = json.loads(row.env_json or "{}")
+        versions: dict[str, str | None] = row.environment
         columns = ("package_version", "git_sha", "hardware", "device")
         columns_of = {name: getattr(row, name) for name in columns}
         return versions | columns_of | {"numeric platform": platform_of(row)}

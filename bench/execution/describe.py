@@ -64,7 +64,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
         here = foreign_code(row.config, registry.parse_spec(row.method))
         other = tuple(changed_code(row.code, here))
     # A method's field that is a mapping stays one value.
-    values = flatten(json.loads(row.config_json), keep=sources)
+    values = flatten(row.settings, keep=sources)
     values.pop("spec", None)
     config = {key: (value, sources.get(key, "")) for key, value in values.items()}
     changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
@@ -96,7 +96,7 @@ def _sources(row: Row) -> tuple[dict[str, str], str]:
     before, sources = flat_config(same_data.config), dict(same_data.sources)
     before["data.name"] = flat_config(presets.config)["data.name"]
     sources["data.name"] = presets.sources["data.name"]
-    scaled = json.loads(row.scaled_json or "{}")
+    scaled = row.scaled
     study = f" (study {row.study_id})" if row.study_id else ""
     for key, value in values.items():
         if key == "seed":

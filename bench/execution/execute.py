@@ -1,6 +1,5 @@
 """Execution of one run, from its configuration to its row; writes no store."""
 
-import json
 import logging
 import platform
 import resource
@@ -35,7 +34,6 @@ from fedbench.bench.experiment.steps import local_steps
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.training.checkpoint import newest_first
@@ -135,13 +133,12 @@ def execute(
         if watcher is not None and trainer.rounds_done and not taken_over:
             watcher.resume(trainer.rounds_done, trainer.total_rounds)
         columns |= run.finish(on_round, None if watcher is None else watcher.client)
-        environment = {**json.loads(columns["env_json"]), **run.circumstances()}
-        columns["env_json"] = canonical_json(environment)
+        columns["environment"] |= run.circumstances()
     return Row(
         **columns,
         num_parameters=sum(p.numel() for p in trainer.binding.net.parameters()),
         platform=", then ".join(record["name"] for record in trainer.platforms),
-        platform_json=canonical_json(trainer.platforms),
+        platforms=trainer.platforms,
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )
@@ -303,7 +300,7 @@ class _Run:
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
         if seconds := [r.simulated["seconds"] for r in history if r.simulated]:
             further["simulated_hours"] = sum(seconds) / 3600
-        return {**metrics, "metrics_json": canonical_json(further)}
+        return {**metrics, "further": further}
 
     def _cost(self) -> dict[str, Any]:
         trainer = self.trainer
@@ -330,7 +327,7 @@ def facts(
         "dataset": data.name,
         "dataset_revision": data.revision,
         "partition_hash": partition_hash,
-        "config_json": canonical_json(config.model_dump(mode="json")),
+        "settings": config.model_dump(mode="json"),
         "tuned": origin.study_id is not None,
         "study_id": origin.study_id,
         "purpose": origin.purpose,
@@ -338,11 +335,11 @@ def facts(
         "started_at": started_at,
         "device": device,
         "grid": origin.grid,
-        "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
+        "scaled": dict(origin.scaled or {}),
         "argv": origin.argv,
         "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",
-        "env_json": canonical_json(_environment() | packages(experiment.modules)),
+        "environment": _environment() | packages(experiment.modules),
         "hardware": _hardware(),
     }
 
@@ -372,12 +369,11 @@ def _columns(config: RunConfig, ids: Ids) -> dict[str, Any]:
     }
 
 
-@cache
 def plugin_packages(row: Row) -> dict[str, str]:
     """Return the versions of the distributions that brought other code to a run, by name."""
     ours = {"python", "platform", "cuda", *_PACKAGES}
     ours |= {"lanes", "switched_off", "peak_gpu_memory_bytes"}
-    return {n: v for n, v in json.loads(row.env_json or "{}").items() if n not in ours}
+    return {n: v for n, v in row.environment.items() if n not in ours}
 
 
 @cache

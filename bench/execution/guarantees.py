@@ -17,7 +17,6 @@ from fedbench.bench.method.registry import create
 from fedbench.bench.method.sharing import ROWS, Sharing
 from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.cohort import participation_of
 
@@ -123,7 +122,7 @@ def columns(trainer: Trainer) -> dict[str, Any]:
     """The privacy columns of a finished run's row."""
     ledger, method = trainer.ledger, trainer.setup.method
     return {
-        "traffic_json": canonical_json(ledger.as_dict()),
+        "traffic": ledger.as_dict(),
         "revealing_messages": ledger.revealing,
         "smallest_group": ledger.smallest,
         "secure_sum": not needed_one_by_one(method, trainer.setup.config.server),
@@ -142,12 +141,10 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
         "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
         "delta": privacy.delta,
         "epsilon_of": "a client, in all it sends",
-        "privacy_json": canonical_json(
-            {
-                "noise_std": privacy.noise_multiplier * privacy.clip,
-                "rounds": {f"{share:g}": times for share, times in sorted(rounds.items())},
-            }
-        ),
+        "privacy": {
+            "noise_std": privacy.noise_multiplier * privacy.clip,
+            "rounds": {f"{share:g}": times for share, times in sorted(rounds.items())},
+        },
     }
 
 
@@ -170,22 +167,20 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
         "epsilon": sum(budget.composed(times) if times else 0.0 for budget in budgets.values()),
         "delta": sum(budget.delta for budget in budgets.values()),
         "epsilon_of": f"an image, in {' and '.join(budgets)} only, given the received weights",
-        "privacy_json": canonical_json(
-            {
-                "rounds": times,
-                "given": "the weights that the client received, in which no image is protected"
-                f" from round {needs.preparatory_rounds + 1} on",
-                **{
-                    name: {
-                        "epsilon_per_round": budget.epsilon,
-                        "delta_per_round": budget.delta,
-                        "sum_std": budget.sum_std,
-                        "count_parameter": budget.count_parameter,
-                    }
-                    for name, budget in budgets.items()
-                },
-            }
-        ),
+        "privacy": {
+            "rounds": times,
+            "given": "the weights that the client received, in which no image is protected"
+            f" from round {needs.preparatory_rounds + 1} on",
+            **{
+                name: {
+                    "epsilon_per_round": budget.epsilon,
+                    "delta_per_round": budget.delta,
+                    "sum_std": budget.sum_std,
+                    "count_parameter": budget.count_parameter,
+                }
+                for name, budget in budgets.items()
+            },
+        },
     }
 
 

@@ -20,7 +20,6 @@ from fedbench.bench.system.files import (
     copy_folder,
     write_error,
 )
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
@@ -42,12 +41,12 @@ def trained_before(
     alike = [row for row in rows if row.training_id == identity and row.status == "ok"]
     if not alike or config.evaluation.between_rounds:
         return None
-    here = canonical_json([measure(device, config.client.precision == TF32).as_dict()])
+    here = [measure(device, config.client.precision == TF32).as_dict()]
     return min(
         (
             row
             for row in alike
-            if row.platform_json == here and newest_first(store.cell_dir(store.key(row)))
+            if row.platforms == here and newest_first(store.cell_dir(store.key(row)))
         ),
         key=lambda row: (row.finished_at, row.row_id),
         default=None,

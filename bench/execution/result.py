@@ -1,6 +1,5 @@
 """Records of a run: its result, or its plan and estimated cost."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -67,14 +66,13 @@ class RunResult:
             method=row.method,
             preset=row.preset,
             seed=row.seed,
-            config=RunConfig.model_validate_json(row.config_json),
+            config=row.config,
             metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
-            | json.loads(row.metrics_json or "{}"),
+            | row.further,
             cost={name: getattr(row, name) for name in _COST}
             | {"linear_acc_per_gb": per_gb, "simulated_hours": row.metrics.get("simulated_hours")},
-            traffic=json.loads(row.traffic_json or "{}"),
-            privacy={name: getattr(row, name) for name in _PRIVACY}
-            | json.loads(row.privacy_json or "{}"),
+            traffic=row.traffic,
+            privacy={name: getattr(row, name) for name in _PRIVACY} | row.privacy,
             paths={"store": str(store.root), **paths},
             collapsed=bool(row.collapsed),
             at_chance=marks(store, [row]).get(row.row_id, NO_MARKS).at_chance,

@@ -1,6 +1,5 @@
 """Rows of a store, chosen by what is remembered of them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,5 +92,5 @@ def runs(
 
 def _values(row: Row) -> dict[str, Any]:
     """Return the columns of a row, and the values of its configuration by dotted name."""
-    config = flatten(json.loads(row.config_json), keep=())
+    config = flatten(row.settings, keep=())
     return {**{name: getattr(row, name) for name in Row.model_fields}, **config}

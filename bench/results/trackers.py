@@ -55,7 +55,7 @@ class Begun:
         """Configuration by dotted name, lists as text; and what it is of."""
         of = {"dataset": self.dataset, "preset": self.preset, "config_id": self.config_id}
         of |= {} if self.study is None else {"study": self.study}
-        config = settings_of(self.config.model_dump_json())
+        config = settings_of(self.config.model_dump(mode="json"))
         plain = int | float | str
         return {k: v if isinstance(v, plain) else json.dumps(v) for k, v in config.items()} | of
 

@@ -3,7 +3,7 @@
 Steps recorded as CUDA graphs, several views in one pass and fused SGD save time and may change
 results by rounding alone. A run computes the first of each in the plain way too. Where the two
 differ by more than the precision allows, it goes on in the plain way, with a line and an entry of
-`env_json` that say so.
+the environment of a row that say so.
 """
 
 import logging

@@ -138,12 +138,12 @@ def show_listing(listing: Listing) -> None:
     apart = _apart(listing.rows)
     records = [
         {
+            **dict(row),
             "run_id": row.row_id[:8],
             "start": (row.start or "")[:8],
             "at_chance": marks.at_chance,
             "code": row.code,
             "settings": settings,
-            **dict(row),
         }
         for row, marks, settings in zip(listing.rows, listing.marks, apart, strict=True)
     ]
@@ -164,13 +164,13 @@ def _apart(rows: Sequence[Row]) -> list[str]:
     from fedbench.bench.results.leaderboard.comparability import as_text, differing
     from fedbench.bench.results.store.settings import hyperparameters, settings_of
 
-    of = [hyperparameters(row) for row in rows]
+    of = [hyperparameters(row.settings, row.scaled) for row in rows]
     names = {
         method: differing([o for o, row in zip(of, rows, strict=True) if row.method == method])
         for method in {row.method for row in rows}
     }
     last = last_names(sorted({name for each in names.values() for name in each}))
-    whole = [{**settings_of(row.config_json), **o} for o, row in zip(of, rows, strict=True)]
+    whole = [{**settings_of(row.settings), **o} for o, row in zip(of, rows, strict=True)]
     return [
         " ".join(f"{last[name]}={as_text(o[name])}" for name in names[row.method] if name in o)
         for o, row in zip(whole, rows, strict=True)
@@ -200,7 +200,7 @@ def show_description(description: Description) -> None:
         note(f"sources are unknown: {description.sources_unknown}")
     flows = [
         {"what": f"{name} {way}", **flow}
-        for way, groups in json.loads(row.traffic_json or "{}").items()
+        for way, groups in row.traffic.items()
         for name, flow in groups.items()
     ]
     if flows:

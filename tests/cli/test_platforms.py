@@ -58,7 +58,7 @@ def test_stores_of_two_instruction_sets_merge_and_rank(
     assert [row.row_id for row in rows] == [run_id, run_id]
     assert len({row.platform for row in rows}) == 2
     assert "onednn sse41" in (rows[1].platform or "")
-    records = [json.loads(row.platform_json or "")[0] for row in rows]
+    records = [row.platforms[0] for row in rows]
     assert all(records[0][part] != records[1][part] for part in ("onednn", "aten", "numpy_blas"))
     hashes = set()  # of the encoder of the second row, from both stores
     for store in both:

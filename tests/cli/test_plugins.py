@@ -1,6 +1,5 @@
 """Plugins of third parties: those that cannot be loaded, and those that `fedbench new` writes."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +89,7 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     assert "edited" in repeated.json["reason"]
     assert "edited" in repeated.err.splitlines()[0]  # before it trains
     row = Store(tmp_path / "store").find(other.json["run_id"])
-    assert json.loads(row.env_json or "{}")["broken-pack"] == "1.0"
+    assert row.environment["broken-pack"] == "1.0"
     repeated = shell("run", "edited", *words, "--again", env=env)
     assert (repeated.code, repeated.json["repeated"]["verdict"]) == (0, "same bits")
     assert repeated.json["outdated"] == [first.json["run_id"]]  # its code is not there any more

@@ -1,6 +1,5 @@
 """`fedbench run` and its errors."""
 
-import json
 import re
 import resource
 import sys
@@ -142,5 +141,6 @@ def test_lanes_change_no_metric(call: Call, finished: Any, tmp_path: Path) -> No
     assert lanes.code == 0
     assert lanes.json["metrics"] == finished.json["metrics"]
     (file,) = (tmp_path / "rows").glob("*.parquet")
-    env = json.loads(pq.read_table(file).to_pylist()[0]["env_json"])
+    (record,) = pq.read_table(file).to_pylist()
+    env = {name.removeprefix("platform."): value for name, value in record.items()}
     assert re.fullmatch(r"3, [1-9]\d* of \d+ steps replayed", env["lanes"])

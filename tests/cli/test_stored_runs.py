@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_runs_show_what_tells_them_apart(call: Call, rows: list[Row]) -> None:
 
 
 def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
-    row = next(row for row in rows if '"objective_bytes"' in (row.metrics_json or ""))
+    row = next(row for row in rows if "objective_bytes" in row.further)
     answer = call("show", row.row_id[:8], "--store", str(STORE))
     assert answer.code == 0
     for text in (
@@ -126,9 +127,9 @@ def test_the_printed_command_gives_the_configuration_of_the_run(rows: list[Row])
 
 
 def test_the_printed_command_takes_letters_beyond_ascii(tmp_path: Path, rows: list[Row]) -> None:
-    body = json.loads(rows[0].config_json)
+    body = deepcopy(rows[0].settings)
     body["data"]["name"] = "folder:é"
-    row = rows[0].model_copy(update={"config_json": json.dumps(body), "dataset": "folder:é"})
+    row = rows[0].model_copy(update={"settings": body, "dataset": "folder:é"})
     Store(tmp_path).write_row(row)
     words = shlex.split(describe(row.row_id, tmp_path).commands[1])
     assert ("data.name", "folder:é") in map(parse_override, words[8::2])
@@ -138,8 +139,8 @@ def test_a_row_of_other_code_is_only_reproduced(
     tmp_path: Path, call: Call, rows: list[Row]
 ) -> None:
     """A command line with its settings would make another run."""
-    body = {**json.loads(rows[0].config_json), "code": {"edited": "0" * 16}}
-    row = rows[0].model_copy(update={"config_json": json.dumps(body)})
+    body = {**rows[0].settings, "code": {"edited": "0" * 16}}
+    row = rows[0].model_copy(update={"settings": body})
     Store(tmp_path).write_row(row)
     answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
     record = json.loads(answer.out)

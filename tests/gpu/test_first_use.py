@@ -1,6 +1,5 @@
 """First use of what only a GPU has: what is wrong is noticed and left out, what is right stays."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -80,11 +79,11 @@ def graphs_without_the_first_sum(patch: pytest.MonkeyPatch) -> None:
 def run(
     folder: Path, lanes: int | None = 2, config: RunConfig = CONFIG
 ) -> tuple[dict[str, Any], Tensor]:
-    """Return `env_json` of a run's row, and its last weights."""
+    """Return the environment of a run's row, and its last weights."""
     with FakeGPU():
         row = execute(Experiment(config), Where(folder, ["cuda:0"], lanes))
     weights = read_checkpoint(newest_first(folder)[0]).tensors["server"]
-    return json.loads(row.env_json or ""), weights
+    return row.environment, weights
 
 
 @pytest.mark.parametrize(

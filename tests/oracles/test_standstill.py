@@ -79,8 +79,8 @@ def test_a_leaderboard_marks_the_line_as_it_marks_collapse() -> None:
     """The same row but for its movement: its entry and its text differ. Old rows say nothing."""
 
     def board(**further: float) -> Leaderboard:
-        metrics = json.dumps(further)
-        return rank([build_row(linear_acc=0.1, collapsed=False, metrics_json=metrics)])
+        metrics = further
+        return rank([build_row(linear_acc=0.1, collapsed=False, further=metrics)])
 
     moved, still = board(relative_movement=0.3), board(relative_movement=0.0)
     assert to_markdown(moved) == to_markdown(board())

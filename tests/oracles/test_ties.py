@@ -72,7 +72,7 @@ def test_ranks_of_a_metric_of_which_less_is_better() -> None:
     """`sigreg` of three seeds in thirds: 0.1 + 0.2 + 0.3 and three times 0.2 are equal sums."""
     answers = {"byol": (0.1, 0.2, 0.3), "simclr": (0.2, 0.2, 0.2), "simsiam": (0.3, 0.1, 0.2)}
     rows = [
-        build_row(RunConfig(spec=spec, seed=seed), metrics_json=f'{{"sigreg":{value}}}')
+        build_row(RunConfig(spec=spec, seed=seed), further={"sigreg": value})
         for spec, values in answers.items()
         for seed, value in enumerate(values)
     ]

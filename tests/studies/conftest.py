@@ -39,7 +39,7 @@ def made(row: Row, cells: Iterable[Cell], score: Callable[[Any], dict[str, Any]]
     for config in (cell.config for cell in cells):
         update = {
             **{"row_id": row_id(config, row.dataset_revision), "seed": config.seed},
-            **{"config_json": config.model_dump_json(), "method": config.spec},
+            **{"settings": config.model_dump(mode="json"), "method": config.spec},
             **{"alpha": config.data.alpha, "status": "ok", "untrained_linear_acc": 0.3},
             **score(config),
         }

@@ -1,6 +1,5 @@
 """The studies `board` and `confirmation` choose, compare and decide as they announce."""
 
-import json
 import math
 from functools import partial
 from typing import Any
@@ -91,7 +90,7 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
         diverged = spec == "rotpred" and rate == 0.03 and config.seed == 101
         return {
             "status": "diverged" if diverged else "ok",
-            "metrics_json": json.dumps({"sep": sep}),
+            "further": {"sep": sep},
             "objective": rate,
             "final_loss": loss,
             "linear_acc": 0.4 + rate,
@@ -143,11 +142,11 @@ def test_a_rule_is_confirmed_by_its_order_and_its_regret(
     def score(config: Any) -> dict[str, Any]:
         key = config.model_copy(update={"seed": 0}).model_dump_json()
         true = quality.setdefault(key, rng.uniform(0.2, 0.5))
-        metrics = json.dumps({"sep": rng.normal()})
+        metrics = {"sep": rng.normal()}
         objective = rng.normal()
         return {
             **{"linear_acc": true, "final_loss": -true},
-            **{"objective": objective, "metrics_json": metrics},
+            **{"objective": objective, "further": metrics},
         }
 
     rows = made(row, plan(load_grid(module.GRID), preset="laptop", environ={}), score)

@@ -47,7 +47,7 @@ def test_heterogeneity_is_decided_at_the_rate_with_the_highest_sep(study: Any, r
         sep = {0.001: 0.1, 0.003: 0.2, 0.01: 0.6, 0.03: 0.5, 0.1: 0.9}[rate]
         return {
             "status": "diverged" if diverged else "ok",
-            "metrics_json": f'{{"sep": {sep}}}',
+            "further": {"sep": sep},
             "objective": -rate,
             "linear_acc": rate,
         }

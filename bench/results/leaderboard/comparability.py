@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.config.presets import read_preset
+from fedbench.bench.results.store.columns import COLUMNS, CONFIG, PLATFORM
 from fedbench.bench.results.store.frame import FURTHER
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import (
@@ -55,8 +56,10 @@ def metric_values(frame: pd.DataFrame, metric: str) -> pd.Series[float]:
 
 
 def measured_metrics(rows: pd.DataFrame) -> list[str]:
-    """Return the metrics without a column in `Row` that some of the rows have."""
-    names = [name for name in rows.columns if name not in Row.model_fields and name not in FURTHER]
+    """Return the metrics without a field in `Row` that some of the rows have."""
+    known = {*Row.model_fields, *COLUMNS.values(), *FURTHER}
+    parts = (CONFIG, PLATFORM)
+    names = [n for n in rows.columns if n not in known and not n.startswith(parts)]
     return [*rows[names].columns[rows[names].notna().any()]]
 
 
@@ -178,7 +181,7 @@ def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
     once = rows.drop_duplicates("preset")
     for name, method, config in zip(once.preset, once.method, once.config_json, strict=True):
         with suppress(UnknownNameError, ValidationError):
-            given = settings_of(config) | {"data.name": keys["dataset"]}
+            given = settings_of(json.loads(config)) | {"data.name": keys["dataset"]}
             preset = read_preset(name).settings(method, given)
             unlike |= {
                 key

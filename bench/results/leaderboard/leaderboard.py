@@ -65,7 +65,7 @@ def leaderboard(
 ) -> Leaderboard:
     """Rank the rows of `Store.frame` within their comparability class, whatever their order.
 
-    The metric is a column, a key of `metrics_json`, or a short name such as `knn`; entries with
+    The metric is a column of the frame, or a short name such as `knn`; entries with
     fewer than `min_seeds` seeds that measured it or diverged are left out.
 
     Raises:

@@ -7,6 +7,7 @@ counts that has it and, of those, finished first.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
@@ -238,9 +239,9 @@ class Seeds:
         found: pd.Series[str] = self.of(self.first, "hyperparameters").astype(object)
         again = found.groupby(self.first.class_id).transform(lambda each: each.duplicated())
         same = found.isin(found[again])
-        rows = self.of(self.first[same], "config_json").to_frame().assign(scaled_json=None)
-        as_run = [canonical_json(hyperparameters(row)) for row in lines(rows)]
-        found[same] = pd.Series(as_run, rows.index, dtype=object)
+        configs = self.of(self.first[same], "config_json")
+        as_run = [canonical_json(hyperparameters(json.loads(text))) for text in configs]
+        found[same] = pd.Series(as_run, configs.index, dtype=object)
         return found.tolist()
 
     @property

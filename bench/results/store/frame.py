@@ -2,8 +2,8 @@
 
 Opening a Parquet file of sixty columns takes over a millisecond, a row of a large one a twentieth
 of that. Each row of the table therefore has size and time of change of its own file: only files
-that are new or have changed are read, and their rows validated. Beside the columns of `Row` the
-table has a column for every further metric, and what is derived from configurations.
+that are new or have changed are read, and their rows validated. Beside the columns of the rows
+(`columns.py`) the table has what is derived from configurations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedbench.bench.results.store.columns import COST, METRIC, row_table
 from fedbench.bench.results.store.reader import Mark, file_mark, load_all, tables_in
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
@@ -41,6 +42,7 @@ FURTHER = {
     "size": (pa.int64(), "of that file [B]"),
     "changed": (pa.int64(), "time of its last change [ns]"),
     "replica": (pa.string(), "hash of the results, which tells replicas apart"),
+    "whole_config": (pa.string(), "all settings, as JSON"),
     "task": (
         pa.string(),
         "keys of the comparability class but for evaluation and data's name, as JSON",
@@ -49,12 +51,9 @@ FURTHER = {
     "hyperparameters": (pa.string(), "settings that are in no class, as JSON"),
     "unmoved": (pa.bool_(), "whether a run that was to train has moved no weight"),
 }
-"""Columns beside those of a row: type and meaning. Further metrics follow them."""
+"""Columns beside those of a row: type and meaning."""
 _SCHEMA = pa.schema(
-    [
-        *ROW_SCHEMA,
-        *(pa.field(name, kind, metadata={"doc": doc}) for name, (kind, doc) in FURTHER.items()),
-    ],
+    [*ROW_SCHEMA, *(pa.field(name, kind) for name, (kind, _) in FURTHER.items())],
     metadata=ROW_SCHEMA.metadata,
 )
 _VERSION = b"fedbench.derived_by"
@@ -67,7 +66,16 @@ _ORDER = (
 
 def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame, in the order of a store."""
-    frame: pd.DataFrame = _sorted(_table(rows, [("", 0, 0)] * len(rows))).to_pandas()
+    return _plain_names(_sorted(_table(rows, [("", 0, 0)] * len(rows))))
+
+
+def _plain_names(table: pa.Table) -> pd.DataFrame:
+    """Return a table as a frame: metrics and costs by their names, settings as `config_json`."""
+    starts = (METRIC, COST)
+    names = {"whole_config": "config_json", "config_json": ""}
+    names |= {n: n.partition(".")[2] for n in table.schema.names if n.startswith(starts)}
+    renamed = table.rename_columns([names.get(name, name) for name in table.schema.names])
+    frame: pd.DataFrame = renamed.drop_columns([""]).to_pandas()
     return frame
 
 
@@ -97,7 +105,7 @@ class Frame:
         """Return the readable rows."""
         table = self._up_to_date()
         if self._rows is None:
-            self._rows = decode_table(table.select(ROW_SCHEMA.names), Row)
+            self._rows = decode_table(table.drop_columns([*FURTHER]), Row)
         return [*self._rows]
 
     def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
@@ -111,7 +119,7 @@ class Frame:
                 self.save(write)
             table = self._table
         if self._frame is None:
-            self._frame = table.to_pandas()
+            self._frame = _plain_names(table)
         return self._frame
 
     def problems(self) -> list[str]:
@@ -144,7 +152,7 @@ class Frame:
         self._problems = [text for text in new.values() if isinstance(text, str)]
         if rows or not all(whole):
             added = _table([*rows.values()], [(name, *marks.get(name, (0, 0))) for name in rows])
-            known = _sorted(pa.concat_tables([kept, added], promote_options="default"))
+            known = _sorted(pa.concat_tables([kept, added], promote_options="permissive"))
             self._is_new = True
         if known is not self._table:
             self._table, self._rows, self._frame = known, None, None
@@ -169,24 +177,25 @@ def _metadata() -> Mapping[bytes, bytes]:
 
 
 def _table(rows: Sequence[Row], files: Sequence[tuple[str, int, int]]) -> pa.Table:
-    records: list[dict[str, Any]] = [
-        {
-            **dict(row),
-            **{"file": name, "size": size, "changed": changed},
-            "replica": replica_hash(row),
-            "task": json.dumps(task_of(row)),
-            "evaluation": json.dumps(evaluation_of(row)),
-            "hyperparameters": canonical_json(hyperparameters(row)),
-            "unmoved": row.unmoved,
-        }
-        for row, (name, size, changed) in zip(rows, files, strict=True)
-    ]
-    table = pa.Table.from_pylist(records, schema=_SCHEMA)
-    metrics = [json.loads(row.metrics_json or "{}") for row in rows]
-    for name in sorted({name for each in metrics for name in each} - {*_SCHEMA.names}):
-        values = [None if (v := each.get(name)) is None else float(v) for each in metrics]
-        table = table.append_column(name, pa.array(values, pa.float64()))
-    return table
+    """Return rows with what is derived of them, and name, size and time of each file."""
+    names, sizes, times = zip(*files, strict=True) if files else ((), (), ())
+    derived = {
+        "file": names,
+        "size": sizes,
+        "changed": times,
+        "replica": map(replica_hash, rows),
+        "whole_config": (canonical_json(row.settings) for row in rows),
+        "task": (json.dumps(task_of(row)) for row in rows),
+        "evaluation": (json.dumps(evaluation_of(row)) for row in rows),
+        "hyperparameters": (
+            canonical_json(hyperparameters(row.settings, row.scaled)) for row in rows
+        ),
+        "unmoved": (row.unmoved for row in rows),
+    }
+    table = row_table(rows, ROW_SCHEMA)
+    for name, values in derived.items():
+        table = table.append_column(name, pa.array([*values], FURTHER[name][0]))
+    return pa.concat_tables([_SCHEMA.empty_table(), table], promote_options="permissive")
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -19,13 +19,13 @@ from urllib.request import urlopen
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from fedbench.bench.results.store.columns import row_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
     ROW_SCHEMA,
     UNPACKED_BOARD,
     decode_table,
     read_table,
-    table_bytes,
 )
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import read_limited, user_path
@@ -54,14 +54,14 @@ def is_release(place: str) -> bool:
     return place.endswith(".parquet") or _ADDRESS.match(place) is not None
 
 
-def pack(runs: Sequence[tuple[Row, Points]], version: str) -> bytes:
-    """Return the bytes of a release: rows with curves; a run's replicas follow it."""
-    table = pa.Table.from_pylist([dict(row) for row, _ in runs], schema=ROW_SCHEMA)
+def pack(runs: Sequence[tuple[Row, Points]], version: str) -> pa.Table:
+    """Return the table of a release: rows with curves; a run's replicas follow it."""
+    table = row_table([row for row, _ in runs], ROW_SCHEMA)
     curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
     meaning = {"doc": CURVE_MEANING, "unit": "json"}
     table = table.append_column(pa.field(CURVE, pa.string(), metadata=meaning), curves)
     metadata = {**(ROW_SCHEMA.metadata or {}), VERSION.encode(): version.encode()}
-    return table_bytes(table.replace_schema_metadata(metadata))
+    return table.replace_schema_metadata(metadata)
 
 
 def unpacked(place: str, root: Path, fill: Fill) -> Path:

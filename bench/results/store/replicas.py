@@ -4,30 +4,30 @@ Rows of one run are replicas if their results differ and so do the numeric platf
 them. A store keeps them side by side.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from fedbench.bench.results.store.columns import column_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.identity import canonical_json, content_id
 
 CIRCUMSTANCES = frozenset(
     {
         "schema_version", "preset", "tuned", "study_id", "selection", "purpose", "grid",
-        "scaled_json",
+        "scaled",
         "wall_seconds", "train_seconds", "peak_memory_bytes", "resumes",
-        "started_at", "finished_at", "git_sha", "package_version", "env_json", "argv",
-        "hardware", "device", "platform", "platform_json", "measured_from",
+        "started_at", "finished_at", "git_sha", "package_version", "environment", "argv",
+        "hardware", "device", "platform", "platforms", "measured_from",
         "dataset",  # the name of its folder; the revision identifies the images
-        "config_json",  # has that name too; the ids cover the rest of it
+        "settings",  # have that name too; the ids cover the rest of it
     }
 )  # fmt: skip
-"""Columns of provenance and cost, in which rows of the same run may differ."""
+"""Fields of provenance and cost, in which rows of the same run may differ."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A column (or a key of `metrics_json`) in which two rows of one run are not equal."""
+    """A column or metric in which two rows of one run are not equal."""
 
     name: str
     first: Any
@@ -38,10 +38,13 @@ class Difference:
 
 
 def results_of(row: Row) -> dict[str, Any]:
-    """Return the results of a row by name, with the keys of `metrics_json` among them."""
+    """Return the results of a row by name, further metrics among them, traffic as JSON."""
     values = {name: value for name, value in dict(row).items() if name not in CIRCUMSTANCES}
-    values.update(json.loads(values.pop("metrics_json") or "{}"))
-    return values
+    del values["further"]
+    for name in ("traffic", "privacy"):
+        value = values.pop(name)
+        values[column_of(name)] = canonical_json(value) if value else None
+    return {**values, **row.further}
 
 
 def differences(first: Row, second: Row) -> list[Difference]:
@@ -56,7 +59,7 @@ def differences(first: Row, second: Row) -> list[Difference]:
         left_out |= {"objective_bytes", "untrained_objective_bytes"}
     if first.schema_version != second.schema_version:
         older = min(first, second, key=lambda row: row.schema_version)
-        left_out |= {name for name, value in dict(older).items() if value is None}
+        left_out |= {name for name, value in results_of(older).items() if value is None}
     return [
         Difference(name, one.get(name), other.get(name))
         for name in dict.fromkeys([*one, *other])
@@ -72,8 +75,7 @@ def measured_once(first: Row, second: Row) -> list[str]:
     """
     if (first.package_version, first.git_sha) == (second.package_version, second.git_sha):
         return []
-    one, other = (json.loads(row.metrics_json or "{}") for row in (first, second))
-    return sorted({*one} ^ {*other})
+    return sorted({*first.further} ^ {*second.further})
 
 
 def replica_hash(row: Row) -> str:

@@ -23,7 +23,7 @@ from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised with every new column, which is nullable or has a default; none changes its type."""
 UNMOVED = 2.0**-24
 """Relative movement of weights that `float32`, of 24 binary digits, cannot tell from none."""
@@ -43,11 +43,15 @@ JSON: dict[str, Any] = {"unit": "json"}
 
 def _column(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
     """Return a column with its meaning and unit; null, or `default`, where it is not given."""
-    return Field(**{"default": None, **limits}, description=meaning, json_schema_extra=unit)
+    if "default_factory" not in limits:
+        limits = {"default": None, **limits}
+    return Field(**limits, description=meaning, json_schema_extra=unit)
 
 
 _needed = partial(_column, default=...)
 """A column that every record has."""
+_mapping = partial(_column, default_factory=dict)
+"""Values by name; empty where there are none."""
 
 
 class _Data(BaseModel):
@@ -75,24 +79,29 @@ def first_problem(error: ValidationError) -> str:
     return ": ".join(filter(None, (".".join(map(str, first["loc"]))[:80], first["msg"])))
 
 
-def _holds(kind: Any) -> Callable[[str | None], str | None]:
-    """Return a check of a column: its texts are null or JSON of a kind; a stranger wrote them."""
+def parse_json(text: Any) -> Any:
+    """Return the value of JSON that a stranger may have written.
+
+    Raises:
+        ValueError: for another text, one nested too deeply, and numbers that are not finite.
+    """
+    value = pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
+    json.dumps(value, allow_nan=False)  # refuses 1e999, which is read as infinity
+    return value
+
+
+def _holds(kind: Any) -> Callable[[str], str]:
+    """Return a check of a column: its texts are JSON of a kind."""
     adapter = TypeAdapter(kind)
 
-    def check(text: str | None) -> str | None:
-        if text is not None:
-            value = pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
-            json.dumps(value, allow_nan=False)  # refuses 1e999, which is read as infinity
-            try:
-                adapter.validate_python(value, strict=True)
-            except ValidationError as err:
-                raise ValueError(first_problem(err)) from err
+    def check(text: str) -> str:
+        try:
+            adapter.validate_python(parse_json(text), strict=True)
+        except ValidationError as err:
+            raise ValueError(first_problem(err)) from err
         return text
 
     return check
-
-
-_object, _numbers = _holds(dict[str, Any]), _holds(dict[str, float | bool | None])
 
 
 class Record(BaseModel):
@@ -135,7 +144,9 @@ class Row(Record):
     backbone: str = _needed("architecture of the encoder")
     norm: str = _needed("normalisation policy")
     num_parameters: Count | None = _column("encoder and heads", PARAMETERS)
-    config_json: str = _needed("the whole RunConfig as canonical JSON", JSON)
+    settings: dict[str, Any] = _needed(
+        "what of the RunConfig has no column `config.…`: nulls, lists, empty parts", JSON
+    )
     tuned: bool = _column("hyperparameters come from a study", default=False)
     study_id: str | None = _column("the study they come from")
     selection: Literal["label-free", "paper", "default", "oracle"] = _column(
@@ -169,7 +180,7 @@ class Row(Record):
     collapsed: bool | None = _column("the detector's verdict on std_ratio and effective_rank")
     effective_rank: float | None = _column("effective rank of the features", SCORE, ge=0)
     final_loss: float | None = _column("mean local loss of the last round", SCORE)
-    metrics_json: str | None = _column("every other metric, name to number", JSON)
+    further: dict[str, float] = _mapping("every other metric, before schema 5", JSON)
 
     # Cost
     wall_seconds: float | None = _column("whole run with evaluation", SECONDS, ge=0)
@@ -181,7 +192,7 @@ class Row(Record):
     resumes: Count | None = _column("times the run was taken up again", COUNT)
 
     # Privacy
-    traffic_json: str | None = _column(
+    traffic: dict[str, Any] = _mapping(
         "messages, numbers, bytes and what they reveal, by direction and tensor group", JSON
     )
     revealing_messages: Count | None = _column(
@@ -198,32 +209,33 @@ class Row(Record):
     )
     delta: float | None = _column("of epsilon", ge=0)
     epsilon_of: str | None = _column("what epsilon protects, and where")
-    privacy_json: str | None = _column("noise and budget per round behind epsilon", JSON)
+    privacy: dict[str, Any] = _mapping("noise and budget per round behind epsilon", JSON)
 
     # Provenance
     started_at: datetime = _needed("start of the run, UTC")
     finished_at: datetime = _needed("end of the run, UTC")
     git_sha: str | None = _column("commit of the code, if known")
     package_version: str = _needed("version of fedbench")
-    env_json: str | None = _column("versions of Python and libraries", JSON)
+    environment: dict[str, Any] = _mapping("what else is known of the environment", JSON)
     hardware: str | None = _column("processor and accelerators")
     device: str | None = _column("device that trained")
     platform: str | None = _column("numeric platform that computed the run; equal text, equal bits")
-    platform_json: str | None = _column(
-        "its record with the fingerprint; several if the run was resumed on another platform", JSON
+    platforms: list[dict[str, Any]] = _column(
+        "its record with the fingerprint; several if the run was resumed on another platform",
+        JSON,
+        default_factory=list,
     )
     argv: str | None = _column("command line")
     grid: str | None = _column("grid that the cell belongs to")
-    scaled_json: str | None = _column(
+    scaled: dict[str, Any] = _mapping(
         "fields that the grid's rules changed: name to value without them", JSON
     )
 
     @property
     def metrics(self) -> dict[str, float]:
         """Every metric that was measured, by name."""
-        columns = {name: getattr(self, name) for name in METRICS}
-        further = json.loads(self.metrics_json or "{}")
-        return {name: v for name, v in {**columns, **further, **columns}.items() if v is not None}
+        values = {name: getattr(self, name) for name in METRICS}
+        return {name: v for name, v in (values | self.further).items() if v is not None}
 
     @property
     def unmoved(self) -> bool:
@@ -236,14 +248,19 @@ class Row(Record):
         return asked and self.metrics.get("relative_movement", UNMOVED) < UNMOVED
 
     @property
+    def config_json(self) -> str:
+        """The whole configuration as JSON, as lines of a frame have it."""
+        return canonical_json(self.settings)
+
+    @property
     def code(self) -> dict[str, str]:
         """Hash of the source of whatever other packages brought to the run, by its name."""
-        return dict(json.loads(self.config_json).get("code", {}))
+        return dict(self.settings.get("code", {}))
 
     @property
     def start(self) -> str | None:
         """SHA-256 of the file that the encoder starts from; None = random init."""
-        model: dict[str, str | None] = json.loads(self.config_json).get("model", {})
+        model: dict[str, str | None] = self.settings.get("model", {})
         return model.get("weights_sha256")
 
     @property
@@ -254,17 +271,24 @@ class Row(Record):
             StoreError: if this version of fedbench does not take it.
         """
         try:
-            return RunConfig.model_validate_json(self.config_json)
+            return RunConfig.model_validate_json(json.dumps(self.settings))
         except ValidationError as err:
             raise StoreError(
                 f"run {self.row_id}: this fedbench does not take its configuration"
                 f" ({first_problem(err)}); it was made by fedbench {self.package_version}"
             ) from err
 
-    _settings = field_validator("config_json")(_holds(_Settings))
-    _numbers = field_validator("metrics_json")(_numbers)
-    _objects = field_validator("traffic_json", "privacy_json", "env_json", "scaled_json")(_object)
-    _lists = field_validator("platform_json")(_holds(list[dict[str, Any]]))
+    @field_validator("settings")
+    @classmethod
+    def _has_settings(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+            _Settings.model_validate(value, strict=True)
+        except ValidationError as err:
+            raise ValueError(first_problem(err)) from err
+        except TypeError as err:  # a time, or another value that no configuration has
+            raise ValueError(str(err)) from err
+        return value
 
     @field_validator("started_at", "finished_at")
     @classmethod
@@ -285,7 +309,12 @@ class Row(Record):
 
 
 METRICS = tuple(name for name in Row.model_fields if metrics.get(name) is not None)
-"""Metrics with a column in rows, in their order; all others are keys of `metrics_json`."""
+"""Metrics with a field in rows, in their order; all others are in `further`."""
+COSTS = (
+    "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",
+    "rounds_done", "resumes",
+)  # fmt: skip
+"""Fields of what a run took."""
 UNTRAINED_METRICS = tuple(name for name in METRICS if name.startswith("untrained_"))
 """Those measured before the first round."""
 FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
@@ -309,8 +338,8 @@ class Trial(Record):
     error: str | None = _column("what went wrong")
     extra_json: str = _column("anything else", JSON, default="{}")
 
-    _numbers = field_validator("watched_json")(_numbers)
-    _objects = field_validator("params_json", "extra_json")(_object)
+    _numbers = field_validator("watched_json")(_holds(dict[str, float | bool | None]))
+    _objects = field_validator("params_json", "extra_json")(_holds(dict[str, Any]))
 
 
 def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:

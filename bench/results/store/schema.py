@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from fedbench.bench.results.store.columns import COLUMNS, from_columns, row_table
 from fedbench.bench.results.store.row import (
     SCHEMA_VERSION,
     PaperCell,
@@ -47,6 +48,8 @@ def _unwrap(annotation: Any) -> tuple[Any, bool]:
 def _arrow_field(name: str, info: FieldInfo) -> pa.Field:
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     plain, nullable = _unwrap(info.annotation)
+    if get_origin(plain) is dict or plain == list[dict[str, Any]]:
+        plain, nullable = str, True  # as JSON
     kinds: dict[Any, Any] = {
         str: pa.string(),
         float: pa.float64(),
@@ -62,36 +65,39 @@ def _arrow_field(name: str, info: FieldInfo) -> pa.Field:
 
 
 def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
-    fields = [_arrow_field(name, info) for name, info in model.model_fields.items()]
+    names = COLUMNS if model is Row else {name: name for name in model.model_fields}
+    fields = [_arrow_field(names[name], info) for name, info in model.model_fields.items()]
     return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
 
 
 ROW_SCHEMA = _schema(Row)
+"""Columns of every row; those of its settings and further metrics follow them."""
 TRIAL_SCHEMA = _schema(Trial)
 PAPER_SCHEMA = _schema(PaperCell, version=2)
-_SCHEMAS: dict[type[Record], pa.Schema] = {
-    Row: ROW_SCHEMA,
-    Trial: TRIAL_SCHEMA,
-    PaperCell: PAPER_SCHEMA,
-}
+_SCHEMAS: dict[type[Record], pa.Schema] = {Trial: TRIAL_SCHEMA, PaperCell: PAPER_SCHEMA}
 
 
 def encode(records: Sequence[Record], model: type[Record]) -> bytes:
     """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
-    A file of one record is read with thousands like it: it is not compressed.
+    A file of one record is read with thousands like it: it is not compressed, and one of a row has
+    neither empty columns nor their meanings.
     """
+    if model is Row:
+        rows = [record for record in records if isinstance(record, Row)]
+        return table_bytes(row_table(rows, ROW_SCHEMA), alone=len(rows) == 1)
     table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
-    return table_bytes(table, "none" if len(records) == 1 else "zstd")
+    return table_bytes(table, alone=len(records) == 1)
 
 
-def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:
+def table_bytes(table: pa.Table, *, alone: bool = False) -> bytes:
     """Return the bytes of one Parquet file, with a checksum of all of them in its footer."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         table.schema,
-        compression=compression,
+        compression="none" if alone else "zstd",
+        store_schema=not alone,
         use_dictionary=False,
         write_statistics=False,
         write_page_checksum=True,
@@ -145,11 +151,15 @@ def to_records(table: pa.Table) -> list[dict[str, Any]]:
 
     pyarrow would import pandas for a time with a zone, which takes a quarter of a second.
     """
-    times = {field.name for field in table.schema if pa.types.is_timestamp(field.type)}
-    plain = [f.with_type(pa.timestamp("us")) if f.name in times else f for f in table.schema]
-    records: list[dict[str, Any]] = table.cast(pa.schema(plain)).to_pylist()
+    kinds = enumerate(table.schema.types)
+    times = {at: table.schema.names[at] for at, kind in kinds if pa.types.is_timestamp(kind)}
+    for at, name in times.items():
+        table = table.set_column(at, name, table.column(at).cast(pa.timestamp("us")))
+    records: list[dict[str, Any]] = table.to_pylist()
     for record in records:
-        record.update({n: at.replace(tzinfo=UTC) for n in times if (at := record[n]) is not None})
+        for name in times.values():
+            if record[name] is not None:
+                record[name] = record[name].replace(tzinfo=UTC)
     return records
 
 
@@ -169,6 +179,8 @@ def decode_table(table: pa.Table, model: type[R]) -> list[R]:
             f"written by a newer fedbench (schema {newest}, this one knows {SCHEMA_VERSION});"
             " update fedbench"
         )
+    if model is Row:
+        records = [from_columns(record) for record in records]
     try:
         return [model(**record) for record in records]
     except ValidationError as cause:

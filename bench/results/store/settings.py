@@ -3,7 +3,6 @@
 A row that is older than a field has the field's default.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,14 +36,14 @@ CLIENTS = "evaluation.num_clients"
 _SECTIONS = ("data.", "model.", "devices.")
 
 
-def settings_of(config_json: str) -> dict[str, Any]:
-    """Return the configuration of a row by dotted name, with the defaults of younger fields."""
-    return {**section_defaults(), **flatten(json.loads(config_json))}
+def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a row by dotted name, with the defaults of younger fields."""
+    return {**section_defaults(), **flatten(settings)}
 
 
-def training_of(config_json: str) -> dict[str, Any]:
+def training_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's training settings by dotted name, with the defaults of younger fields."""
-    body = json.loads(config_json)
+    body = {name: dict(of) if isinstance(of, dict) else of for name, of in settings.items()}
     for name, value in section_defaults().items():
         section, _, field = name.partition(".")
         body.setdefault(section, {}).setdefault(field, value)
@@ -73,7 +72,7 @@ def method_defaults(spec: str, names: Iterable[str]) -> Mapping[str, Any]:
 
 def task_of(row: Row) -> dict[str, Any]:
     """Return a row's settings that its comparability class has, except those of the evaluation."""
-    training = training_of(row.config_json)
+    training = training_of(row.settings)
     further = {
         key: training[key]
         for key in sorted(training)
@@ -91,13 +90,13 @@ def evaluation_of(row: Row) -> dict[str, Any]:
     """
     settings = {
         name: value
-        for name, value in sorted(settings_of(row.config_json).items())
+        for name, value in sorted(settings_of(row.settings).items())
         if name.startswith("evaluation.")
     }
     if transfer := settings.get("evaluation.transfer"):
         settings["evaluation.transfer"] = [name.rpartition("@")[2] for name in transfer]
     if CLIENTS in settings:
-        if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders
+        if "objective_std" in row.further:  # a mean over encoders
             settings[CLIENTS] = min(settings[CLIENTS], row.num_clients)
         else:
             del settings[CLIENTS]
@@ -113,12 +112,14 @@ def measured_by(evaluation: Mapping[str, Any], metric: str) -> dict[str, Any]:
     return {k: v for k, v in evaluation.items() if k in read or k not in section_defaults()}
 
 
-def hyperparameters(row: Row) -> dict[str, Any]:
-    """Return the settings in which runs of a class may differ, before a grid scaled any.
+def hyperparameters(
+    settings: Mapping[str, Any], scaled: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the settings of a row in which runs of a class may differ, before a grid scaled any.
 
     Those at their defaults are left out (`method/ids.py`).
     """
-    training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
+    training = {**training_of(settings), **(scaled or {})}
     defaults = method_defaults(training["spec"], training)
     return {
         key: value

@@ -6,7 +6,6 @@ is asked and how it is decided. With --rates: the chosen rates and the commands 
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,7 +46,7 @@ def trials(rows: Sequence[Row], dataset: str) -> pd.DataFrame:
             line = {"method": method, "rate": rate, "seed": seed}
             line["linear"] = accuracy[row.row_id][0]
             if row.status == "ok":
-                sep = json.loads(row.metrics_json or "{}").get("sep")
+                sep = row.further.get("sep")
                 line |= {"loss": row.final_loss, "objective": row.objective, "sep": sep}
             found.append(line)
     columns = ["method", "rate", "seed", "linear", "loss", "objective", "sep"]

@@ -6,7 +6,6 @@ asked and how it is decided. With --grid: the grid of its runs.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,7 +125,7 @@ def measured(table: Sequence[Sequence[Row]]) -> dict[str, Array]:
 
     def value(row: Row, name: str) -> float:
         known = {"loss": row.final_loss, "objective": row.objective}
-        known["sep"] = json.loads(row.metrics_json or "{}").get("sep")
+        known["sep"] = row.further.get("sep")
         found = known[name] if row.status == "ok" else None
         return math.nan if found is None else found
 

@@ -6,7 +6,6 @@ asked and how it is decided. With --rates: the chosen learning rates and the com
 """
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +55,7 @@ def chosen_rates(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             continue
         finished = {key[1]: row for key, row in trials.items() if row.status == "ok"}
         by: dict[str, dict[float, Any]] = {
-            "sep": {rate: json.loads(row.metrics_json)["sep"] for rate, row in finished.items()},
+            "sep": {rate: row.further["sep"] for rate, row in finished.items()},
             "objective": {rate: row.objective for rate, row in finished.items()},
             "linear": {rate: row.linear_acc for rate, row in finished.items()},
         }
@@ -74,7 +73,7 @@ def regrets(rows: Sequence[Row]) -> dict[str, float]:
         trials = {key[1]: row for key, row in ran(rows, RATES, methods=[method]).items()}
         accuracy = {rate: linear(row) for rate, row in trials.items()}
         done = {rate: row for rate, row in trials.items() if row.status == "ok"}
-        sep = np.array([json.loads(row.metrics_json)["sep"] for row in done.values()])
+        sep = np.array([row.further["sep"] for row in done.values()])
         values = {"loss": np.array([row.final_loss for row in done.values()]), "sep": sep}
         values["objective"] = np.array([row.objective for row in done.values()])
         best = max(accuracy.values())

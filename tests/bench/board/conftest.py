@@ -1,6 +1,5 @@
 """Honest rows: three seeds of this project's results."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from fedbench.bench.board.bundle import Entry, entries_of
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.numerics import Platform
 
 RESULTS = Path(__file__).resolve().parents[3] / "leaderboards" / "results"
@@ -27,8 +25,8 @@ def honest() -> tuple[Entry, ...]:
 
 def elsewhere(entry: Entry) -> Entry:
     """Give a row the record of another numeric platform, which agrees with itself."""
-    (record,) = json.loads(entry.row.platform_json or "[]")
+    (record,) = entry.row.platforms
     fields = {name: value for name, value in record.items() if name != "name"}
     platform = Platform(**(fields | {"fingerprint": "0" * 64}))
-    columns = {"platform": str(platform), "platform_json": canonical_json([platform.as_dict()])}
+    columns = {"platform": str(platform), "platforms": [platform.as_dict()]}
     return replace(entry, row=entry.row.model_copy(update=columns))

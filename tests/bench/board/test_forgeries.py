@@ -4,9 +4,9 @@ The forger is able: files, hashes, cards and the manifest are made anew after ea
 the configuration is changed, so are the ids that follow from it.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from tests.specs import flip
 
@@ -42,7 +41,7 @@ def with_row(entry: Entry, **columns: Any) -> Entry:
 
 def with_config(entry: Entry, **columns: Any) -> Entry:
     """Change fields of the configuration, named with `__` for the dot, and all ids with them."""
-    body, given = json.loads(entry.row.config_json), {}
+    body, given = deepcopy(entry.row.settings), {}
     for name, value in columns.items():
         section, _, key = name.partition("__")
         if key and section in body:
@@ -54,7 +53,7 @@ def with_config(entry: Entry, **columns: Any) -> Entry:
     config = RunConfig.model_validate(body)
     revision = given.get("dataset_revision", entry.row.dataset_revision)
     follows = derived(config, revision)
-    return with_row(entry, config_json=canonical_json(body), **(follows | given))
+    return with_row(entry, settings=body, **(follows | given))
 
 
 def with_points(entry: Entry, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Entry:
@@ -62,8 +61,7 @@ def with_points(entry: Entry, change: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def with_metrics(entry: Entry, **numbers: float) -> Entry:
-    further = json.loads(entry.row.metrics_json or "{}") | numbers
-    return with_row(entry, metrics_json=canonical_json(further))
+    return with_row(entry, further=entry.row.further | numbers)
 
 
 def half_of_all_traffic(entry: Entry) -> Entry:
@@ -75,7 +73,7 @@ def half_of_all_traffic(entry: Entry) -> Entry:
     entry = with_points(
         entry, lambda point: {n: v if v is None else halved(n, v) for n, v in point.items()}
     )
-    traffic = json.loads(entry.row.traffic_json or "{}")
+    traffic = deepcopy(entry.row.traffic)
     for flows in traffic.values():
         for flow in flows.values():
             flow.update({name: halved(name, value) for name, value in flow.items()})
@@ -83,7 +81,7 @@ def half_of_all_traffic(entry: Entry) -> Entry:
         entry,
         bytes_up=(entry.row.bytes_up or 0) // 2,
         bytes_down=(entry.row.bytes_down or 0) // 2,
-        traffic_json=canonical_json(traffic),
+        traffic=traffic,
     )
 
 
@@ -156,7 +154,7 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "num_parameters",
     ),
     "a hyperparameter that the method refuses": (
-        lambda a, _: with_config(a, method={**json.loads(a.row.config_json)["method"], "x": 1}),
+        lambda a, _: with_config(a, method={**a.row.settings["method"], "x": 1}),
         "configuration",
         "method.x",
     ),
@@ -209,10 +207,10 @@ def test_another_folder_of_the_same_images_is_no_contradiction(honest: tuple[Ent
 
 
 def of_plugin(entry: Entry, code: Mapping[str, str]) -> Entry:
-    body = {**json.loads(entry.row.config_json), "spec": "not-here", "code": dict(code)}
+    body = {**entry.row.settings, "spec": "not-here", "code": dict(code)}
     columns = derived(RunConfig.model_validate(body), entry.row.dataset_revision)
-    env = {**json.loads(entry.row.env_json or "{}"), "their-package": "1.2"}
-    texts = {"config_json": canonical_json(body), "env_json": canonical_json(env)}
+    env = {**entry.row.environment, "their-package": "1.2"}
+    texts = {"settings": body, "environment": env}
     return with_row(entry, **columns, **texts)
 
 
@@ -249,9 +247,9 @@ def test_a_forged_row(name: str, honest: tuple[Entry, ...], board: Path, tmp_pat
 def accuracy_above_one(folder: Path, row_id: str) -> None:
     path = folder / files_of(row_id)[0]
     table = read_table(path.read_bytes())
-    position = table.schema.get_field_index("linear_acc")
-    table = table.set_column(position, table.schema.field("linear_acc"), pa.array([1.2]))
-    path.write_bytes(table_bytes(table, "none"))
+    position = table.schema.get_field_index("metric.linear_acc")
+    table = table.set_column(position, table.schema.field("metric.linear_acc"), pa.array([1.2]))
+    path.write_bytes(table_bytes(table, alone=True))
     write_manifest(folder, None)
 
 
@@ -335,7 +333,7 @@ def test_the_partition_of_another_seed(tmp_path: Path) -> None:
 
 def nothing_crosses(entry: Entry) -> Entry:
     """Leave activations out everywhere, with their bytes."""
-    said = json.loads(entry.row.traffic_json or "{}")
+    said = deepcopy(entry.row.traffic)
     traffic = {d: {g: f for g, f in said[d].items() if g != "activations"} for d in said}
 
     def cleared(point: dict[str, Any]) -> dict[str, Any]:
@@ -349,7 +347,7 @@ def nothing_crosses(entry: Entry) -> Entry:
     sums = {f"bytes_{d}": sum(f["bytes"] for f in flows.values()) for d, flows in traffic.items()}
     hidden = {"revealing_messages": 0, "smallest_group": None, **sums}
     points = with_points(entry, cleared)
-    return with_row(points, traffic_json=canonical_json(traffic), **hidden)
+    return with_row(points, traffic=traffic, **hidden)
 
 
 def test_activations_that_are_left_out(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import fedbench
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.board.release import Change, changes, changes_text, release
+from fedbench.bench.results.store.columns import to_columns
 from fedbench.bench.results.store.released import RELEASE
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
@@ -70,7 +71,7 @@ def test_a_release_reads_as_the_store_that_it_is_of(
     shutil.copyfile(released / RELEASE, both / RELEASE)
     assert open_store(both).root == both  # a store that holds a release is a store
     frame = pd.read_parquet(released / RELEASE)  # without fedbench
-    assert frame["linear_acc"].tolist() == [row.linear_acc for row in board.rows()]
+    assert frame["metric.linear_acc"].tolist() == [row.linear_acc for row in board.rows()]
 
 
 def test_equal_stores_give_equal_bytes(released: Path, tmp_path: Path) -> None:
@@ -98,8 +99,9 @@ def test_croissant_describes_what_can_be_read(released: Path, board: Store) -> N
     assert [record["runs/row_id"].decode() for record in records] == [
         row.row_id for row in board.rows()
     ]
-    assert records[0]["runs/linear_acc"] == pytest.approx(board.rows()[0].linear_acc)
-    assert {name.partition("/")[2] for name in records[0]} == {*Row.model_fields, "curve_json"}
+    assert records[0]["runs/metric.linear_acc"] == pytest.approx(board.rows()[0].linear_acc)
+    columns = {column for row in board.rows() for column in to_columns(row)}
+    assert {name.partition("/")[2] for name in records[0]} == {*columns, "curve_json"}
 
 
 def test_names_of_strangers_are_text(board: Store, tmp_path: Path) -> None:
@@ -221,14 +223,14 @@ def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Ro
         values = {"method": method, "linear_acc": accuracy, **more}
         values |= {"row_id": run, "config_id": configuration}
         config = row.config.model_copy(update={"spec": method})
-        made.append(row.model_copy(update={**values, "config_json": config.model_dump_json()}))
+        made.append(row.model_copy(update={**values, "settings": config.model_dump(mode="json")}))
     return made
 
 
 def test_ranks_that_change_have_a_cause(honest: tuple[Entry, ...]) -> None:
     rows = [entry.row for entry in honest]
     a, b = of(rows, "byol", 0.3), of(rows, "simclr", 0.5)
-    c = of(rows, "ssd", 0.4, metrics_json='{"objective_std":0.1}')  # the class of a and b joins its
+    c = of(rows, "ssd", 0.4, further={"objective_std": 0.1})  # the class of a and b joins its
     assert changes(a + b, b + a) == ()
     grown = changes(a + b, a + b + c)
     assert [(x.method, x.before, x.after, x.cause) for x in grown] == [

@@ -116,9 +116,9 @@ def test_a_record_is_compared_again(board: Store, columns: dict[str, Any], named
 def test_a_row_of_another_version_has_no_reproductions(board: Store) -> None:
     """Its configuration is not taken: the board is ranked all the same."""
     (row,) = board.rows()
-    foreign = row.config_json.replace('"client":{', '"client":{"gone":1,')
+    foreign = {**row.settings, "client": {**row.settings["client"], "gone": 1}}
     (file,) = board.root.glob("rows/*.parquet")
-    file.write_bytes(encode([row.model_copy(update={"config_json": foreign})], Row))
+    file.write_bytes(encode([row.model_copy(update={"settings": foreign})], Row))
     count, (reason,) = only(board)
     assert count == 0
     assert "client.gone" in reason

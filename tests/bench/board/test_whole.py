@@ -1,6 +1,5 @@
 """`verify`: counts by kind, every kind of damage, rows against their configuration."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -87,8 +86,8 @@ def test_rows_must_agree_with_their_configuration(copy: Path) -> None:
     store.write_row(row.model_copy(update={"seed": 7}))
     (damage,) = verify(copy).damaged
     assert damage.problem == f"seed is 7 but its configuration gives {row.seed}"
-    gone = json.loads(row.config_json) | {"code": {"probes:gone": "0"}}
+    gone = row.settings | {"code": {"probes:gone": "0"}}
     gone["evaluation"]["protocols"].append("gone")
     (copy / "rows" / f"{row.row_id}.parquet").unlink()
-    store.write_row(row.model_copy(update={"config_json": json.dumps(gone)}))
+    store.write_row(row.model_copy(update={"settings": gone}))
     assert not verify(copy).damaged  # what is not installed here cannot be checked

@@ -1,7 +1,6 @@
 """Client-level privacy: clipping against a slow loop, scale of the noise, epsilon in the row."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def test_the_row_has_epsilon(tmp_path: Path) -> None:
     exact = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(3), 1e-3)
     assert values["epsilon"] == pytest.approx(exact, rel=1e-3)
     assert (values["delta"], values["epsilon_of"]) == (1e-3, "a client, in all it sends")
-    assert json.loads(values["privacy_json"]) == {"noise_std": 0.02, "rounds": {"1": 3}}
+    assert values["privacy"] == {"noise_std": 0.02, "rounds": {"1": 3}}
     assert trainer.history[0].parts["clipped"] == 1.0
     moved = float((trainer.vector - trainer.initial).norm())
     noise = 0.02 / 4 * math.sqrt(3 * trainer.layout.num_averaged)
@@ -107,7 +106,7 @@ def test_the_round_that_ends_a_run_counts(tmp_path: Path) -> None:
     )
     assert (row.status, row.rounds_done) == ("diverged", 0)
     assert row.epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0, 1e-3), rel=1e-3)
-    assert json.loads(row.privacy_json or "")["rounds"] == {"1": 1}
+    assert row.privacy["rounds"] == {"1": 1}
     assert 0 < (row.bytes_up or 0) <= (row.bytes_down or 0)
 
 
@@ -119,7 +118,7 @@ def test_the_row_of_private_clusters_says_what_epsilon_holds_for(tmp_path: Path)
     assert (row.status, row.rounds_done) == ("diverged", 1)
     assert row.epsilon == ClusterBudget(10.0, 1e-3).composed(2)
     assert row.epsilon_of == "an image, in centroids only, given the received weights"
-    details = json.loads(row.privacy_json or "")
+    details = row.privacy
     assert details["rounds"] == 2
     assert details["given"].endswith("in which no image is protected from round 2 on")
     assert details["centroids"]["epsilon_per_round"] == 10.0

@@ -52,10 +52,10 @@ def test_a_seed_counts_once() -> None:
 
 
 def test_without_seeds_the_number_of_test_images_tells() -> None:
-    mlp_before = '{"mlp_acc":0.8,"mlp_local_acc":0.1,"mlp_train_acc":1.0}'
-    mlp_now = '{"mlp_acc":0.8,"mlp_local_acc":0.2,"mlp_train_acc":0.9}'
-    row = row_of(linear_acc=0.8, objective=0.5, metrics_json=mlp_before)
-    again = row_of(linear_acc=0.7, objective=0.4, metrics_json=mlp_now)
+    mlp_before = {"mlp_acc": 0.8, "mlp_local_acc": 0.1, "mlp_train_acc": 1.0}
+    mlp_now = {"mlp_acc": 0.8, "mlp_local_acc": 0.2, "mlp_train_acc": 0.9}
+    row = row_of(linear_acc=0.8, objective=0.5, further=mlp_before)
+    again = row_of(linear_acc=0.7, objective=0.4, further=mlp_now)
     linear, mlp = spreads(row, again, [row], 400)
     assert (linear.metric, mlp.metric) == ("linear_acc", "mlp_acc")
     # sqrt(0.75 * 0.25 / 400) = 0.02165; two metrics: the normal quantile at 98.75 % is 2.2414.

@@ -1,6 +1,5 @@
 """A run from configuration to row, and the store around it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ def result(row: Row) -> dict[str, Any]:
 
 
 def metrics(row: Row) -> dict[str, float]:
-    assert row.metrics_json is not None
-    values: dict[str, float] = json.loads(row.metrics_json)
-    return values
+    return row.further
 
 
 def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
@@ -46,7 +43,7 @@ def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
     assert (first.rounds_done, second.rounds_done) == (2, 3)
     assert first.metrics != second.metrics
     assert to(1, "a").metrics == first.metrics  # a state that is past comes from the start
-    assert {**result(to(None, "a")), "env_json": ""} == {**result(to(3, "b")), "env_json": ""}
+    assert {**result(to(None, "a")), "environment": {}} == {**result(to(3, "b")), "environment": {}}
 
 
 def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: 
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
     row = store.row(ids["pfedae"])
     assert row is not None
-    assert row.metrics_json is not None
-    metrics = json.loads(row.metrics_json)
+    metrics = row.further
     for name, kind in (("angle", "plain"), ("angle_centred", "centred")):  # of all pairs together
         for which in ("mean", "median"):
             drawn = record["angles"][kind][which]

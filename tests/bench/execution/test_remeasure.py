@@ -1,6 +1,5 @@
 """Runs with the same training: measured from the weights of the first, with equal results."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: st
     assert (spent := further.row.train_seconds) == first.row.train_seconds
     own = (further.row.finished_at - further.row.started_at).total_seconds()
     assert (further.row.wall_seconds or 0) < own + (spent or 0) / 2  # without the training
-    names = json.loads(further.row.metrics_json or "{}")
+    names = further.row.further
     assert {"mlp_acc", "mlp_local_acc", "angle_mean"} <= set(names)
     assert all(map(needed, names))
 
@@ -148,7 +147,7 @@ def test_another_platform_trains_itself(tmp_path: Path) -> None:
     first, _ = execute(config, store)
     (path,) = (tmp_path / "store" / "rows").glob("*.parquet")
     path.unlink()
-    store.write_row(first.row.model_copy(update={"platform_json": "[]", "platform": "elsewhere"}))
+    store.write_row(first.row.model_copy(update={"platforms": [], "platform": "elsewhere"}))
     further, trained = execute(measured(config, **LESS), store)
     assert (further.measured_from, trained) == (None, 2)
 

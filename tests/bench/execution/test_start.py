@@ -1,6 +1,5 @@
 """Runs from given weights: the same bits however they are interrupted, and classes of their own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def test_a_run_is_reproduced_measured_again_and_exported(tmp_path: Path) -> None
     exported = export_encoder(row.row_id, tmp_path / "out.safetensors", store=store)
     card = load_encoder(exported.file).card
     assert card["model"]["weights"] == card["config"]["model"]["weights"] == start.name
-    assert card["model"]["weights_sha256"] == json.loads(row.config_json)["model"]["weights_sha256"]
+    assert card["model"]["weights_sha256"] == row.settings["model"]["weights_sha256"]
 
     onwards = tiny_setup(config_of(exported.file)).make_net()["encoder"].state_dict()
     for name, value in load_file(exported.file).items():

@@ -1,6 +1,5 @@
 """`model.trainable`: a frozen base costs nothing, whatever the method, and keeps its bits."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +153,7 @@ def test_a_run_is_repeated_exported_and_has_a_class_of_its_own(tmp_path: Path) -
     texts = titles(keys, {each: ["custom"] for each in keys}, {}).values()
     for words in ("heads trained", "last:1 trained"):
         assert sum(words in text for text in texts) == 1
-    assert json.loads(heads.config_json)["model"]["trainable"] == "heads"
+    assert heads.settings["model"]["trainable"] == "heads"
 
 
 def test_a_base_that_is_made_otherwise_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ import pytest
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.results.store.frame import frame_of
+from fedbench.bench.results.store.frame import FURTHER, frame_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import ROW_SCHEMA, decode_table, read_table
+from fedbench.bench.results.store.schema import decode_table, read_table
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.identity import canonical_json
 
 
 def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
@@ -39,7 +38,7 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
         "method": config.spec,
         "backbone": config.model.backbone,
         "norm": config.model.norm,
-        "config_json": canonical_json(config.model_dump(mode="json")),
+        "settings": config.model_dump(mode="json"),
         "seed": config.seed,
         "started_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
         "finished_at": datetime(2026, 1, 2, 3, 5, 5, tzinfo=UTC),
@@ -68,7 +67,7 @@ def rank(rows: Iterable[Row], **options: Any) -> Leaderboard:
 
 def rows_in(board: Path) -> list[Row]:
     """Return the rows in a `leaderboard.parquet`."""
-    return decode_table(read_table(board.read_bytes()).select(ROW_SCHEMA.names), Row)
+    return decode_table(read_table(board.read_bytes()).drop_columns([*FURTHER]), Row)
 
 
 @pytest.fixture

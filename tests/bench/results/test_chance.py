@@ -1,6 +1,5 @@
 """A run is marked where a term of its loss ends within a tenth of chance."""
 
-import json
 import math
 from typing import Any
 
@@ -107,9 +106,7 @@ def test_marks_are_derived_once(store: Store, monkeypatch: pytest.MonkeyPatch) -
 
 def test_rows_without_a_mark(store: Store) -> None:
     plugin = build_row(config_of("simclr")).model_copy(update={"method": "gone"})
-    plugin = plugin.model_copy(
-        update={"config_json": plugin.config_json.replace('"spec":"simclr"', '"spec":"gone"')}
-    )
+    plugin = plugin.model_copy(update={"settings": {**plugin.settings, "spec": "gone"}})
     diverged = build_row(config_of("simclr", seed=1), status="diverged")
     assert marks(store, [plugin, diverged]) == {}
     assert not store.root.exists()
@@ -137,7 +134,7 @@ def test_the_board_shows_them(store: Store) -> None:
 def test_counts_of_runs_in_notes() -> None:
     """Two of three runs at chance; of people the run with the fewest; a collapse says it all."""
     figures = {"projection_std_ratio": 0.1, "untrained_projection_std_ratio": 0.8}
-    fields: dict[str, Any] = {"collapsed": True, "metrics_json": json.dumps(figures)}
+    fields: dict[str, Any] = {"collapsed": True, "further": figures}
     rows = [build_row(RunConfig(seed=s), linear_acc=0.5 + s / 10, **fields) for s in range(3)]
     ids = [row.row_id for row in rows]
     found = dict.fromkeys(ids[:2], Marks(("loss",)))

@@ -85,7 +85,7 @@ def test_a_foreign_objective_has_heading_direction_and_class(foreign: Callable[.
     rows = [
         build_row(
             RunConfig(spec=spec, evaluation=EvaluationConfig(objective_view=view)),
-            metrics_json=f'{{"disagreement": {value}}}',
+            further={"disagreement": value},
         )
         for (spec, view), value in values.items()
     ]
@@ -128,7 +128,7 @@ def test_a_probe_declares_a_score_once(
     else:
         foreign("fedbench.probes", "nmi", probe)
     for spec, value in (("simclr", 0.25), ("byol", 0.5)):
-        store.write_row(build_row(RunConfig(spec=spec), metrics_json=f'{{"nmi": {value}}}'))
+        store.write_row(build_row(RunConfig(spec=spec), further={"nmi": value}))
     ranking = fedbench.leaderboard(store, metric="nmi")
     assert [row["method"] for row in ranking.as_dict()["rows"]] == ["simclr", "byol"]
     assert [table.header[2] for table in tables(ranking.board)] == ["NMI"]

@@ -297,8 +297,8 @@ def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process:
     settings = {key: value for key, value in SMALL.items() if key != "data.num_clients"}
     values = {**settings, "client.lr": 0.1}
     sweep(grid, store=tmp_path, set=values, methods=["supervised"])
-    records = {row.num_clients: row.scaled_json for row in Store(tmp_path).rows()}
-    assert records == {8: '{"client.lr":0.1}', 4: None}
+    records = {row.num_clients: row.scaled for row in Store(tmp_path).rows()}
+    assert records == {8: {"client.lr": 0.1}, 4: {}}
 
 
 def row_of(config: RunConfig, preset: str = "demo") -> Row:
@@ -322,8 +322,9 @@ def test_a_grid_has_its_cells_however_they_were_measured() -> None:
         row_of(config.model_copy(update={"evaluation": plain})),
         row_of(config.model_copy(update={"client": slow})),
     ]
-    foreign = rows[2].config_json.replace('"client":{', '"client":{"gone":1,')
-    rows[2] = rows[2].model_copy(update={"config_json": foreign})  # as of another version
+    settings = rows[2].settings
+    foreign = {**settings, "client": {**settings["client"], "gone": 1}}
+    rows[2] = rows[2].model_copy(update={"settings": foreign})  # as of another version
     assert cells_of(rows, "heterogeneity") == {row.row_id for row in rows[:2]}
 
 

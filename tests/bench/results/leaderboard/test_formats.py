@@ -1,6 +1,5 @@
 import csv
 import io
-import json
 import math
 
 import pytest
@@ -57,15 +56,15 @@ def test_decimals_do_not_hang_on_the_last_bits_of_a_mean() -> None:
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
 def test_contracted_projections_are_noted(spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
-    row = build_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
+    row = build_row(RunConfig(), linear_acc=0.4, further=figures)
     (entry,) = rank([row]).entries
     assert cells(entry)["notes"] == f"{note}descriptive"
 
 
 @pytest.mark.parametrize(("exponent", "unmoved"), [(-25, True), (-23, False)])
 def test_a_movement_below_a_bit_of_single_precision_is_none(exponent: int, unmoved: bool) -> None:
-    moved = json.dumps({"relative_movement": 2.0**exponent})
-    assert build_row(RunConfig(), linear_acc=0.4, metrics_json=moved).unmoved is unmoved
+    moved = {"relative_movement": 2.0**exponent}
+    assert build_row(RunConfig(), linear_acc=0.4, further=moved).unmoved is unmoved
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
@@ -80,9 +79,7 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
         for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
     }  # fmt: skip
     rows = [
-        build_row(
-            RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(accuracies)
-        )
+        build_row(RunConfig(spec="simclr", seed=seed), linear_acc=0.3, further=accuracies)
         for seed, accuracies in local.items()
     ]
     board = rank(rows, metric="mlp")

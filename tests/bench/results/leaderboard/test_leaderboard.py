@@ -212,7 +212,7 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
 
 def test_metrics_by_name() -> None:
     made = [
-        build_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
+        build_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, further={"mlp_acc": 0.7}),
         build_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
     ]
     assert rank(made, metric="knn").entries[0].method == "b"

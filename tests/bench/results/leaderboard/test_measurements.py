@@ -1,6 +1,6 @@
 """Runs measured in several ways are one entry, and each metric keeps one meaning."""
 
-import json
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -39,8 +39,8 @@ def measured_three_ways() -> list[Row]:
     rows = [build_row(configured(s), linear_acc=v, knn_acc=v) for s, v in enumerate(values)]
     for s, v in enumerate(values[:2]):
         config = configured(s, evaluation={"protocols": ["knn", "linear", "mlp"]})
-        metrics = json.dumps({"mlp_acc": v + 0.1})
-        row = build_row(config, linear_acc=v, knn_acc=v, metrics_json=metrics)
+        metrics = {"mlp_acc": v + 0.1}
+        row = build_row(config, linear_acc=v, knn_acc=v, further=metrics)
         rows.append(later(row, 5))
     for s in (1, 2):
         config = configured(s, evaluation={"every": 1, "untrained": False})
@@ -87,9 +87,9 @@ def test_the_number_of_evaluated_clients_counts_where_encoders_differ() -> None:
     """`objective_std` is over clients' encoders; of 8 clients, 10 and 20 at most are all."""
 
     def run(spec: str, num: int, *, personal: bool, seed: int = 0) -> Row:
-        metrics = '{"objective_std":0.1}' if personal else "{}"
+        metrics = {"objective_std": 0.1} if personal else {}
         config = configured(seed, spec=spec, evaluation={"num_clients": num})
-        return build_row(config, linear_acc=0.5, objective=0.1, metrics_json=metrics)
+        return build_row(config, linear_acc=0.5, objective=0.1, further=metrics)
 
     few = run("pfedae", 2, personal=True)
     many = [run("pfedae", n, personal=True, seed=n) for n in (10, 20)]
@@ -157,8 +157,8 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
     for share, factor in ((1.0, 1.0), (0.5, 0.5**0.5)):
         for lr, accuracy in ((0.1, 0.5), (0.2, 0.6)):
             config = configured(client={"lr": lr * factor}, federation={"participation": share})
-            scaled = None if factor == 1 else json.dumps({"client.lr": lr})
-            rows.append(build_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
+            scaled = {} if factor == 1 else {"client.lr": lr}
+            rows.append(build_row(config, linear_acc=accuracy - share / 10, scaled=scaled))
     (comparison,) = rank(rows).across()
     assert comparison.axis == "participation"
     low, high = sorted(entry.means for entry in comparison.entries)
@@ -167,7 +167,7 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
     plain = configured(client={"lr": 0.1}, federation={"participation": 0.5})
     labels = [e.label for e in rank([*rows, build_row(plain, linear_acc=0.7)]).groups[0].entries]
     assert len(labels) == len({*labels}) == 3  # no rule has scaled the rate of the third
-    unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
+    unrecorded = [row.model_copy(update={"scaled": {}}) for row in rows]
     split = rank(unrecorded)
     assert len({entry.label for entry in split.entries}) == 4
     assert split.across() == ()  # no entry is in two cells
@@ -178,7 +178,7 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
     short: dict[str, Any] = {"evaluation": {"protocols": ["mlp"], "mlp_epochs": 2}}
     rows = [
         build_row(configured(), linear_acc=0.5),
-        build_row(configured(**short), linear_acc=0.5, metrics_json='{"mlp_acc":0.6}'),
+        build_row(configured(**short), linear_acc=0.5, further={"mlp_acc": 0.6}),
         build_row(configured(spec="byol"), linear_acc=0.4),
     ]
     (group,) = rank(rows, metric="mlp").groups
@@ -192,13 +192,13 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
 def test_rows_from_before_there_was_a_field(field: str) -> None:
     """They rank with rows in which it is null, by a metric that it would change."""
     new, noisy = (
-        build_row(configured(seed, evaluation={field: z}), metrics_json='{"global_sep":0.5}')
+        build_row(configured(seed, evaluation={field: z}), further={"global_sep": 0.5})
         for seed, z in enumerate((None, 2))
     )
-    old = build_row(configured(2, spec="byol"), metrics_json='{"global_sep":0.4}')
-    config = json.loads(old.config_json)
+    old = build_row(configured(2, spec="byol"), further={"global_sep": 0.4})
+    config = deepcopy(old.settings)
     del config["evaluation"][field]
-    old = old.model_copy(update={"config_json": json.dumps(config)})
+    old = old.model_copy(update={"settings": config})
     assert evaluation_of(old) == evaluation_of(new)
     groups = rank([new, noisy, old], metric="global_sep").groups
     assert sorted(len(group.entries) for group in groups) == [1, 2]

@@ -1,6 +1,7 @@
 """Printed numbers stand beside rows of exactly their setting, and beside no other."""
 
 import json
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,6 @@ from fedbench.bench.experiment.fields import flat_config, known_keys
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.leaderboard.published import paper_cells, published_number
 from fedbench.bench.results.store.row import PaperCell, Row
-from fedbench.bench.system.identity import canonical_json
 from fedbench.leaderboards import fields
 from tests.bench.results.conftest import build_row, rank
 
@@ -64,14 +64,14 @@ def row_of(preset: str, spec: str = "simclr", **given: Any) -> Row:
 
 def changed(row: Row, name: str, value: Any) -> Row:
     """Return the row with one field of its configuration replaced, whatever its type."""
-    config = json.loads(row.config_json)
+    config = deepcopy(row.settings)
     *path, last = name.split(".")
     part = config
     for key in path:
         part = part[key]
     assert last in part
     part[last] = value
-    return row.model_copy(update={"config_json": canonical_json(config)})
+    return row.model_copy(update={"settings": config})
 
 
 def another(value: Any) -> Any:
@@ -123,7 +123,7 @@ def test_the_number_stands_beside_a_run_that_measured_it() -> None:
     papers = row_of("pfedae", "pfedae", evaluation__protocols=["knn"])
     probe: dict[str, Any] = {"evaluation__protocols": ["mlp"], "evaluation__mlp_epochs": 1}
     other = row_of("pfedae", "pfedae", **probe)
-    value = {"status": "ok", "metrics_json": json.dumps({"mlp_acc": 0.7})}
+    value = {"status": "ok", "further": {"mlp_acc": 0.7}}
     later = {"finished_at": papers.finished_at + timedelta(hours=1)}
     (entry,) = rank([papers, other.model_copy(update=value | later)], metric="mlp_acc").entries
     assert (entry.mean, entry.published) == (0.7, None)
@@ -132,9 +132,9 @@ def test_the_number_stands_beside_a_run_that_measured_it() -> None:
 
 def test_a_row_without_a_fixed_field_has_no_number() -> None:
     row = row_of("cross-device")
-    config = json.loads(row.config_json)
+    config = deepcopy(row.settings)
     del config["model"]["init"]  # rows of version 3 do not have it; they began with other weights
-    old = row.model_copy(update={"config_json": canonical_json(config)})
+    old = row.model_copy(update={"settings": config})
     assert published_number(old, "linear_paper_acc") is None
 
 

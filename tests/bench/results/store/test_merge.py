@@ -159,9 +159,9 @@ def test_studies_that_contradict(tmp_path: Path) -> None:
 
 
 def test_only_results_are_compared() -> None:
-    row = build_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
+    row = build_row(linear_acc=0.5, further={"mlp_acc": 0.5})
     assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
-    (difference,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
+    (difference,) = differences(row, row.model_copy(update={"further": {"mlp_acc": 0.6}}))
     assert (difference.name, difference.first, difference.second) == ("mlp_acc", 0.5, 0.6)
     (difference,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
     assert difference.name == "partition_hash"
@@ -181,16 +181,16 @@ def test_columns_that_an_older_schema_lacks_are_not_compared() -> None:
 
 
 def test_metrics_that_another_version_does_not_record_are_not_compared() -> None:
-    old = build_row(git_sha="a" * 40, metrics_json='{"sep":0.5}')
-    new = old.model_copy(update={"git_sha": "b" * 40, "metrics_json": '{"lidar":3.0,"sep":0.5}'})
+    old = build_row(git_sha="a" * 40, further={"sep": 0.5})
+    new = old.model_copy(update={"git_sha": "b" * 40, "further": {"lidar": 3.0, "sep": 0.5}})
     assert differences(old, new) == differences(new, old) == []
     assert measured_once(old, new) == measured_once(new, old) == ["lidar"]
     sent = [
-        r.model_copy(update={"metrics_json": m})
-        for r, m in ((old, '{"lidar":1.0,"objective_bytes":9.0}'), (new, '{"objective_bytes":4.0}'))
+        r.model_copy(update={"further": m})
+        for r, m in ((old, {"lidar": 1.0, "objective_bytes": 9.0}), (new, {"objective_bytes": 4.0}))
     ]
     assert differences(*sent) == []  # fewer scores, fewer bytes
-    (difference,) = differences(old, new.model_copy(update={"metrics_json": '{"sep":0.6}'}))
+    (difference,) = differences(old, new.model_copy(update={"further": {"sep": 0.6}}))
     assert difference.name == "sep"
     # Of one version a metric that a run lacks is undefined there.
     (difference,) = differences(old, new.model_copy(update={"git_sha": old.git_sha}))

@@ -62,14 +62,16 @@ def test_many_rows_are_read_from_one_file(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_frame_has_every_metric_and_is_kept(store: Store) -> None:
-    metrics = ('{"mlp_acc": 0.25, "sep": 1}', None, '{"linear_acc": 0.1}')
-    rows = [build_row(RunConfig(seed=s), metrics_json=text) for s, text in enumerate(metrics)]
+    metrics: tuple[dict[str, float], ...] = ({"mlp_acc": 0.25, "sep": 1.0}, {}, {"mim.loss": 0.1})
+    rows = [build_row(RunConfig(seed=s), further=each) for s, each in enumerate(metrics)]
     for row in rows:
         store.write_row(row)
     frame = store.frame()
     assert frame.row_id.tolist() == [row.row_id for row in rows]
     assert frame.mlp_acc.dropna().tolist() == [0.25]
-    assert frame.linear_acc.isna().all()  # a column of rows is none of their further metrics
+    assert frame["mim.loss"].dropna().tolist() == [0.1]
+    assert frame.linear_acc.isna().all()
+    assert frame["config.client.lr"].tolist() == [0.03] * 3
     assert frame.task.nunique() == 1
     kept = store.root / "leaderboard.parquet"
     assert rows_in(kept) == rows

@@ -43,7 +43,7 @@ def test_a_merge_renews_ids_curves_and_checkpoints(former: Store, tmp_path: Path
     assert first.row_id == row_id(config, revision) not in OLD.values()
     assert first.config_id == second.config_id == config_id(config, revision)
     assert second.measured_from == first.row_id
-    assert (second.linear_acc, second.schema_version) == (0.5, 4)
+    assert (second.linear_acc, second.schema_version) == (0.5, 5)
     assert target.curve(second.row_id) == [{"round_index": 0, "loss": 1.0}]
     assert first.training_id == training_id(config, revision)
     checkpoint = load_checkpoint(target.cell_dir(first.row_id), first.training_id)
@@ -86,7 +86,7 @@ def test_a_store_with_old_ids_takes_no_new_rows(former: Store, tmp_path: Path) -
 
 def test_a_run_of_a_method_that_is_not_installed_is_named(tmp_path: Path) -> None:
     store, config = Store(tmp_path / "former"), RunConfig(spec="gone")
-    row = former_row(0, method="gone", config_json=config.model_dump_json())
+    row = former_row(0, method="gone", settings=config.model_dump(mode="json"))
     store.write_row(row)
     with pytest.raises(StoreError, match=OLD[0]):
         merge([store], tmp_path / "new")

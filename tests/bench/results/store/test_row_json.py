@@ -1,13 +1,18 @@
 """JSON in the records of a stranger's store: refused in one line, and the other rows are read."""
 
 import json
+import math
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.row import Row, Trial
-from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 from tests.bench.results.conftest import build_row
@@ -17,43 +22,51 @@ CONFIG = RunConfig().model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
-    ("column", "text"),
+    ("column", "value", "where"),
     [
-        ("config_json", "{"),
-        ("config_json", DEEP),
-        ("config_json", json.dumps({**CONFIG, "data": 1})),
-        ("config_json", json.dumps({**CONFIG, "data": {**CONFIG["data"], "test_subset": "9"}})),
-        ("metrics_json", '{"mlp_acc": "0.5"}'),
-        ("metrics_json", '{"mlp_acc": NaN}'),
-        ("metrics_json", '{"mlp_acc": ' + "9" * 400 + "}"),
-        ("env_json", '{"a": ' * 5000 + "1" + "}" * 5000),
-        ("scaled_json", '{"client.lr": 1e999}'),
+        ("config_json", "{", "config_json"),
+        ("config_json", "[1]", "config_json"),
+        ("config_json", 5, "config_json"),
+        ("config_json", DEEP, "config_json"),
+        ("config_json", json.dumps({"data": 1}), "data holds a value"),
+        ("config.data.test_subset", "9", "data.test_subset: "),
+        ("config.client.lr", math.inf, "settings"),
+        ("config.client.lr.x", 1.0, "config.client.lr.x"),
+        ("config.client.at", datetime(2026, 1, 1), "settings"),
+        ("metric.mlp_acc", "0.5", "further.mlp_acc"),
+        ("metric.mlp_acc", math.nan, "further.mlp_acc"),
+        ("metrics_json", '{"mlp_acc": ' + "9" * 400 + "}", "further.mlp_acc"),
+        ("env_json", '{"a": ' * 5000 + "1" + "}" * 5000, "env_json"),
+        ("scaled_json", '{"client.lr": 1e999}', "scaled_json"),
+        ("future.name", 1.0, "future.name"),
     ],
 )
-def test_a_row_with_other_json_is_named_and_the_others_are_read(
-    store: Store, column: str, text: str
+def test_a_row_with_other_values_is_named_and_the_others_are_read(
+    store: Store, column: str, value: Any, where: str
 ) -> None:
-    good = build_row(linear_acc=0.5)
+    good, bad = build_row(linear_acc=0.5), build_row(RunConfig(seed=1))
     store.write_row(good)
-    bad = Row.model_construct(**{**dict(build_row(RunConfig(seed=1))), column: text})
-    (store.root / "rows" / f"{bad.row_id}.parquet").write_bytes(encode([bad], Row))
+    table = read_table(encode([bad], Row))
+    table = table.drop_columns([name for name in table.schema.names if name == column])
+    file = store.root / "rows" / f"{bad.row_id}.parquet"
+    file.write_bytes(table_bytes(table.append_column(column, pa.array([value]))))
     assert [row.row_id for row in store.rows()] == [good.row_id]
     (problem,) = store.problems()
-    assert f"{bad.row_id}.parquet" in problem
-    assert f"{column}: " in problem
+    assert file.name in problem
+    assert where in problem
     assert "\n" not in problem
 
 
 def test_configurations_of_other_versions_pass() -> None:
     """An older one lacks a field and a section, a newer one has more."""
-    config = json.loads(json.dumps(CONFIG))
+    config = deepcopy(CONFIG)
     del config["client"]["precision"], config["privacy"]
     config["data"]["further"], config["section"] = [1], {"field": None}
-    assert build_row(config_json=json.dumps(config))
+    assert build_row(settings=config)
 
 
 def test_a_configuration_that_this_version_does_not_take() -> None:
-    row = build_row(config_json=json.dumps({**CONFIG, "section": {}}))
+    row = build_row(settings={**CONFIG, "section": {}})
     with pytest.raises(StoreError, match="section"):
         _ = row.config
 

@@ -18,7 +18,7 @@ from fedbench.bench.results.store.schema import (
 from fedbench.bench.system.errors import StoreError
 from tests.bench.results.conftest import build_row
 
-# What version 4 is, written out by hand: `!` marks columns that are never null. A change here is a
+# What version 5 is, written out by hand: `!` marks columns that are never null. A change here is a
 # change of every store on earth: add columns with null or a default, and raise SCHEMA_VERSION.
 GOLDEN_ROW = """
 row_id string ! | config_id string ! | training_id string | measured_from string
@@ -28,17 +28,19 @@ preset string ! | dataset string ! | dataset_revision string ! | partition strin
 num_clients int32 ! count | participation double ! fraction | num_rounds int32 ! count
 local_epochs int32 ! count | partition_hash string !
 method string ! | backbone string ! | norm string ! | num_parameters int64 parameters
-config_json string ! json | tuned bool ! | study_id string | selection string !
+config_json string json | tuned bool ! | study_id string | selection string !
 purpose string !
 seed int32 ! number
-objective double score | align double score | unif double score
-knn_acc double fraction | linear_acc double fraction | linear_paper_acc double fraction
-untrained_objective double score | untrained_knn_acc double fraction
-untrained_linear_acc double fraction
-std_ratio double score | collapsed bool | effective_rank double score | final_loss double score
-metrics_json string json
-wall_seconds double s | train_seconds double s | bytes_up int64 bytes | bytes_down int64 bytes
-peak_memory_bytes int64 bytes | rounds_done int32 count | resumes int32 count
+metric.objective double score | metric.align double score | metric.unif double score
+metric.knn_acc double fraction | metric.linear_acc double fraction
+metric.linear_paper_acc double fraction
+metric.untrained_objective double score | metric.untrained_knn_acc double fraction
+metric.untrained_linear_acc double fraction
+metric.std_ratio double score | metric.collapsed bool | metric.effective_rank double score
+metric.final_loss double score | metrics_json string json
+cost.wall_seconds double s | cost.train_seconds double s | cost.bytes_up int64 bytes
+cost.bytes_down int64 bytes | cost.peak_memory_bytes int64 bytes | cost.rounds_done int32 count
+cost.resumes int32 count
 traffic_json string json | revealing_messages int32 count | smallest_group int32 count
 secure_sum bool | epsilon double | delta double | epsilon_of string | privacy_json string json
 started_at timestamp[us, tz=UTC] ! | finished_at timestamp[us, tz=UTC] ! | git_sha string
@@ -68,7 +70,7 @@ def golden(text: str) -> list[str]:
 
 
 def test_the_schema_is_the_golden_one() -> None:
-    assert SCHEMA_VERSION == 4
+    assert SCHEMA_VERSION == 5
     assert spelled(ROW_SCHEMA) == golden(GOLDEN_ROW)
     assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
 
@@ -113,7 +115,7 @@ def test_a_row_refuses(column: str, fields: dict[str, Any]) -> None:
 
 def test_columns_an_older_version_lacked_are_null() -> None:
     row = build_row(linear_acc=0.5, resumes=2, grid="g")
-    old = read_table(encode([row], Row)).drop_columns(["resumes", "grid"])
+    old = read_table(encode([row], Row)).drop_columns(["cost.resumes", "grid"])
     (back,) = decode(table_bytes(old), Row)
     assert (back.linear_acc, back.resumes, back.grid) == (0.5, None, None)
 
@@ -124,8 +126,8 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated() -> None:
     with pytest.raises(StoreError, match="future"):
         decode(table_bytes(more), Row)
     index = table.schema.names.index("schema_version")
-    newer = more.set_column(index, "schema_version", pa.array([5], pa.int32()))
-    with pytest.raises(StoreError, match="schema 5"):
+    newer = more.set_column(index, "schema_version", pa.array([6], pa.int32()))
+    with pytest.raises(StoreError, match="schema 6"):
         decode(table_bytes(newer), Row)
     with pytest.raises(StoreError, match="config_id"):
         decode(table_bytes(table.select(["row_id"])), Row)
