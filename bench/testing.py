@@ -12,11 +12,14 @@ fedbench runs the same classes over its whole registry. Each test trains a tiny 
 of handwritten digits for a few rounds on one thread; all of them together take seconds.
 """
 
+import atexit
 import itertools
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,8 +35,10 @@ from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.execution.audit import audit
+from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.execution.guarantees import needed_one_by_one
-from fedbench.bench.experiment.experiment import open_dataset, partition_of
+from fedbench.bench.execution.run import store_run
+from fedbench.bench.experiment.experiment import Experiment, Origin, open_dataset, partition_of
 from fedbench.bench.experiment.fields import build_config, field_infos
 from fedbench.bench.method import (
     Client,
@@ -49,6 +54,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.method.sharing import SENT_DOWN
 from fedbench.bench.nn.backbones import Backbone, make_backbone
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
@@ -453,6 +459,22 @@ def tiny_setup(
     if train_labels is not None:
         dataset = replace(dataset, train_labels=train_labels)
     return Setup.of(config, dataset, partition)
+
+
+def new_folder() -> Path:
+    """Return a new folder for an example; it is deleted with the process."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
+def demo_store() -> Store:
+    """Return a store with a tiny run of SimCLR, made once and deleted with the process."""
+    store, experiment = Store(new_folder()), Experiment(tiny_config("simclr"), Origin("demo"))
+    row = execute(experiment, Where(store.cell_dir(experiment.ids.row)))
+    store_run(store, row.model_copy(update={"git_sha": None}))  # as from a wheel
+    return store
 
 
 def loss_of(method: Method, net: Net, batch: Batch, client: Client) -> Loss:

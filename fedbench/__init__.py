@@ -159,5 +159,5 @@ if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
 
 
 def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    """Return the public names."""
+    return __all__

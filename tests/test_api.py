@@ -40,11 +40,13 @@ def test_import_loads_nothing_else() -> None:
 
 def test_every_public_name_exists_where_it_is_announced() -> None:
     assert fedbench.__all__ == sorted(fedbench.__all__)
-    assert set(fedbench.__all__) <= set(dir(fedbench))
+    assert dir(fedbench) == fedbench.__all__
     for name in fedbench.__all__:
         value = getattr(fedbench, name)
         if name != "__version__":
             assert getattr(importlib.import_module(value.__module__), name) is value
+        if inspect.isfunction(value):  # its example is a doctest
+            assert ">>> " in (value.__doc__ or ""), name
     with pytest.raises(AttributeError, match="'tunes'"):
         _ = fedbench.tunes  # type: ignore[attr-defined]
 

@@ -63,6 +63,10 @@ def leaderboard(
         UnknownNameError: for an unknown grid, metric, column or data set, or a preset or method of
             no run.
         StoreError: for a store that is not there or cannot be read.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> leaderboard(demo_store()).to_frame()[["rank", "method", "n_seeds"]].values.tolist()
+    [[1, 'simclr', 1]]
     """
     if reach is not None and not 0 <= reach <= 1:
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
@@ -147,6 +151,11 @@ def report(
         ConfigError: for a file of another ending, or one that cannot be written.
         UnknownNameError: for an unknown grid.
         StoreError: for a store that is not there or cannot be read, or one without such runs.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> folder = new_folder()
+    >>> report(f"{folder}/results.html", demo_store(), images=False).num_rows
+    1
     """
     from fedbench.bench.results.report.content import content
 

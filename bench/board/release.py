@@ -349,6 +349,10 @@ def release(
     `against` is an earlier release or a store; ranks that differ are listed with their causes.
     Raises `ConfigError` for a bad version, a folder that is not empty or a store without rows, and
     `StoreError` for files that cannot be read, or a folder that cannot be written.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> release(new_folder(), demo_store(), version="2026.11").num_rows
+    1
     """
     folder = user_path(folder)
     if not version.replace(".", "").replace("-", "").isalnum():

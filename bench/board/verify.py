@@ -78,6 +78,11 @@ def submit(
         by: name of who submits.
         orcid: ORCID iD of the same.
         data_dir: cache of data sets, for the checks.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> folder = new_folder()
+    >>> len(submit(store=demo_store(), every=True, file=f"{folder}/one.zip").rows)
+    1
     """
     if every == bool(run_ids):
         raise ConfigError("give either run ids or --all; `fedbench runs` lists run ids")
@@ -236,6 +241,12 @@ def verify_bundle(
 
     Raises `StoreError` for a path that holds no bundle or a store that cannot be written, and
     `FedbenchError` for rows that cannot be run again here.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> folder = new_folder()
+    >>> packed = submit(store=demo_store(), every=True, file=f"{folder}/one.zip")
+    >>> verify_bundle(f"{folder}/one.zip", demo_store()).ok
+    True
     """
     if rerun < 0:
         raise ConfigError(f"--rerun must be 0 or more (got {rerun})")
@@ -295,7 +306,12 @@ def verify_bundle(
 def verify_claims(
     store: Store | Path | str | None = None, *, data_dir: Path | str | None = None
 ) -> BundleVerification:
-    """Check the rows of a store like a bundle's; `verify` checks its files."""
+    """Check the rows of a store like a bundle's; `verify` checks its files.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> verify_claims(demo_store()).ok
+    True
+    """
     began, store = time.monotonic(), open_store(store).require()
     checker = Checker(as_path(data_dir))
     rows = [row for row in store.rows() if row.status != "error"]

@@ -86,6 +86,10 @@ def verify(store: Store | Path | str | None = None) -> Verification:
 
     Raises:
         StoreError: for a store that is not there, or a folder in it that may not be read.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> verify(demo_store()).ok
+    True
     """
     began = time.monotonic()
     root = open_store(store).require().root

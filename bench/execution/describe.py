@@ -53,6 +53,11 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     Raises:
         ConfigError: for an id that no row or several rows have.
         StoreError: for a store that is not there, or a curve that cannot be read.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> described = describe(demo_store().rows()[0].row_id, demo_store())
+    >>> described.config["client.lr"]
+    (0.05, 'changed')
     """
     given = store.root if isinstance(store, Store) else store
     where = [] if given is None else ["--store", str(given)]

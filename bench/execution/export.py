@@ -131,6 +131,11 @@ def export_encoder(
     Raises:
         StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
         ConfigError: if `file` has another ending.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> run_id, folder = demo_store().rows()[0].row_id, new_folder()
+    >>> export_encoder(run_id, f"{folder}/encoder.safetensors", store=demo_store()).card.name
+    'encoder.json'
     """
     file = Path(file)
     if file.suffix != SUFFIX:
@@ -205,6 +210,10 @@ def load_encoder(file: Path | str) -> Encoder:
     Raises:
         DataError: if the file is missing or not an exported encoder.
         UnknownNameError: if no encoder of this name comes with fedbench.
+
+    >>> encoder = load_encoder("simclr@laptop")
+    >>> encoder(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
+    torch.Size([2, 64])
     """
     path = encoder_file(file)
     try:

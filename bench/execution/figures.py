@@ -79,6 +79,12 @@ def figures(
     Raises:
         StoreError: for a run that the store does not have, or has no checkpoint of.
         ConfigError: without runs.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> folder = new_folder()
+    >>> drawn = figures([demo_store().rows()[0].row_id], folder, store=demo_store())
+    >>> [file.name for file in drawn.files]
+    ['angles.png', 'angles.svg', 'tsne.png', 'tsne.svg', 'geometry.json']
     """
     if not run_ids:
         raise ConfigError("no run given; `fedbench runs` lists run ids")

@@ -81,6 +81,13 @@ def run(
     Raises:
         StoreError: if the store cannot be written, or another process executes this run.
         FedbenchError: for configuration, data or device problems.
+
+    >>> from fedbench.bench.testing import new_folder
+    >>> few = {"data.train_subset": 80, "data.test_subset": 40, "federation.num_rounds": 1}
+    >>> folder = new_folder()
+    >>> result = run("simclr", set=few, seed=3, store=folder, workers=1, device="cpu")
+    >>> result.status, result.seed, 0 <= result.metrics["linear_acc"] <= 1
+    ('ok', 3, True)
     """
     on_round = on_round or on_progress
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
@@ -171,6 +178,12 @@ def plan_run(
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
+
+    >>> from fedbench.bench.testing import new_folder
+    >>> folder, few = new_folder(), {"data.train_subset": 80}
+    >>> plan = plan_run("simclr", set=few, store=folder, workers=1, device="cpu")
+    >>> plan.local_steps.num_clients, plan.estimate.seconds > 0
+    (4, True)
     """
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     devices = _devices(experiment, places, workers)
@@ -307,6 +320,10 @@ def reproduce(
         StoreError: no such row, one that failed, or one that this version of fedbench or this
             data set cannot reproduce.
         FedbenchError: for data, configuration or device problems.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> reproduce(demo_store().rows()[0].row_id, demo_store(), workers=1, device="cpu").verdict
+    'same bits'
     """
     store = open_store(store)
     row = store.find(run_id)

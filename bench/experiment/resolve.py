@@ -71,6 +71,10 @@ def resolve(
         UnknownNameError: for an unknown method, preset, option or objective.
         ConfigError: for an unknown name or a bad value; names it and its source.
         DataError: if the preset depends on the content of a data set that is not prepared.
+
+    >>> experiment = resolve("fed-simclr", set={"client.lr": 0.1}, environ={})
+    >>> experiment.config.spec, experiment.config.client.lr, experiment.sources["client.lr"]
+    ('simclr+uv', 0.1, '--set')
     """
     parts = registry.parse_spec(spec)
     canonical, infos = registry.name_of(parts), infos_of(parts)

@@ -66,6 +66,10 @@ def runs(
     Raises:
         UnknownNameError: for a method, data set, preset, status or key that no row has.
         StoreError: for a store that is not there.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> [row.method for row in runs(demo_store(), status="ok").rows]
+    ['simclr']
     """
     store = open_store(store).require()
     rows = store.rows()

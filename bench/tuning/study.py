@@ -132,6 +132,12 @@ def tune(
         FedbenchError: for configuration, data, resource or store problems. A study in which no
             trial gave an objective is no exception: its `best` is None.
         Interrupted: after a signal; the same call continues.
+
+    >>> from fedbench.bench.testing import new_folder
+    >>> folder, few = new_folder(), {"data.train_subset": 80}
+    >>> study = tune("simclr", set=few, store=folder, trials=4, device="cpu", dry_run=True)
+    >>> study.status, study.to_run
+    ('planned', 4)
     """
     began = time.monotonic()
     search.check()

@@ -121,6 +121,13 @@ def sweep(
         FedbenchError: for configuration, data, resource or store problems. A cell that fails is a
             row of status `error`, and no exception.
         Interrupted: after a signal; the same call continues.
+
+    >>> from fedbench.bench.testing import new_folder
+    >>> folder, few = new_folder(), {"data.train_subset": 80}
+    >>> given = {"methods": ["simclr"], "seeds": [0], "store": folder, "device": "cpu"}
+    >>> swept = sweep("heterogeneity", set=few, dry_run=True, **given)
+    >>> swept.planned == swept.to_run == len(swept.cells)
+    True
     """
     began = time.monotonic()
     store, share = places.open_store(), cluster.share(places.device)

@@ -163,6 +163,10 @@ def studies(store: Store | Path | str | None = None) -> Studies:
 
     Raises:
         StoreError: for a store that is not there or cannot be read.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> len(studies(demo_store()))
+    0
     """
     store = open_store(store).require()
     views = []

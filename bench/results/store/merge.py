@@ -78,6 +78,10 @@ def merge(
         StoreError: for a source that is no store, for rows, trials or studies that contradict
             each other, for a target that cannot be written, or if another process works on the same
             run or study there; the same call again then does the rest.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> merge([demo_store()], new_folder()).rows_added
+    1
     """
     target, done = open_store(store), Merged()
     opened = [open_store(source).require() for source in sources]

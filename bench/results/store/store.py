@@ -365,6 +365,9 @@ def open_store(store: Store | Path | str | None = None) -> Store:
 
     Raises:
         StoreError: for a release that cannot be had or read.
+
+    >>> open_store("leaderboards").root.name
+    'leaderboards'
     """
     if isinstance(store, Store):
         return store
