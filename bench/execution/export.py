@@ -83,7 +83,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     binding = setup.layout(net).bind(net)
     rounds: dict[int, int] = {}
     if checkpoint is not None:
-        binding.check_frozen(checkpoint.state.get("frozen"))
+        binding.check_frozen(checkpoint.state["frozen"])
         binding.server.data.copy_(checkpoint.tensors["server"])
         rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
     net.eval()

@@ -213,13 +213,13 @@ class Binding:
             digest.update(self.net.tensor(name).detach().cpu().numpy().tobytes())
         return digest.hexdigest()
 
-    def check_frozen(self, expected: str | None) -> None:
+    def check_frozen(self, expected: str) -> None:
         """Refuse frozen tensors that are not those of a checkpoint, which has their hash alone.
 
         Raises:
-            StoreError: if they differ; None = those of a checkpoint from before there were any.
+            StoreError: if they differ.
         """
-        if expected not in (None, self.frozen_hash):
+        if expected != self.frozen_hash:
             raise StoreError(
                 "the frozen tensors of the run are not those that are made here; install the"
                 " versions of fedbench, torch and timm that made it, or run it again"

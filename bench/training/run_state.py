@@ -64,8 +64,8 @@ class RunState:
         self.history: list[RoundRecord] = []
         self.personal = PersonalStore(folder / "clients")
         self.personal_rounds: dict[int, int] = {}
-        self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
-        self._replaced: dict[int, int] = {}  # will be that after the next checkpoint
+        self._named: dict[int, int] = {}  # what the last checkpoint has of them
+        self._files: set[tuple[int, int]] = set()  # client and round of each file that is there
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
         self.platforms = [measure(device.type, setup.config.client.precision == TF32).as_dict()]
@@ -88,13 +88,9 @@ class RunState:
             self.save()
 
     def replace_personal(self, client_id: int, index: int) -> None:
-        """Note that a client's file of a round counts; what both checkpoints name stays."""
-        if (before := self.personal_rounds.get(client_id)) is not None:
-            if client_id in self._replaced:  # no checkpoint names the file between
-                self.personal.drop(client_id, before)
-            else:
-                self._replaced[client_id] = before
+        """Note that a client's file of a round counts from now on."""
         self.personal_rounds[client_id] = index
+        self._files.add((client_id, index))
 
     def save(self) -> None:
         """Write a checkpoint, and drop the files of clients that neither of the last two names."""
@@ -124,9 +120,11 @@ class RunState:
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
         self._after = self.rounds_done
-        for client_id, round_index in self._earlier_rounds.items():
+        kept = {*self.personal_rounds.items(), *self._named.items()}
+        for client_id, round_index in self._files - kept:
             self.personal.drop(client_id, round_index)
-        self._earlier_rounds, self._replaced = self._replaced, {}
+        self._files &= kept
+        self._named = dict(self.personal_rounds)
 
     def _resume(self) -> None:
         for folder in (self.folder, self.folder / "clients"):
@@ -143,7 +141,7 @@ class RunState:
                 f"{self.folder}: its checkpoint holds {tensors['server'].numel():,} numbers, the"
                 f" method has {self.vector.numel():,} now; its code has changed: delete the folder"
             )
-        self.binding.check_frozen(state.get("frozen"))
+        self.binding.check_frozen(state["frozen"])
         self.rounds_done = self.rounds_begun = self._after = checkpoint.rounds_done
         self.vector.copy_(tensors["server"])
         for name, moment in self.optimizer.state().items():
@@ -163,15 +161,11 @@ class RunState:
         earlier = state["platforms"]
         self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
         self.train_seconds = state["train_seconds"]
-        first_use.switch_off(state.get("switched_off", {}))
-        # What the killed attempt wrote after the checkpoint is written again; of what came before,
-        # the last but one checkpoint may name one file for each client.
-        for client_id, stored in self.personal.rounds().items():
-            older = [r for r in stored if r < self.personal_rounds.get(client_id, 0)]
-            for round_index in older[:-1]:
-                self.personal.drop(client_id, round_index)
-            if older:
-                self._earlier_rounds[client_id] = older[-1]
+        first_use.switch_off(state["switched_off"])
+        # Until the next checkpoint all files stay: the last but one may name some of them.
+        stored = self.personal.rounds().items()
+        self._files = {(client_id, index) for client_id, rounds in stored for index in rounds}
+        self._named = dict(self.personal_rounds)
 
     def _has_personal(self, checkpoint: Checkpoint) -> bool:
         """Return False, with a warning, if a client's file is lost that an earlier one replaces.
