@@ -1,0 +1,83 @@
+"""Print the outcome of the study `theory`, from the rows of a store.
+
+Usage: `python leaderboards/studies/theory/theory.py [--store DIR]`; README.md says what is asked.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from fedbench import open_store
+from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.text import plain_table
+from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
+from fedbench.leaderboards.studies.cells import STORE, linear, paired_p, ran, spread
+
+GRID = Path(__file__).with_name("theory.yaml")
+SET = {"evaluation.protocols": ["knn", "linear", "theory"]}
+ALPHAS, SEEDS = (0.1, 1.0, 100.0), (0, 1, 2, 3, 4)
+METHODS = ("orchestra", "simclr", "byol", "spectral", "simsiam", "swav")
+QUANTITIES = {"mixing": -1, "consistent": 1, "global_mi": 1, "sep": 1, "objective": 1}
+"""By name the sign that makes more of it better; the first two are tested."""
+HEADER = ["quantity", "at α", "mean Kendall τ over seeds, 95 %", "p (Holm)", "verdict"]
+Cells = Mapping[tuple[Any, ...], Row]
+
+
+def planned(grid: Grid, **settings: Any) -> list[Cell]:
+    """Return the cells of the study."""
+    return plan(grid, preset="laptop", environ={}, set=SET, **settings)
+
+
+def order(quantity: Sequence[float], accuracy: Sequence[float]) -> float:
+    """Return Kendall's tau-b of two orders of the methods; 0 where one of them is all ties."""
+    found = float(stats.kendalltau(quantity, accuracy).statistic)
+    return 0.0 if found != found else found
+
+
+def taus(cells: Cells, name: str, low: float, high: float | None) -> list[float]:
+    """Return tau by seed: of values at a concentration, or of their change from `high` to `low`."""
+    found = []
+    for seed in SEEDS:
+        values: list[tuple[float, float]] = []
+        for method in METHODS:
+            now = cells[method, low, 3, seed]
+            value, accuracy = QUANTITIES[name] * now.metrics[name], linear(now)
+            if high is not None:
+                before = cells[method, high, 3, seed]
+                value -= QUANTITIES[name] * before.metrics[name]
+                accuracy -= linear(before)
+            values.append((value, accuracy))
+        found.append(order(*zip(*values, strict=True)))
+    return found
+
+
+def outcome(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table; empty until every run is there."""
+    cells = ran(rows, load_grid(GRID), planned)
+    if len(cells) < len(METHODS) * len(ALPHAS) * len(SEEDS):
+        return []
+    lines, tested = [], {}
+    for name in QUANTITIES:
+        for label, low, high in (*((f"{a:g}", a, None) for a in ALPHAS), ("100 → 0.1", 0.1, 100.0)):
+            of_seeds = taus(cells, name, low, high)
+            if high is not None and name in ("mixing", "consistent"):
+                p = paired_p(of_seeds, [0.0] * len(of_seeds))
+                tested[name] = 1.0 if p is None else p, sum(of_seeds)
+            lines.append([name, label, spread(of_seeds), "", ""])
+    corrected = dict(zip(tested, holm([p for p, _ in tested.values()]), strict=True))
+    for line in lines:
+        if "→" in line[1] and line[0] in corrected:
+            p, total = corrected[line[0]], tested[line[0]][1]
+            settled = "supported" if total > 0 else "contradicted"
+            line[3:] = [f"{p:.2g}", settled if p < 0.05 else "not settled"]
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
+    print(plain_table(HEADER, outcome(open_store(parser.parse_args().store).rows())))
