@@ -100,7 +100,8 @@ def test_the_claims_page_has_what_the_rows_give(study: Any) -> None:
         (1, 0.0, (3.0, 5.0), 0.06, "not settled"),
         (-1, 0.0, (3.0, 5.0), 0.02, "contradicted"),
         (0, 1.5, (-0.25, 0.25), 0.9, "supported"),
-        (0, 1.5, (-2.5, 2.5), 0.9, "not settled"),
+        (0, 1.5, (-2.5, 2.5), 0.9, "cannot be decided"),  # wider than the margin
+        (0, 1.5, (-0.2, 2.2), 0.2, "not settled"),
         (0, 1.5, (-3.1, -2.9), 0.01, "contradicted"),
         (0, 1.5, (0.8, 1.2), 0.01, "supported"),  # above 0, and within the margin
     ],
