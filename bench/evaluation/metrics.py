@@ -150,6 +150,4 @@ COLLAPSED = register(Metric("collapsed", better="lower"))
 EFFECTIVE_RANK = register(Metric("effective_rank"))
 FINAL_LOSS = register(Metric("final_loss", better="lower", reads=()))
 IDLE_CLIENTS = register(Metric("idle_clients", unit="count", better="lower", reads=()))
-SIMULATED_HOURS = register(
-    Metric("simulated_hours", "simulated hours", "hours", better="lower", reads=())
-)
+SIMULATED_HOURS = register(Metric("simulated_hours", unit="hours", better="lower", reads=()))

@@ -24,7 +24,7 @@ _LONGEST_CURVE = 40
 _CURVES = ("loss", "objective", "knn_acc", "linear_acc", "projection_std_ratio")
 _BEFORE = "untrained_"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
-_COST = ("bytes_up", "bytes_down", "wall_seconds")
+_COST = ("bytes_up", "bytes_down", "wall_seconds", "simulated_hours")
 _LISTED = (
     "run_id", "method", "settings", "preset", "start", "dataset", "partition", "alpha",
     "num_clients", "participation", "num_rounds", "local_epochs", "grid", "seed", "status",
