@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -205,6 +206,17 @@ def test_links_between_pages_lead_somewhere() -> None:
             path = (page.parent / target).resolve()
             made = any(path.is_relative_to(folder) for folder in built)  # its build checks these
             assert made or path.exists(), f"{page.name}: {target}"
+
+
+def test_the_map_in_contributing_is_that_of_the_rooms() -> None:
+    """In the order in which they import one another; every file that it names is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    (layers,) = (each["layers"] for each in contracts["contracts"] if "containers" in each)
+    rooms = [room for layer in layers for room in layer.split(" | ") if room != "testing"]
+    assert re.findall(r"^\| `bench/(\w+)/`", text, re.MULTILINE) == rooms
+    for path in re.findall(r"`((?:bench|methods|tests|docs|leaderboards|perf)/[\w/.-]*)`", text):
+        assert "NAME" in path or (ROOT / path).exists(), path
 
 
 def test_the_configuration_reference_is_that_of_the_fields() -> None:
