@@ -547,7 +547,7 @@ class Local:
     def batches(self, *, every_phase: bool = False) -> Iterator[Batch]:
         """Yield batches of the first round; with `every_phase`, of those that begin phases too."""
         method, net = self.setup.method, self.runner.binding.net.train()
-        needs = method.needs()
+        needs = self.setup.needs
         self.runner.binding.zero_grad()
         first = needs.preparatory_rounds
         later = {first, first + max(needs.least_rounds, 1) - 1}

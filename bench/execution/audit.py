@@ -5,9 +5,7 @@ of the upload change. A tensor holds single samples if, for most images, some of
 with that image alone, whatever the tensor's name and sharing rule. (That every extra is declared at
 all is checked at each message, by `sharing.check_sent`.)
 
-The contract tests rehearse every method that ships. A method of another package is rehearsed before
-each run as well: nobody can know whether its author runs the contract tests, and the count of
-messages that reveal a single image goes into published rows.
+The contract tests rehearse every method that ships, and each run one of another package.
 """
 
 from contextlib import suppress
@@ -34,12 +32,6 @@ _FEWER = 6
 _WIDTH = 16  # with 8 channels or fewer, oneDNN overruns its buffers at 64 x 64 pixels (torch 2.14)
 _STANDSTILL = 1e-30  # a learning rate at which no weight of ordinary size moves in float32
 _MOVED = 1e-12
-
-
-def audit_foreign(setup: Setup) -> None:
-    """Audit a method to which another package, or the session, has brought a part."""
-    if {*setup.config.spec.split("+")} & setup.config.code.keys():
-        audit(setup)
 
 
 def audit(setup: Setup) -> None:
@@ -156,7 +148,7 @@ class _Rehearsal:
         )
         self._personal.drop(0, index)  # else the result of the last call would come back
         server, asked = self._server, {}
-        if method.needs().pre_round:
+        if self._setup.needs.pre_round:
             answers = runner.run(replace(task, pre_round=True), server, out).extras
             asked = {name: value.double() for name, value in answers.items()}
             with torch.no_grad():

@@ -23,7 +23,7 @@ from fedbench.bench.experiment.code import changed_code, not_recorded
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import check_names, resolve
-from fedbench.bench.experiment.steps import local_steps, without_effect
+from fedbench.bench.experiment.steps import cautions, local_steps, without_effect
 from fedbench.bench.results.store.former import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -136,10 +136,7 @@ def _execute(
     reuse: bool,
 ) -> Row:
     """Execute a run, tell those who follow it, and store its row."""
-    steps = local_steps(experiment)
-    steps.check()
-    cautions = (*experiment.dataset.cautions, steps.idle, *without_effect(experiment))
-    for line in filter(None, cautions):
+    for line in cautions(experiment):
         _log.warning("%s", line)
 
     def ended(record: RoundRecord, total: int) -> None:

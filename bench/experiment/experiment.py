@@ -13,7 +13,7 @@ from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.experiment.code import foreign_modules, unknown_elsewhere
 from fedbench.bench.method import Method, Needs, registry
-from fedbench.bench.method.ids import config_id, row_id, training_id
+from fedbench.bench.method.ids import Ids
 from fedbench.bench.system.errors import ConfigError, expect
 from fedbench.bench.system.source import check_source
 from fedbench.bench.training.setup import Setup
@@ -41,20 +41,6 @@ class Data:
     path: Path  # the cache folder
     revision: str
     name: str  # by content, which another node may not know
-
-
-@dataclass(frozen=True)
-class Ids:
-    """Identities of a run; see `bench.method.ids`."""
-
-    row: str
-    training: str
-    config: str
-
-    @classmethod
-    def of(cls, config: RunConfig, data_revision: str) -> Self:
-        """Return the identities of a configuration on the data of a revision."""
-        return cls(*(make(config, data_revision) for make in (row_id, training_id, config_id)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Local steps of every client, from the labels of the training images alone."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -71,6 +72,18 @@ def local_steps(experiment: Experiment) -> LocalSteps:
         idle_clients=idle,
         reason=_reason(experiment, int(images[steps == 0].max())) if idle else "",
     )
+
+
+def cautions(experiment: Experiment) -> Iterator[str]:
+    """Yield a line for what speaks against a run's data, clients that never train, and settings.
+
+    Raises:
+        ConfigError: as `LocalSteps.check`.
+    """
+    steps = local_steps(experiment)
+    steps.check()
+    yield from (*experiment.dataset.cautions, *filter(None, [steps.idle]))
+    yield from without_effect(experiment)
 
 
 def without_effect(experiment: Experiment) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ section of the configuration may get a new field without making strangers of the
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from fedbench.bench.config.identity import (
     differing_settings,
@@ -15,6 +16,20 @@ from fedbench.bench.config.identity import (
 from fedbench.bench.config.schema import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.method import registry
 from fedbench.bench.system.identity import content_id
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Identities of a run; see the functions of this module."""
+
+    row: str
+    training: str
+    config: str
+
+    @classmethod
+    def of(cls, config: RunConfig, data_revision: str) -> Self:
+        """Return the identities of a configuration on the data of a revision."""
+        return cls(*(make(config, data_revision) for make in (row_id, training_id, config_id)))
 
 
 def row_id(config: RunConfig, data_revision: str) -> str:
