@@ -39,7 +39,7 @@ def write(folder: Path) -> None:
         text = for_site(file.read_text("utf-8"), file)
         if file == STUDIES / "README.md":
             text += "\n```{toctree}\n:hidden:\n:glob:\n\nstudies/*\n```\n"
-        (folder.parent / page).write_text(text, encoding="utf-8")
+        (folder / page).write_text(text, encoding="utf-8")
     store = fedbench.open_store(RESULTS)
     results_pages.write(folder / "results", store)
     (folder / "columns.md").write_text(results_pages.columns_page(), encoding="utf-8")
@@ -51,14 +51,14 @@ def write(folder: Path) -> None:
 
 
 def shown() -> dict[Path, str]:
-    """Return the files of the repository that the site shows as they are: file -> page."""
-    studies = {f: f"generated/studies/{f.parent.name}.md" for f in STUDIES.glob("*/README.md")}
+    """Return the files of the repository that the site shows: file -> page in generated/."""
+    studies = {f: f"studies/{f.parent.name}.md" for f in STUDIES.glob("*/README.md")}
     return {
-        ROOT / "leaderboards" / "README.md": "generated/store.md",
-        ROOT / "leaderboards" / "encoders" / "README.md": "generated/encoders.md",
-        ROOT / "methods" / "README.md": "generated/choices.md",
-        STUDIES / "README.md": "generated/studies.md",
-        STUDIES / "log.md": "generated/log.md",
+        ROOT / "leaderboards" / "README.md": "store.md",
+        ROOT / "leaderboards" / "encoders" / "README.md": "encoders.md",
+        ROOT / "methods" / "README.md": "choices.md",
+        STUDIES / "README.md": "studies.md",
+        STUDIES / "log.md": "log.md",
         **studies,
     }
 
@@ -72,7 +72,11 @@ def for_site(text: str, file: Path) -> str:
         path = (file.parent / target).resolve()
         if path.is_relative_to(DOCS):
             return f"[{label}](/{path.relative_to(DOCS).as_posix()}{anchor})"
-        return f"[{label}](/{pages[path]}{anchor})" if path in pages else f"`{label.strip('`')}`"
+        return (
+            f"[{label}](/generated/{pages[path]}{anchor})"
+            if path in pages
+            else f"`{label.strip('`')}`"
+        )
 
     return re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./|[\w-]+/?)[^):#]*)(#[^)]*)?\)", led, text)
 
