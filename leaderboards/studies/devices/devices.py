@@ -26,7 +26,8 @@ LOSSES = {"dropout": REFERENCE, "deadline": REFERENCE, "rare and slow": "deadlin
 
 def planned() -> list[Cell]:
     """Return the cells of the study."""
-    return plan(load_grid(FOLDER / "devices.yaml"), preset="laptop", environ={})
+    phones = {"devices.profile": str(FOLDER / "phones.csv")}
+    return plan(load_grid(FOLDER / "devices.yaml"), preset="laptop", environ={}, set=phones)
 
 
 def setting_of(config: RunConfig) -> str:
