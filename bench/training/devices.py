@@ -30,7 +30,6 @@ from fedbench.bench.system.seeding import numpy_generator
 
 UNIFORM = "uniform"
 """The profile without devices: nothing is simulated."""
-DAY = 24 * 3600.0
 _FOLDER = "devices"
 _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "flop_per_s": ("above 0", lambda x: x > 0),
@@ -66,7 +65,7 @@ class Fleet:
 
     def online(self, clock: float) -> npt.NDArray[np.bool_]:
         """Return who is online at a time [s] since midnight of the first day, (K,)."""
-        hour = clock % DAY / 3600
+        hour = clock / 3600 % 24
         there: npt.NDArray[np.bool_] = (hour - self.online_from) % 24 < self.online_hours
         return there
 

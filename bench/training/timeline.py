@@ -105,8 +105,8 @@ class Timeline:
             fixed, step = costs.fixed(asked, steps > 0), costs.step[asked]
             limit = math.inf if federation.deadline is None else federation.deadline
             if federation.partial_work:
-                fitting = np.floor(np.maximum(limit - fixed, 0) / step + 1e-9).astype(np.int64)
-                some = np.minimum(steps, fitting)
+                left = np.maximum(limit - fixed, 0) / np.where(step > 0, step, 1)
+                some = np.minimum(steps, np.floor(left + 1e-9).astype(np.int64))
                 late = (fixed > limit) | ((some == 0) & (steps > 0))
                 steps = np.where(late, steps, some)
             seconds = fixed + steps * step
@@ -268,10 +268,11 @@ def _gaps(fleet: Fleet) -> bool:
 
 
 def _nobody(what: str, clock: float) -> ConfigError:
-    hour = clock % DAY / 3600
+    day, minutes = divmod(int(clock // 60), 24 * 60)
+    when = f"{minutes // 60:02}:{minutes % 60:02} of day {day + 1}"
     return ConfigError(
-        f"devices.profile: nobody is online when {what} begins, at {int(hour):02}:"
-        f"{int(hour % 1 * 60):02} of day {int(clock // DAY) + 1}; add devices with other hours"
+        f"devices.profile: nobody is online when {what} begins, at {when}; raise data.num_clients,"
+        " or use devices with other hours"
     )
 
 

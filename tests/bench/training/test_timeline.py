@@ -100,6 +100,22 @@ def test_a_slow_client_makes_the_steps_that_fit(fleet: Make, tmp_path: Path) -> 
     assert shown(short, tmp_path) == [("AB", 0.5, 1, 0)] * 3
 
 
+def test_clients_too_small_for_a_batch_only_receive(tmp_path: Path) -> None:
+    config = tiny_config(
+        "simclr",
+        devices__profile="silos",
+        data__num_clients=2,
+        client__keep_last_batch=False,
+        federation__num_rounds=1,
+        federation__deadline=1e4,
+        federation__partial_work=True,
+    )
+    trainer = train(tiny_setup(config, shares=[range(2), range(2, 60)]), tmp_path)
+    assert [(record.idle_clients, record.cohort_size) for record in trainer.history] == [(1, 2)]
+    (this,) = islice(trainer.timeline.rounds(), 1)
+    assert [task.max_steps for task in this.tasks] == [0, 58 // 16]
+
+
 def test_links_take_the_bytes_of_the_model_over_their_speed(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
     file.write_text("flop_per_s,down_mb_per_s,up_mb_per_s\n1e30,2,0.5\n", "utf-8")
