@@ -5,7 +5,7 @@ Usage: `python docs/papers.py`; a test compares the page with the file.
 
 from pathlib import Path
 
-from fedbench.bench.tuning.paper_figures import index
+from fedbench.bench.board.paper_figures import index
 
 PAGE = Path(__file__).with_name("papers.md")
 _INTRODUCTION = """# The three papers, line by line

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.board.boards import leaderboard, report
+    from fedbench.bench.board.paper_figures import PaperFigure, paper_figure
     from fedbench.bench.board.release import release
     from fedbench.bench.board.verify import submit, verify_bundle, verify_claims
     from fedbench.bench.board.whole import Verification, verify
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     )
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
-    from fedbench.bench.tuning.paper_figures import PaperFigure, paper_figure
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -85,7 +85,7 @@ _HOMES = {
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
-    "tuning.paper_figures": "PaperFigure paper_figure",
+    "board.paper_figures": "PaperFigure paper_figure",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
 }

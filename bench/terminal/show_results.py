@@ -9,12 +9,12 @@ from fedbench.bench.terminal.tables import show_record, show_records, show_table
 from fedbench.bench.terminal.units import count
 
 if TYPE_CHECKING:
+    from fedbench.bench.board.paper_figures import PaperFigure
     from fedbench.bench.board.release import Released
     from fedbench.bench.board.verify import BundleVerification, Submission
     from fedbench.bench.board.whole import Verification
     from fedbench.bench.execution.compare import Reproduction
     from fedbench.bench.results.leaderboard.formats import Ranking
-    from fedbench.bench.tuning.paper_figures import PaperFigure
 
 _SHOWN, _WIDTH = 20, 60  # differences or problems, and characters of a value
 

@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 import fedbench
+from fedbench.bench.board.paper_figures import Item, _chosen, index, paper_figure
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.catalogue import known
 from fedbench.bench.experiment.arguments import parse_set
@@ -18,7 +19,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import load_grid
-from fedbench.bench.tuning.paper_figures import Item, _chosen, index, paper_figure
 from fedbench.bench.tuning.sweep import opener, planned_cells
 from fedbench.cli import app
 from tests.bench.results.conftest import build_row
