@@ -109,6 +109,10 @@ def paper_figure(
 
     Raises:
         UnknownNameError: for a figure that the index does not have.
+
+    >>> import fedbench
+    >>> fedbench.paper_figure("O:7", preset="demo").command
+    'fedbench sweep --grid participation --preset demo'
     """
     known = {item.item: item for item in index().items if item.draw is not None}
     if name not in known:

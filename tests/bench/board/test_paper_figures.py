@@ -17,7 +17,6 @@ from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import load_grid
 from fedbench.bench.tuning.sweep import opener, planned_cells
 from fedbench.cli import app
@@ -77,7 +76,7 @@ def filled(name: str, store: Store) -> list[Row]:
         revision = cell.experiment.dataset.revision
         metrics = {"mlp_acc": 0.4, "mlp_acc_std": 0.1}
         row = build_row(cell.config, dataset_revision=revision, linear_acc=0.5 + place / 100)
-        row = row.model_copy(update={"metrics_json": canonical_json(metrics), "train_seconds": 2.0})
+        row = row.model_copy(update={"further": metrics, "train_seconds": 2.0})
         store.write_row(row)
         points = [{"round_index": i, "metrics.knn_acc": 0.1 * (i + 1)} for i in range(2)]
         store.write_curve(store.key(row), points)
