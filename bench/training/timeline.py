@@ -25,7 +25,7 @@ from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.client import Task
 from fedbench.bench.training.cohort import cohort_of, drawn, plan_of, pool_of
-from fedbench.bench.training.devices import DAY, UNIFORM, Fleet, Floats, fleet_of
+from fedbench.bench.training.devices import UNIFORM, Fleet, Floats, fleet_of
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup, num_batches
 
