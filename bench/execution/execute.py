@@ -82,7 +82,7 @@ class Where:
 
 @dataclass
 class Paused(Exception):  # noqa: N818
-    """Raised when a run has reached `Place.until_round`; its folder and checkpoint stay.
+    """Raised when a run has reached `Where.until_round`; its folder and checkpoint stay.
 
     Executing it again, with a later bound or none, gives the bits of a run that never paused.
     """
