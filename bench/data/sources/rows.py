@@ -17,6 +17,7 @@ from fedbench.bench.data.sources.splits import (
     check_rows,
     column_of,
     columns_that_split,
+    hints_at_split,
     is_split_name,
     may_be_split,
     split_of_row,
@@ -117,6 +118,7 @@ class Shard:
                 if ".".join(p) == column_of(asked)
                 or may_be_split(p[-1])
                 or is_split_name(str(word))
+                or hints_at_split(str(word))
             ]
             words = partial(_words_of, features=rows.features, places=places)
             rows = _only(rows, places) if places else ()

@@ -83,13 +83,18 @@ def _split_of_word(word: str) -> Split | None:
 
 
 def may_be_split(column: str) -> bool:
-    """True if the name of a column promises splits: `Usage`, `data_split`, `is_test`, `test`."""
+    """True if the name of a column promises splits: `Usage`, `data_split`, `is_test`, `test`.
+
+    >>> [may_be_split(name) for name in ("json.is_test", "json.train", "folder")]
+    [True, True, False]
+    """
+    column = column.removeprefix("json.")  # of a tar file's samples
     is_name = bool(_COLUMN.fullmatch(column.lower())) or is_split_name(column)
     return is_name or _flag(column) is not None
 
 
 def _flag(column: str) -> Split | None:
-    match = _FLAG.fullmatch("".join(_words(column)))
+    match = _FLAG.fullmatch("".join(_words(column.removeprefix("json."))))
     return _split_of_word(match[1] or match[2]) if match else None
 
 
@@ -115,8 +120,8 @@ def columns_that_split(
 
     A column whose name promises nothing must hold the names of splits alone, training among them.
     Raises `DataError` if only some values of another say a split, or none where the column is
-    called `split`, or no other says it and they are few whole numbers; `test_rows`, as in a
-    configuration, decides these.
+    called `split`, or no other says it and they are few whole numbers, or short for splits;
+    `test_rows`, as in a configuration, decides these.
     """
     if (asked := column_of(test_rows)) is not None and asked not in values:
         raise DataError(f"data.test_rows={test_rows}: {place} has no column {asked!r} of words")
@@ -132,7 +137,7 @@ def columns_that_split(
         if given and not unknown:
             if may_be_split(column) or {"train"} < {*said.values()}:
                 columns.append(column)
-        elif may_be_split(column) and given:
+        elif given and (may_be_split(column) or _are_short(given)):
             error = DataError(
                 f"{place}: {column!r} has the values {listed}, which say no split; known: {KNOWN};"
                 f" set data.test_rows={column}=VALUE to the value of test images, or"
@@ -140,7 +145,7 @@ def columns_that_split(
             )
             if len(unknown) < len(given) or "split" in column.lower():
                 raise error
-            if _are_codes(given):
+            if _are_codes(given) or _are_short(given):
                 codes.append(error)
             else:
                 _log.warning("%s: %r (%s) says no split and is not used", place, column, listed)
@@ -156,6 +161,11 @@ def check_rows(splits: Collection[Split], test_rows: str | None, place: str) -> 
         raise DataError(
             f"data.test_rows={test_rows}: {where} of {place} has this value of {asked!r}"
         )
+
+
+def _are_short(values: Collection[Any]) -> bool:
+    """True for two words or more that all may be short for a split: tr, te."""
+    return len(values) > 1 and all(hints_at_split(v) or is_split_name(v) for v in map(str, values))
 
 
 def _are_codes(values: Collection[Any]) -> bool:

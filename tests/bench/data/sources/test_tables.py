@@ -175,6 +175,8 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
         ("split", "a b c", "'split' has the values 'a', 'b', 'c'"),
         ("split", "0 1 2", "'split' has the values 0, 1, 2"),
         ("subset", "train restval test", "'restval'"),
+        ("group", "tr tr te", "'group' has the values 'te', 'tr'"),
+        ("group", "train train holdout", "'holdout'"),
         ("split", "train test ", "'split' is None"),
         ("split,is_test", "train,1 test,1 train,0", "row 0: 'split' says train and 'is_test'"),
         ("is_val,is_test", "1,1 0,0 0,1", "row 0"),
