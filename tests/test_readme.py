@@ -142,6 +142,20 @@ def test_costs_are_those_of_the_rows() -> None:
         assert shown[preset][3] == f"{100 * simclr.untrained_linear_acc.mean():.0f} %"
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("method", ["simclr", "orchestra"])
+def test_runs_shown_are_those_of_the_command(method: str, tmp_path: Path) -> None:
+    """Under `fashion-small`, seed 0; another platform may differ as two seeds do."""
+    (line,) = re.findall(
+        rf"^{method} +0\.1 +0 +([\d.]+) +([\d.]+) % +([\d.]+) % +ok$", README, re.M
+    )
+    trained = fedbench.run(method, preset="fashion-small", store=tmp_path, workers=1).metrics
+    percent = [100 * (trained[name] or 0.0) for name in ("knn_acc", "linear_acc")]
+    found = [trained["objective"], *percent]
+    for value, shown, apart in zip(found, map(float, line), (0.05, 4.0, 4.0), strict=True):
+        assert value == pytest.approx(shown, abs=apart)
+
+
 @pytest.mark.slow
 def test_findings_are_those_of_the_rows() -> None:
     """Every number of the three answers, on README and on their page."""
