@@ -206,7 +206,9 @@ class Timeline:
                     f"federation.deadline={federation.deadline:g}: no client is done in so many"
                     f" seconds; the fastest takes {fastest:.4g}"
                 )
-        if len(pool) and _gaps(fleet.taken(pool)):  # only then may a round find nobody
+        if len(pool) and _gaps(
+            fleet.online_from[pool], fleet.online_hours[pool]
+        ):  # only then may a round find nobody
             for _ in itertools.islice(self.rounds(), first + federation.num_rounds):
                 pass
 
@@ -257,11 +259,10 @@ def image_flop(setup: Setup, net: Net) -> float:
     return float(counter.get_total_flops() * _PASSES * views)
 
 
-def _gaps(fleet: Fleet) -> bool:
+def _gaps(begins: Floats, hours: Floats) -> bool:
     """Return True if there is a time of day at which nobody is online."""
-    order = np.argsort(fleet.online_from, kind="stable")
-    begins = fleet.online_from[order]
-    ends = np.maximum.accumulate(begins + fleet.online_hours[order])
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(begins[order] + hours[order])
     # Those that stay over midnight are there from the start of the day.
     covered = np.maximum(ends, ends[-1] - 24)
     return bool((begins[1:] > covered[:-1]).any() or covered[-1] < begins[0] + 24)

@@ -1,5 +1,7 @@
 """Runs with devices: hours in rows and on boards, and traffic that bears checking."""
 
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,10 @@ import pytest
 from fedbench import leaderboard, plan_run, run
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.board.checks import Checker
+from fedbench.bench.execution.guarantees import columns
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.testing import train
+from tests.specs import setup_of
 
 TINY = {"devices.profile": "phones", "data.train_subset": 80, "model.width": 4}
 
@@ -41,3 +46,23 @@ def test_traffic_of_a_run_with_devices_passes_the_checks(
     checker = Checker()
     checker(Entry(done.row, tuple(points)))
     assert [p.problem for p in checker.problems if p.check in ("rounds", "ledger")] == []
+
+
+def test_epsilon_counts_what_was_sent_and_not_who_was_asked(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    setup = setup_of(
+        "orchestra",
+        method__representations="private",
+        federation__num_rounds=6,
+        devices__profile="silos",
+        devices__failure=0.5,
+    )
+    trainer = train(setup, tmp_path)
+    rounds = [*islice(trainer.timeline.rounds(), trainer.rounds_begun)]
+    sent = Counter(task.client_id for this in rounds for task in this.tasks)
+    asked = Counter(client_id for this in rounds for client_id in this.asked)
+    found = columns(trainer)
+    assert found["privacy"]["rounds"] == max(sent.values()) < max(asked.values())
+    flows = trainer.ledger.flows
+    assert flows["up"]["centroids"].messages == sum(sent.values())
+    assert flows["down"]["encoder"].messages == sum(asked.values())
