@@ -129,6 +129,13 @@ class OneFile(PathSource):
                 )
             if found:
                 return {"train": self.path, "test": found[0]}
+        ending = Path(_plain(self.path.name)).suffix
+        for folder in (folder for split in splits for folder in self._folders_of(split)):
+            if like := sorted(f for f in folder.iterdir() if Path(_plain(f.name)).suffix == ending):
+                raise DataError(
+                    f"{like[0]} may have the test images of {self.path}, whose name it has not;"
+                    " name both files alike, or move one of them elsewhere"
+                )
         return {"train": self.path}
 
     def _others(self, split: Split) -> list[Path]:
@@ -137,10 +144,17 @@ class OneFile(PathSource):
         found = []
         if split_of(name, strict=False) == "train":
             found = [f for f in _in(folder, name) if split_of(_plain(f.name)) == split]
-        if not found and split_of(folder.name, strict=False) == "train":
-            beside = [f for f in _in(folder.parent, folder.name) if split_of(f.name) == split]
-            found = [file for other in beside if other.is_dir() for file in _in(other, name)]
+        if not found:
+            found = [file for other in self._folders_of(split) for file in _in(other, name)]
         return [file for file in found if file.is_file()]
+
+    def _folders_of(self, split: Split) -> list[Path]:
+        """Return the folders beside its own, if this says train, that say another split."""
+        folder = self.path.parent
+        if split_of(folder.name, strict=False) != "train":
+            return []
+        beside = _in(folder.parent, folder.name)
+        return [other for other in beside if split_of(other.name) == split and other.is_dir()]
 
 
 def _in(folder: Path, name: str) -> list[Path]:

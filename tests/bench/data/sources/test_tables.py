@@ -275,6 +275,13 @@ def test_the_file_beside_it(train: str, other: str, test: bool, tmp_path: Path) 
     assert sizes == [COUNT, COUNT] if test else sum(sizes) == COUNT
 
 
+def test_a_file_of_another_name_beside_it(tmp_path: Path) -> None:
+    for file in ("Test/labels.csv", "train/metadata.csv"):
+        folder, _, file_name = file.partition("/")
+        name = csv(tmp_path / folder, "file_name,label", "{},a", file=file_name)
+    refused(name, tmp_path / "data", r"Test/labels\.csv may have the test images")
+
+
 def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
     for file in ("testing.csv", "Test.csv", "train.csv"):
         name = csv(tmp_path / "set", "file_name,label", "{},a", file=file)
