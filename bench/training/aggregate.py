@@ -28,8 +28,8 @@ class ServerUpdate:
     p_i of sum 1 and a_i = `norm_of_steps`. That is the mean under the weights p_i / a_i, whose
     change is multiplied by (sum p_i a_i) (sum p_i / a_i); averaged buffers are under these weights.
 
-    Source: Wang et al. 2020, https://arxiv.org/abs/2007.07481, equations 6 and 8 with
-    tau_eff = sum p_i a_i, as its release has it.
+    Source: Wang et al. 2020, https://arxiv.org/abs/2007.07481, sections 4.1 and 5, with
+    tau_eff = sum p_i a_i, as its release has it. Weight decay and a proximal term are not in a_i.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ def norm_of_steps(steps: int, momentum: float) -> float:
     The sum over its gradients of the factors that they have in its change, over the learning rate:
     the number of steps without momentum.
 
-    Source: Wang et al. 2020, section 4.2: (1 - momentum^(steps - s)) / (1 - momentum) for the
+    Source: Wang et al. 2020, section 4.1: (1 - momentum^(steps - s)) / (1 - momentum) for the
     gradient of step s.
 
     >>> norm_of_steps(3, 0.0), norm_of_steps(2, 0.5)  # the first gradient counts 1.5, the second 1
