@@ -99,6 +99,7 @@ class Estimator:
     def __call__(self, experiment: Experiment, *, trains: bool = True) -> Estimate:
         """Estimate the cost of a run, or of evaluating stored weights of one."""
         check_precision(experiment.config.client.precision, self._device)
+        experiment = experiment.on(experiment.dataset)  # whose net goes when this ends
         with reproducible(self._device), temporary_folder() as folder:
             setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)

@@ -140,9 +140,9 @@ class Experiment:
         """Identities of the run on this data."""
         return Ids.of(self.config, self.data.revision)
 
-    @cached_property
+    @property
     def partition(self) -> Partition:
-        """Each client's training images."""
+        """Each client's training images; the last ones made are remembered for all experiments."""
         return partition_of(self.dataset, self.config)
 
     @cached_property

@@ -103,7 +103,7 @@ class ClientRunner:
         check_precision(precision, device)
         self._tf32 = precision == TF32
         keep_freed_memory()
-        net = setup.make_net()
+        net = setup.make_net(last=True)
         self.layout = setup.layout(net)
         net.precision = precision
         self.binding = self.layout.bind(net, device)

@@ -124,9 +124,16 @@ class Setup:
         """The smallest batch to train on."""
         return least_batch(self.config, self.needs)
 
-    def make_net(self) -> Net:
-        """Return the net before the first round, on the CPU; all processes get the same weights."""
-        return deepcopy(self._net)  # copied, since drawing the weights takes longer
+    def make_net(self, *, last: bool = False) -> Net:
+        """Return the net before the first round, on the CPU; all processes get the same weights.
+
+        The weights are drawn once, and copied; the `last` one leaves none here that takes memory.
+        """
+        net = self._net
+        if not last:
+            return deepcopy(net)
+        del vars(self)["_net"]
+        return net
 
     @cached_property
     def _net(self) -> Net:

@@ -33,9 +33,8 @@ def test_another_process_gets_configuration_and_place_of_the_data() -> None:
     assert all(torch.equal(value, again[name]) for name, value in net.state_dict().items())
 
 
-@pytest.mark.parametrize("lanes", [None, 2])
 def test_a_run_makes_each_of_its_parts_once(
-    lanes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Counter[str]()
 
@@ -55,7 +54,7 @@ def test_a_run_makes_each_of_its_parts_once(
     count(run_module, "choose_devices")
     count(Setup, "of")
     count(SimCLR, "build")
-    run_module.run("simclr", set=TINY, store=tmp_path, device="cpu", workers=1, lanes=lanes)
+    run_module.run("simclr", set=TINY, store=tmp_path, device="cpu", workers=1)
     assert {*calls.values()} == {1}
     assert calls.total() == 6
 
