@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedbench.bench.execution.result import RunPlan, RunResult
     from fedbench.bench.execution.run import plan_run, reproduce, run
     from fedbench.bench.experiment.data import partition, prepare_data, split_data
+    from fedbench.bench.experiment.experiment import Experiment
     from fedbench.bench.experiment.resolve import resolve
     from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.leaderboard.studies import studies
@@ -97,6 +98,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Description",
+    "Experiment",
     "FedbenchError",
     "Listing",
     "PaperFigure",

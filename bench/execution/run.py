@@ -62,8 +62,9 @@ def run(
     more, unless evaluations between rounds are asked for.
 
     Args:
-        spec: method spec, or a complete configuration; then `set`, `config_files` and `seed` are
-            refused, and `preset` is only a label.
+        spec: method spec; or an `Experiment` of `resolve`, beside which settings and `data_dir` are
+            refused; or a complete configuration, beside which `preset` is only a label, and `set`,
+            `config_files` and `seed` are refused.
         settings: sources of the configuration.
         places: store, data and device.
         workers: processes that train clients; None = usable cores, or one per GPU.
@@ -163,12 +164,16 @@ def _execute(
 
 @grouped
 def plan_run(
-    spec: str | RunConfig, *, settings: Settings, places: Places, workers: int | None = None
+    spec: str | RunConfig | Experiment,
+    *,
+    settings: Settings,
+    places: Places,
+    workers: int | None = None,
 ) -> RunPlan:
     """Identify the run that `run` would do with these arguments, and estimate its cost.
 
     Args:
-        spec: method spec, or a complete configuration.
+        spec: as for `run`.
         settings: sources of the configuration.
         places: store, data and device.
         workers: processes that train clients; None = usable cores, or one per GPU.
@@ -209,13 +214,17 @@ def _experiment(
     spec: str | RunConfig | Experiment, settings: Settings, data_dir: Path | None
 ) -> Experiment:
     """Return the experiment of a run, recorded with the command line unless it has one."""
+    given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
     if isinstance(spec, str):
         found = resolve(spec, data_dir=data_dir, **vars(settings))
+    elif isinstance(spec, Experiment):
+        if given := [*given, *(["data_dir"] if data_dir is not None else [])]:
+            raise ConfigError(f"an Experiment is complete: give {given[-1]} to `resolve`")
+        found = spec
+    elif given in ([], ["preset"]):
+        found = _by_hand(spec, settings, data_dir)
     else:
-        given = [name for name, value in vars(settings).items() if value not in (None, {}, (), [])]
-        if given not in ([], ["preset"]):
-            raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
-        found = spec if isinstance(spec, Experiment) else _by_hand(spec, settings, data_dir)
+        raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
     origin = found.origin
     return found.under(replace(origin, argv=origin.argv or command_line()))
 

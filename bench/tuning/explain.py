@@ -27,6 +27,7 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
     >>> about["default"], about["kind"]
     (0.03, 'number > 0')
     """
+    spec = None if spec is None else registry.canonical_spec(spec)
     fields = fields_by_key(spec)
     check_key(key, spec or "any method", fields)
     alike: dict[str, list[str]] = {}  # equal fields of several methods are one
@@ -56,10 +57,10 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
 def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
     """Map dotted names to their fields, by the method or add-on that has them; "" = every run.
 
-    With a spec, only its fields are there.
+    With a canonical spec, only its fields are there.
     """
     fields: dict[str, dict[str, FieldInfo]] = {}
-    for name in registry.specs() if spec is None else [registry.canonical_spec(spec)]:
+    for name in registry.specs() if spec is None else [spec]:
         method, *addons = name.split("+")
         for key, info in field_infos(name).items():
             first, _, rest = key.partition(".")
@@ -86,7 +87,7 @@ def _values(
         return {"preset": preset.preset, **about}
 
     always = preset.values.get(key) or SimpleNamespace(value=default, origin="default", note="")
-    specs = [registry.canonical_spec(spec)] if spec else [_specs()[name] for name in owners]
+    specs = [spec] if spec else [_specs()[name] for name in owners]
     values = [record(always)]
     for rule in preset.rules:
         held = [rule.fits(name) for name in specs]
@@ -102,7 +103,7 @@ def _searched(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the methods and add-ons whose search space has a key, with its range there."""
     specs = _specs()
-    for name in owners or (specs if spec is None else registry.canonical_spec(spec).split("+")):
+    for name in owners or (specs if spec is None else spec.split("+")):
         path = space_file(name)
         space = None if path is None else read_space(path, specs[name])
         if space is not None and key in space.space:

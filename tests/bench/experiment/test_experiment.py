@@ -11,6 +11,8 @@ import torch
 from fedbench.bench.execution import run as run_module
 from fedbench.bench.experiment import experiment
 from fedbench.bench.experiment.experiment import Experiment, Origin
+from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.simclr import SimCLR
@@ -66,3 +68,12 @@ def test_an_origin_changes_no_part_and_a_data_set_is_the_given_one() -> None:
     assert other.dataset is one.dataset
     assert (one.origin.grid, other.origin.grid) == (None, "g")
     assert other.under(Origin()).partition is other.partition
+
+
+def test_an_experiment_of_resolve_is_run_as_it_is(tmp_path: Path) -> None:
+    resolved = resolve("simclr", set=TINY, environ={}, data_dir=tmp_path)
+    result = run_module.run(resolved, store=tmp_path / "store", workers=1, device="cpu")
+    assert (result.run_id, result.preset) == (resolved.ids.row, "demo")
+    for given in ({"seed": 1}, {"preset": "demo"}, {"data_dir": tmp_path}):
+        with pytest.raises(ConfigError, match=f"Experiment.*{next(iter(given))}"):
+            run_module.run(resolved, store=tmp_path / "store", **given)
