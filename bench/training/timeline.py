@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.method import Labels, Method, Net, writes
+from fedbench.bench.method import Labels, Method, Net, RoundPlan, writes
 from fedbench.bench.method.aggregator import Mean
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import numpy_generator
@@ -32,6 +32,8 @@ from fedbench.bench.training.setup import Setup, num_batches
 BUFFERED = "buffered"
 _PASSES = 3
 """Forward passes that a training step costs: the backward pass takes two."""
+
+_ROUNDING = 1e-9
 
 Ids = npt.NDArray[np.int64]
 
@@ -90,53 +92,56 @@ class Timeline:
             yield Round(tuple(Task(k, index, plan) for k in cohort), tuple(cohort))
 
     def _synchronous(self, fleet: Fleet) -> Iterator[Round]:
-        config, costs, clock = self._config, self._costs, 0.0
-        federation, seed = config.federation, config.seed
+        clock = 0.0
         for index in itertools.count():
-            plan = plan_of(self._setup, index)
-            pool = pool_of(self._setup, plan)
-            online = pool[fleet.online(clock)[pool]]
-            if len(pool) and not len(online):
-                raise _nobody(f"round {index + 1}", clock)
-            wanted = len(pool) if plan.cohort == "all" else config.cohort_size
-            size = math.ceil(wanted * federation.over_selection - 1e-9)
-            asked = online if plan.cohort == "all" else drawn(config, online, index, size)
-            steps = plan.local_epochs * costs.steps[asked]
-            fixed, step = costs.fixed(asked, steps > 0), costs.step[asked]
-            limit = math.inf if federation.deadline is None else federation.deadline
-            if federation.partial_work:
-                left = np.maximum(limit - fixed, 0) / np.where(step > 0, step, 1)
-                some = np.minimum(steps, np.floor(left + 1e-9).astype(np.int64))
-                late = (fixed > limit) | ((some == 0) & (steps > 0))
-                steps = np.where(late, steps, some)
-            seconds = fixed + steps * step
-            if not federation.partial_work:
-                late = seconds > limit
-            # Each client's own draws: whether it drops out, and after what share of its time.
-            chance, share = numpy_generator(seed, "dropout", index).random((2, len(asked)))
-            dropped = chance < fleet.failure[asked]
-            done = np.flatnonzero(~dropped & ~late)
-            done = done[np.lexsort((asked[done], seconds[done]))]
-            used = np.sort(done[:wanted])
-            gone = np.minimum(share * seconds, limit)[dropped]
-            if len(used) < wanted and (late & ~dropped).any():
-                took = limit  # the server waits for those that do not come
-            elif len(used):
-                took = float(seconds[used].max())
-            else:
-                took = float(gone.max(initial=0.0))
-            clock += took
-            partial = federation.partial_work
-            yield Round(
-                tuple(
-                    Task(k, index, plan, max_steps=most if partial else None)
-                    for k, most in zip(asked[used].tolist(), steps[used].tolist(), strict=True)
-                ),
-                tuple(asked.tolist()),
-                late=len(asked) - len(used) - int(dropped.sum()),
-                dropped=int(dropped.sum()),
-                seconds=took,
-            )
+            this = self._round(fleet, index, clock)
+            clock += this.seconds or 0.0
+            yield this
+
+    def _round(self, fleet: Fleet, index: int, clock: float) -> Round:
+        """Return the round that begins at a time [s]."""
+        costs, federation = self._costs, self._config.federation
+        plan = plan_of(self._setup, index)
+        asked, wanted = self._asked(fleet, index, plan, clock)
+        limit, partial = federation.deadline or math.inf, federation.partial_work
+        steps = plan.local_epochs * costs.steps[asked]
+        fixed, step = costs.fixed(asked, steps > 0), costs.step[asked]
+        if partial:
+            fitting = np.maximum(limit - fixed, 0) / np.where(step > 0, step, 1) + _ROUNDING
+            steps = np.minimum(steps, np.maximum(np.floor(fitting), 1)).astype(np.int64)
+        seconds = fixed + steps * step
+        late = seconds > limit * (1 + _ROUNDING)
+        # Each client's own draws: whether it drops out, and after what share of its time.
+        chance, share = numpy_generator(self._config.seed, "dropout", index).random((2, len(asked)))
+        dropped = chance < fleet.failure[asked]
+        done = np.flatnonzero(~dropped & ~late)
+        used = np.sort(done[np.lexsort((asked[done], seconds[done]))[:wanted]])
+        if len(used) < wanted and (late & ~dropped).any():
+            took = limit  # the server waits for those that do not come
+        elif len(used):
+            took = float(seconds[used].max())
+        else:
+            took = float(np.minimum(share * seconds, limit)[dropped].max(initial=0.0))
+        made = zip(asked[used].tolist(), steps[used].tolist(), strict=True)
+        return Round(
+            tuple(Task(k, index, plan, max_steps=most if partial else None) for k, most in made),
+            tuple(asked.tolist()),
+            late=len(asked) - len(used) - int(dropped.sum()),
+            dropped=int(dropped.sum()),
+            seconds=took,
+        )
+
+    def _asked(self, fleet: Fleet, index: int, plan: RoundPlan, clock: float) -> tuple[Ids, int]:
+        """Return the clients that a round asks, ascending, and how many of them it wants."""
+        pool = pool_of(self._setup, plan)
+        online = pool[fleet.online(clock)[pool]]
+        if len(pool) and not len(online):
+            raise _nobody(f"round {index + 1}", clock)
+        if plan.cohort == "all":
+            return online, len(pool)
+        wanted = self._config.cohort_size
+        size = math.ceil(wanted * self._config.federation.over_selection - _ROUNDING)
+        return drawn(self._config, online, index, size), wanted
 
     def _buffered(self, fleet: Fleet) -> Iterator[Round]:
         """Yield server steps of FedBuff: `cohort_size` clients train at a time.

@@ -95,6 +95,8 @@ def test_a_slow_client_makes_the_steps_that_fit(fleet: Make, tmp_path: Path) -> 
     assert shown(setup, tmp_path) == [("ABC", 3, 0, 0)] * 3
     trainer = train(setup, tmp_path / "run")
     assert [record.num_steps for record in trainer.history] == [5 + 5 + 3] * 3
+    long = fleet(federation__deadline=1e30, federation__partial_work=True)
+    assert shown(long, tmp_path / "long") == [("ABC", 5, 0, 0)] * 3
     short = fleet(federation__deadline=0.5, federation__partial_work=True)
     assert [record.num_steps for record in train(short, tmp_path / "b").history] == [2 + 1] * 3
     assert shown(short, tmp_path) == [("AB", 0.5, 1, 0)] * 3
