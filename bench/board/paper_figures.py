@@ -18,7 +18,15 @@ from fedbench.bench.config import Strict
 from fedbench.bench.config.yaml_files import parse_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
-from fedbench.bench.execution.figures import colours, drawing, figures
+from fedbench.bench.execution.export import load_run
+from fedbench.bench.execution.figures import (
+    client_maps,
+    colours,
+    draw_angles,
+    draw_maps,
+    drawing,
+    measure,
+)
 from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.store.row import Row
@@ -140,9 +148,13 @@ def paper_figure(
         return PaperFigure(name, item.what, (), lacking, command)
     there = [(cell, row) for cell, row in found if row is not None]
     if draw.x in ("angles", "map"):
-        drawn = figures([row.row_id for _, row in there], file, store=opened, data_dir=data_dir)
-        kind = "angles" if draw.x == "angles" else "tsne"
-        files = tuple(each for each in drawn.files if each.stem == kind)
+        trained = [load_run(opened, row.row_id, data_dir) for _, row in there]
+        files = _saved(
+            file,
+            draw_angles([*map(measure, trained)])
+            if draw.x == "angles"
+            else draw_maps([each for run in trained for each in client_maps(run)]),
+        )
     else:
         files = _write(file, item, draw, _series(draw, there, opened))
     return PaperFigure(name, item.what, files, (), command)
@@ -267,6 +279,11 @@ def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ..
         figure.suptitle(f"{item.item} · {item.what}")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside right center", frameon=False)
+    return _saved(file, forms)
+
+
+def _saved(file: Path, forms: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write a picture in each form."""
     files = tuple(file.with_name(f"{file.name}.{form}") for form in forms)
     for path, data in zip(files, forms.values(), strict=True):
         atomic_write_bytes(path, data)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import check_finite, extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.execution.export import TrainedRun, load_run
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -212,20 +216,54 @@ def measure(run: TrainedRun) -> Numbers:
         }
     chosen = balanced_subset(truth, min(_MOST_IMAGES, len(truth)), f"map-{setup.config.seed}")
     points = project(features[0][torch.from_numpy(chosen)], setup.config.seed)
-    alpha = "" if row.alpha is None else f", alpha {row.alpha:,.12g}"
-    clients_and_seed = f"{row.num_clients} clients, seed {row.seed}"
     return {
         "run_id": row.row_id,
         "title": f"{row.method}, client {clients[0]}" if clients else row.method,
-        "setting": f"{row.preset}, {row.partition}{alpha}, {clients_and_seed}",
+        "setting": _setting(row),
         "clients": list(clients),
         "angles": angles,
-        "map": {
-            "points": np.round(points, 3).tolist(),
-            "labels": truth[chosen].tolist(),
-            "class_names": list(dataset.class_names),
-        },
+        "map": _map(points, truth[chosen], dataset),
     }
+
+
+def client_maps(run: TrainedRun) -> list[Numbers]:
+    """Map clients' own shares of the test images, for `draw_maps`: of three evaluated clients.
+
+    Each is seen by its own encoder, where encoders differ. A client has test images in the class
+    proportions that it trained on; clients without any are left out.
+    """
+    setup, dataset, seed = run.setup, run.setup.dataset, run.setup.config.seed
+    truth = np.asarray(dataset.test_labels, np.int64)
+    shares = make_test_partition(truth, setup.client_partition, dataset.train_labels, seed)
+    maps = []
+    with single_thread():
+        for client_id in evaluated_clients(setup, run.trained)[:_MAPS_PER_ROW]:
+            own = shares.client(client_id).astype(np.int64)[:_MOST_IMAGES]
+            if not len(own):
+                continue
+            if setup.evaluate_on_clients:
+                run.select(client_id)
+            features = extract(
+                partial(setup.method.encode, run.binding.net),
+                np.asarray(dataset.test_images[own]),
+                device="cpu",
+            )
+            check_finite(f"run {run.row.row_id}", features)
+            drawn = _map(project(features, seed), truth[own], dataset)
+            title = f"{run.row.method}, client {client_id}"
+            maps.append({"title": title, "setting": _setting(run.row), "map": drawn})
+    return maps
+
+
+def _setting(row: Row) -> str:
+    alpha = "" if row.alpha is None else f", alpha {row.alpha:,.12g}"
+    shape = f"{row.num_clients} clients, E = {row.local_epochs}, seed {row.seed}"
+    return f"{row.preset}, {row.partition}{alpha}, {shape}"
+
+
+def _map(points: NDArray[np.float64], labels: NDArray[np.int64], dataset: Dataset) -> Numbers:
+    names = list(dataset.class_names)
+    return {"points": np.round(points, 3).tolist(), "labels": labels.tolist(), "class_names": names}
 
 
 def project(features: Tensor, seed: int) -> NDArray[np.float64]:

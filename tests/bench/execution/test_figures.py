@@ -9,11 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
+from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.figures import (
     Numbers,
+    client_maps,
     draw_angles,
     draw_maps,
     figures,
@@ -76,6 +78,22 @@ def test_angles_are_those_of_every_evaluated_client(
     assert found["title"] == f"pfedae, client {found['clients'][0]}"
     assert np.array(found["map"]["points"]).shape == (100, 2)
     assert np.isfinite(found["map"]["points"]).all()
+
+
+def test_maps_of_clients_show_their_own_images(store: Store, ids: dict[str, str]) -> None:
+    opened = load_run(store, ids["pfedae"])
+    truth = opened.setup.dataset.test_labels
+    shares = make_test_partition(
+        truth, opened.setup.client_partition, opened.setup.dataset.train_labels, 0
+    )
+    maps = client_maps(opened)
+    assert len(maps) == 3
+    for found in maps:
+        client = int(found["title"].rpartition(" ")[2])
+        own = truth[shares.client(client).astype(np.int64)]
+        assert found["map"]["labels"] == own.tolist()
+        assert np.array(found["map"]["points"]).shape == (len(own), 2)
+        assert "E = " in found["setting"]
 
 
 def test_maps_keep_neighbours_together() -> None:
