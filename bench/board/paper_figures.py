@@ -212,10 +212,14 @@ def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> Serie
 def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[Point]:
     """Yield the points of one run; a value that it does not have is none."""
     if draw.x == "round":
+        found = {0: row.metrics.get(f"untrained_{y}")}
         for point in store.curve(store.key(row)):
-            value = point.get(f"metrics.{y}", point.get(y))
-            if value is not None:
-                yield point["round_index"] + 1, float(value), 0.0
+            found[point["round_index"] + 1] = point.get(f"metrics.{y}", point.get(y))
+        if y in row.metrics:  # the last evaluation is the row's
+            found[int(row.rounds_done or row.num_rounds)] = row.metrics[y]
+        for done, measured in found.items():
+            if measured is not None:
+                yield done, float(measured), 0.0
         return
     value = row.metrics.get(y, getattr(row, y, None))
     if value is not None:

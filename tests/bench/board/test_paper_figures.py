@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 import fedbench
-from fedbench.bench.board.paper_figures import Item, _chosen, index, paper_figure
+from fedbench.bench.board.paper_figures import Item, _chosen, _values, index, paper_figure
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.catalogue import known
 from fedbench.bench.experiment.arguments import parse_set
@@ -17,6 +17,7 @@ from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.grid import load_grid
 from fedbench.bench.tuning.sweep import opener, planned_cells
 from fedbench.cli import app
@@ -100,6 +101,18 @@ def test_a_figure_is_drawn_or_says_what_is_lacking(name: str, tmp_path: Path) ->
     assert {file.name for file in drawn.files} == {f"{stem}.png", f"{stem}.svg"}
     text = (tmp_path / f"{stem}.svg").read_text(encoding="utf-8")
     assert all(row.method in text for row in rows)
+
+
+def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) -> None:
+    store, draw = Store(tmp_path), FIGURES["O:9"].draw
+    assert draw is not None
+    row = build_row(tiny_config("simclr"), untrained_knn_acc=0.1, knn_acc=0.4, rounds_done=3)
+    store.write_row(row)
+    points = [{"round_index": i, "metrics.knn_acc": 0.2 if i == 1 else None} for i in range(3)]
+    store.write_curve(store.key(row), points)
+    cell: Any = None
+    found = [*_values(draw, cell, row, "knn_acc", store)]
+    assert found == [(0, 0.1, 0.0), (2, 0.2, 0.0), (3, 0.4, 0.0)]
 
 
 def test_an_unknown_figure_names_the_nearest(tmp_path: Path) -> None:
