@@ -274,7 +274,7 @@ def _with_tuned(grid: Grid, store: Store, preset: str) -> list[str]:
     specs = [registry.canonical_spec(spec) for spec in grid.methods]
     joined = [spec for spec in tuned_specs(store, load_preset(preset).preset) if spec not in specs]
     if joined:
-        joint = "%s: tuned in this store, so beside the methods of grid %s; --methods chooses"
+        joint = "%s: tuned in this store, so beside the methods of grid %s; for the values, --tuned"
         _log.warning(joint, ", ".join(joined), grid.grid)
     return specs + joined
 

@@ -115,6 +115,24 @@ def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) ->
     assert found == [(0, 0.1, 0.0), (2, 0.2, 0.0), (3, 0.4, 0.0)]
 
 
+def test_the_search_is_drawn_from_trials_that_were_watched(tmp_path: Path) -> None:
+    """Objective and accuracy of all methods lie on one line, so that R is 1."""
+    draw, store = FIGURES["O:4"].draw, Store(tmp_path)
+    assert draw is not None
+    for place, spec in enumerate(draw.methods or ()):
+        store.write_study(spec, {"study_id": spec, "spec": spec, "preset": "demo"})
+        assert (
+            f"trials of {spec}" in paper_figure("O:4", tmp_path, preset="demo", store=store).lacking
+        )
+        for number in range(2):
+            score = 0.1 * place + 0.02 * number
+            trial = {"status": "ok", "objective": score, "watched": {"knn_acc": 2 * score}}
+            store.write_trial(spec, number, trial)
+    drawn = paper_figure("O:4", tmp_path, preset="demo", store=store)
+    assert [file.name for file in drawn.files] == ["o-4.png", "o-4.svg"]
+    assert "R = 1.00" in drawn.files[1].read_text(encoding="utf-8")
+
+
 def test_an_unknown_figure_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="O:9"):
         fedbench.paper_figure("O:99", tmp_path, store=tmp_path)
