@@ -20,7 +20,7 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOG = logging.getLogger(__name__)
-_WIDTH = 92
+_WIDTH = 84
 """Characters in a line of the output: a page shows so many without a bar to scroll by."""
 
 
