@@ -9,7 +9,7 @@ The contract tests rehearse every method that ships, and each run one of another
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,15 +43,15 @@ def audit(setup: Setup) -> None:
     Raises:
         PluginError: naming the tensor, and how to declare it.
     """
-    needs, rehearsed = setup.needs, rehearse(setup)
-    for name, count in rehearsed.images.items():
+    needs, (alone, growing) = setup.needs, rehearse(setup)
+    for name, count in alone.items():
         extra = needs.extras.get(name, Extra())
         said = extra.per_sample or extra.group_size is not None or extra.budget is not None
         if said or name in needs.mean_gradients:
             continue
         if count > _IMAGES // 2:
             why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
-        elif name in rehearsed.growing:
+        elif name in growing:
             why = "whose length follows the number of images"
         else:
             continue
@@ -62,32 +62,24 @@ def audit(setup: Setup) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """Findings of a rehearsal, by name of an uploaded tensor or extra.
+def rehearse(setup: Setup) -> tuple[dict[str, int], set[str]]:
+    """Rehearse the first round, if it is a preparatory one, and the last.
 
-    Attributes:
-        images: how many images alone change some number of it.
-        growing: those whose length depends on the client's number of images. They have a row for
-            each image, even if it is centred, rounded or made of the label alone.
+    Returns by name of an uploaded tensor or extra how many images alone change some number of it;
+    and the names of those whose length depends on the client's number of images. They have a row
+    for each image, even if it is centred, rounded or made of the label alone.
     """
-
-    images: dict[str, int] = field(default_factory=dict)
-    growing: set[str] = field(default_factory=set)
-
-
-def rehearse(setup: Setup) -> Rehearsed:
-    """Rehearse the first round, if it is a preparatory one, and the last."""
-    found, preparatory = Rehearsed(), setup.needs.preparatory_rounds
+    alone, growing = dict[str, int](), set[str]()
+    preparatory = setup.needs.preparatory_rounds
     last = max(0, preparatory + setup.config.federation.num_rounds - 1)
     with temporary_folder() as folder, single_thread():
         rehearsal = _Rehearsal(setup, folder)
         for index in {0, last} if preparatory else {last}:
             whole, fewer = rehearsal.sent(index), rehearsal.sent(index, _FEWER)
-            found.growing.update(n for n in whole if len(whole[n]) != len(fewer.get(n, ())))
+            growing.update(n for n in whole if len(whole[n]) != len(fewer.get(n, ())))
             for name, count in rehearsal.single_samples(index, whole).items():
-                found.images[name] = max(count, found.images.get(name, 0))
-    return found
+                alone[name] = max(count, alone.get(name, 0))
+    return alone, growing
 
 
 class _Rehearsal:
@@ -130,12 +122,9 @@ class _Rehearsal:
             self._images[image] = original
             for name, before in plain.items():
                 followed[name].append(_follows(before, changed.get(name)))
-        counts = {}
-        for name, rows in followed.items():
-            follows = torch.stack(rows)  # (images, n)
-            alone = follows & (follows.sum(dim=0) == 1)
-            counts[name] = int(alone.any(dim=1).sum())
-        return counts
+        rows = {name: torch.stack(each) for name, each in followed.items()}  # (images, n)
+        alone = {name: follows & (follows.sum(dim=0) == 1) for name, follows in rows.items()}
+        return {name: int(mask.any(dim=1).sum()) for name, mask in alone.items()}
 
     def sent(self, index: int, num_images: int = _IMAGES) -> dict[str, Tensor]:
         """Return what a client of so many images sends in a round, every tensor float64 (n,)."""

@@ -122,7 +122,7 @@ def test_an_undeclared_extra_stops_the_run_by_name(
     [(LATENTS, "latents"), (Labels, "sums"), (Memory, "memory"), (PersonalMemory, "memory")],
 )
 def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name: str) -> None:
-    counts = rehearse(setup_of(cls, **{name: False})).images
+    counts = rehearse(setup_of(cls, **{name: False}))[0]
     assert counts.pop(name) == 8  # every image has separate numbers
     assert set(counts.values()) == {0}  # and none in a weight
     match = f"method 'simclr' uploads '{name}', in which 8 of 8 images .* single samples"
@@ -134,7 +134,7 @@ def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name
 def test_a_single_class_is_rehearsed_too() -> None:
     setup = tiny_setup(tiny_config("supervised"))
     one = dataclasses.replace(setup, spec=dataclasses.replace(setup.spec, num_classes=1))
-    assert set(rehearse(one).images.values()) == {0}
+    assert set(rehearse(one)[0].values()) == {0}
 
 
 @pytest.mark.parametrize(("cls", "name"), [(CENTRED, "centred"), (CLASSES, "classes")])
@@ -146,7 +146,7 @@ def test_a_row_for_each_image_is_found_by_its_length(cls: type[Sends], name: str
 
 
 def test_aggregates_pass() -> None:
-    assert set(rehearse(setup_of(MEAN, mean=False)).images.values()) == {0}
+    assert set(rehearse(setup_of(MEAN, mean=False))[0].values()) == {0}
     audit(setup_of(MEAN, mean=False))
 
 
@@ -154,7 +154,7 @@ def test_a_round_with_statistics_before_it_is_rehearsed_as_a_whole() -> None:
     """Without what the server makes of the statistics, this loss would divide by zero."""
     fields = {"method__statistics": "global", "method__hidden_dim": 2048}
     setup = tiny_setup(tiny_config("lejepa", **fields))
-    assert set(rehearse(setup).images.values()) == {0}
+    assert set(rehearse(setup)[0].values()) == {0}
     audit(setup)
 
 
