@@ -18,6 +18,7 @@ from fedbench.bench.config import Strict
 from fedbench.bench.config.yaml_files import parse_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
+from fedbench.bench.execution.client_cost import ClientCost, client_cost
 from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.figures import (
     client_maps,
@@ -42,10 +43,10 @@ class Draw(Strict):
 
     grid: str
     preset: str  # unless another is given
-    # An axis of the grid; round: of curves; method: bars; objective: over the trials of studies;
-    # angles, map: as `fedbench figures RUN_ID` draws them.
+    # An axis of the grid; round: of curves; client: what a round costs one, measured here;
+    # objective: over the trials of studies; angles, map: as `fedbench figures RUN_ID` draws them.
     x: str
-    y: tuple[str, ...] = Field(min_length=1)  # metrics, columns of rows, or values of a curve
+    y: tuple[str, ...] = Field(min_length=1)  # metrics, values of a curve, or of `ClientCost`
     panel: str | None = None  # axis of which each value has a panel
     methods: tuple[str, ...] | None = None  # None = the grid's
     where: dict[str, JsonValue] = Field(default_factory=dict)  # of the grid's names; else the first
@@ -139,6 +140,10 @@ def paper_figure(
     settings: dict[str, Any] = {"preset": preset, "dataset": dataset, "set": changes}
     settings |= {"methods": draw.methods, "content": content_names(cache), "data_dir": cache}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
+    if draw.x == "client":
+        return PaperFigure(
+            name, item.what, _write(file, item, draw, _of_clients(draw, cells)), (), ""
+        )
     rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
     found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]
     lacking = tuple(label(cell) for cell, row in found if row is None)
@@ -199,13 +204,6 @@ def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> Serie
             over_seeds = float(np.std([v for v, _ in several], ddof=1)) if several[1:] else 0.0
             points.append((x, mean, over_clients if draw.spread == "clients" else over_seeds))
         found.setdefault(panel, {})[y, spec] = points
-    if draw.relative_to is not None:
-        for series in found.values():
-            base = {
-                y: points[0][1] for (y, spec), points in series.items() if spec == draw.relative_to
-            }
-            for key, points in series.items():
-                series[key] = [(x, v / base[key[0]], s / base[key[0]]) for x, v, s in points]
     return found
 
 
@@ -221,10 +219,26 @@ def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[
             if measured is not None:
                 yield done, float(measured), 0.0
         return
-    value = row.metrics.get(y, getattr(row, y, None))
-    if value is not None:
-        x = cell.config.spec if draw.x == "method" else get(cell.config, draw.x)
-        yield x, float(value), row.metrics.get(f"{y}_std", 0.0)
+    if y in row.metrics:
+        yield get(cell.config, draw.x), row.metrics[y], row.metrics.get(f"{y}_std", 0.0)
+
+
+def _of_clients(draw: Draw, cells: Sequence[Cell]) -> Series:
+    """Measure a round of one client of each method; nothing of it is in a store."""
+    costs: dict[str, ClientCost] = {}
+    for cell in cells:
+        if cell.config.spec not in costs:
+            costs[cell.config.spec] = client_cost(cell.experiment)
+    base = costs[draw.relative_to or cells[0].config.spec]
+    return {
+        "": {
+            (y, f"{spec}, {100 * cost.share:.1g} % beside steps"): [
+                (spec, getattr(cost, y) / getattr(base, y), 0.0)
+            ]
+            for spec, cost in costs.items()
+            for y in draw.y
+        }
+    }
 
 
 def _of_trials(
@@ -268,7 +282,7 @@ def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ..
                 x, mean, spread = zip(*points, strict=True)
                 high, wide = (scale * np.array(part) for part in (mean, spread))
                 look = {"color": palette[spec], "label": spec}
-                if draw.x == "method":
+                if draw.x == "client":
                     axis.bar(x, high, yerr=wide, **look)
                 elif draw.x == "objective":
                     axis.scatter(x, high, s=14, **look)
@@ -280,6 +294,9 @@ def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ..
             title = draw.x.rpartition(".")[2].replace("_", " ")
             axis.set(xlabel=title, ylabel=heading(y) + relative)
             axis.set_title(panel, fontsize=10)
+            if draw.x == "client":
+                axis.tick_params("x", rotation=45)
+                axis.set_xlabel("")
         figure.suptitle(f"{item.item} · {item.what}")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside right center", frameon=False)
