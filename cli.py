@@ -231,6 +231,25 @@ def leaderboard(
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
 
 
+@command("fedbench compare simclr byol --preset laptop")
+def compare(
+    first: opt.Compared,
+    second: opt.ComparedTo,
+    output: opt.Output,
+    grid: opt.GridFilter = None,
+    dataset: opt.DatasetFilter = None,
+    preset: opt.PresetFilter = None,
+    purpose: opt.PurposeFilter = "evaluation",
+    metric: opt.RankedBy = "linear",
+    store: opt.StoreDir = None,
+) -> None:
+    """Compare two methods, or two runs: difference, interval, test, what differs."""
+    chosen: dict[str, Any] = {"grid": grid, "dataset": dataset, "preset": preset}
+    result = fedbench.compare(first, second, store, purpose=purpose, metric=metric, **chosen)
+    warn(*result.problems)
+    output.show(result, show_results.show_comparison)
+
+
 @command("fedbench report results.html --grid heterogeneity")
 def report(
     file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.board.boards import leaderboard, report
+    from fedbench.bench.board.compare import Comparison, compare
     from fedbench.bench.board.paper_figures import PaperFigure, paper_figure
     from fedbench.bench.board.release import release
     from fedbench.bench.board.verify import submit, verify_bundle, verify_claims
@@ -63,6 +64,7 @@ if not Path(__file__).with_name("bench").is_dir():
 _HOMES = {
     "board.boards": "leaderboard report",
     "experiment.data": "partition prepare_data split_data",
+    "board.compare": "Comparison compare",
     "board.release": "release",
     "board.verify": "submit verify_bundle verify_claims",
     "config": "RunConfig",
@@ -95,6 +97,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Comparison",
     "ConfigError",
     "DataError",
     "Description",
@@ -120,6 +123,7 @@ __all__ = [
     "UnknownNameError",
     "Verification",
     "__version__",
+    "compare",
     "describe",
     "explain",
     "export_encoder",

@@ -122,6 +122,8 @@ DryRun = Annotated[bool, Option("Only show what would be done and what it costs.
 Again = Annotated[
     bool, Option("Repeat what the store has and compare; replace what older code made.", "--again")
 ]
+Compared = Annotated[str, argument("Method, line of the board, or run id.", "A")]
+ComparedTo = Annotated[str, argument("The same; it is subtracted from the first.", "B")]
 GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
 DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
 PresetFilter = Annotated[str | None, Option("Only runs that started from this preset.")]
@@ -254,6 +256,11 @@ PurposeFilter = Annotated[
 ]
 
 
+RankedBy = Annotated[
+    str, Option("Metric to rank by: linear, knn, objective, or another that runs have measured.")
+]
+
+
 @dataclass(frozen=True)
 class Board:
     """What a leaderboard ranks."""
@@ -274,10 +281,7 @@ class Board:
         ),
     ] = None
     purpose: PurposeFilter = "evaluation"
-    metric: Annotated[
-        str,
-        Option("Metric to rank by: linear, knn, objective, or another that runs have measured."),
-    ] = "linear"
+    metric: RankedBy = "linear"
     published: Annotated[
         bool, Option("Show published numbers too.", "--published/--no-published")
     ] = True

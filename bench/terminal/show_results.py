@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.terminal.console import emit, emit_json
-from fedbench.bench.terminal.tables import show_record, show_records, show_table
-from fedbench.bench.terminal.units import count
+from fedbench.bench.terminal.tables import head, show_record, show_records, show_table
+from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
+    from fedbench.bench.board.compare import Comparison, Difference
     from fedbench.bench.board.paper_figures import PaperFigure
     from fedbench.bench.board.release import Released
     from fedbench.bench.board.verify import BundleVerification, Submission
@@ -45,6 +47,69 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             if explained := formats.legend(shown[: len(board.groups)], board.reach):
                 emit("\n" + "\n".join(explained))
             _show_reproductions(ranking)
+
+
+def show_comparison(result: Comparison) -> None:
+    """Print a line for each setting or metric, what differs, and the conclusion."""
+    first, second = _short_names(result)
+    if result.values:
+        values = [
+            {"value": head(name), first: text(name, a), second: text(name, b)}
+            for name, (a, b) in result.values.items()
+        ]
+        show_records(values, ("value", first, second))
+    if result.settings:
+        from fedbench.bench.results.leaderboard.columns import number as figure
+
+        percent = is_accuracy(result.metric)
+        rows = [
+            {
+                "no.": number if len(result.settings) > 1 else None,
+                "setting": each.setting,
+                **dict(zip((first, second), (figure(m, percent) for m in each.means), strict=True)),
+                "difference": figure(each.difference, percent, signed=True),
+                "95 % interval": _interval(each, percent),
+                "p": "" if each.p is None else f"{each.p:.2g}",
+                "would be seen": figure(each.detectable, percent),
+                "seeds": each.seeds if each.seeds[0] != each.seeds[1] else each.seeds[0],
+            }
+            for number, each in enumerate(result.settings, 1)
+        ]
+        show_records(rows, [*rows[0]], title=f"{result.shared} · {heading(result.metric)}")
+    if any(each.p is not None for each in result.settings[1:]):
+        emit("p is adjusted for the number of settings (Holm); an interval is for its own alone")
+    if differing := _differences(result):
+        emit("\n")
+        show_records(differing, ("differs", first, second, "where"))
+    emit(f"\n{result.sentence}")
+
+
+def _short_names(result: Comparison) -> tuple[str, str]:
+    first, second = (name[:8] if result.values else name for name in result.names)
+    return first, second
+
+
+def _interval(of: Difference, percent: bool) -> str:
+    from fedbench.bench.results.leaderboard.columns import number as figure
+
+    if of.low is None:
+        return ""
+    return " to ".join(figure(end, percent, signed=True) for end in (of.low, of.high))
+
+
+def _differences(result: Comparison) -> list[dict[str, Any]]:
+    """Return a line for each pair of values that differ, with the settings where they do so."""
+    where: dict[tuple[str, str, str], list[int]] = {}
+    of = [each.differs for each in result.settings] or [result.differs]
+    for number, differs in enumerate(of, 1):
+        for name, pair in differs.items():
+            a, b = ("none" if value is None else text("", value) for value in pair)
+            where.setdefault((name, a, b), []).append(number)
+    first, second = _short_names(result)
+    return [
+        {"differs": name, first: a, second: b, "where": found if len(found) < len(of) else None}
+        for (name, a, b), found in where.items()
+    ]
 
 
 def _show_reproductions(ranking: Ranking) -> None:

@@ -96,6 +96,15 @@ class Separation:
         limit = -float(stdtrit(df, LEVEL / (2 * tests)))
         return error * float(nctdtrinc(df, 1 - POWER, limit))
 
+    def interval(self, first: int, other: int) -> tuple[float, float]:
+        """Return the 95 % interval of the difference of two means, first minus other."""
+        from scipy.special import stdtrit
+
+        error, df = self._error(first, other)
+        half = float(stdtrit(df, 1 - LEVEL / 2)) * error
+        difference = self._means[first] - self._means[other]
+        return difference - half, difference + half
+
     def groups(self) -> dict[int, str]:
         """Return a letter for each entry: entries that are not told from the first of a group tie.
 

@@ -17,7 +17,8 @@ from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.content import partitions, short_titles
+from fedbench.bench.results.report.charts import short_titles
+from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum

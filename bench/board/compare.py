@@ -1,0 +1,295 @@
+"""Two methods, or two runs, beside each other: how far apart, how sure, and what else differs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.board.boards import leaderboard
+from fedbench.bench.config.identity import section_defaults
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
+from fedbench.bench.results.leaderboard.comparability import as_text, class_of, differing
+from fedbench.bench.results.leaderboard.separation import Separation
+from fedbench.bench.results.leaderboard.statistics import LEVEL, holm
+from fedbench.bench.results.report.charts import main_lines
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import completed, method_defaults
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Pair = tuple[Any, Any]
+"""A value of the first and of the second."""
+_COSTS = ("bytes_up", "bytes_down", "wall_seconds", "simulated_hours")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two methods in one setting: same data, partition, budget, encoder and probe.
+
+    The test is the board's, of these two lines alone. It is None, as its interval is, with fewer
+    than three seeds of either, or with seeds that diverged.
+    """
+
+    setting: str  # what sets it apart from the other settings
+    lines: tuple[str, str]  # names on the board; of several lines of a method see `compare`
+    seeds: tuple[int, int]
+    means: tuple[float | None, float | None]
+    difference: float | None  # first minus second
+    low: float | None  # ends of the 95 % interval of the difference, not adjusted
+    high: float | None
+    test: str | None  # `t`, or `Welch` where variances are unequal
+    p: float | None  # two-sided, adjusted by Holm for the number of settings
+    detectable: float | None  # difference that is found with probability 0.8 in so many settings
+    differs: Mapping[str, Pair]  # hyperparameters that both have, and how each was tuned
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Two methods over the settings where both ran, or two runs."""
+
+    names: tuple[str, str]
+    metric: str
+    settings: tuple[Difference, ...]  # of methods
+    shared: str  # part of the title that all settings have
+    values: Mapping[str, Pair]  # of runs: metrics and costs
+    differs: Mapping[str, Pair]  # of runs, or of methods that no setting has both of
+    equal: bool  # data, partition, budget, encoder and probe
+    sentence: str  # what is to be concluded
+    problems: tuple[str, ...] = ()  # a line per unreadable file of the store
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return asdict(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a line for each setting, or for each metric and cost of two runs."""
+        import pandas as pd
+
+        if self.settings:
+            return pd.DataFrame(map(vars, self.settings))
+        return pd.DataFrame.from_dict(dict(self.values), orient="index", columns=[*self.names])
+
+    def __repr__(self) -> str:
+        return f"<{self.names[0]} and {self.names[1]}: {self.sentence}>"
+
+
+def compare(
+    first: str,
+    second: str,
+    store: Store | Path | str | None = None,
+    *,
+    grid: str | None = None,
+    dataset: str | None = None,
+    preset: str | None = None,
+    purpose: str = "evaluation",
+    metric: str = "linear_acc",
+) -> Comparison:
+    """Compare two methods in every setting where both ran, or two runs.
+
+    Of a method that has several lines in a setting, the one with the most seeds counts, and of
+    those the best; the name of a line on the board, as `simclr (lr=0.03)`, chooses another.
+
+    Args:
+        first: a method spec, a line of the board, or a run id; what differences are of.
+        second: the same; it is subtracted.
+        store: see `open_store`.
+        grid: only cells of this grid, as in `leaderboard`.
+        dataset: only runs on this data set.
+        preset: only runs that started from this preset.
+        purpose: only runs that were made for it, as in `leaderboard`.
+        metric: as in `leaderboard`.
+
+    Raises:
+        ConfigError: for one thing twice, or a run id that several runs have.
+        UnknownNameError: for an unknown method, grid, metric, data set or preset.
+        StoreError: for a store or a run that is not there.
+
+    >>> from fedbench.bench.testing import demo_store
+    >>> run_id = demo_store().rows()[0].row_id
+    >>> compare(run_id, "simclr", demo_store())
+    Traceback (most recent call last):
+    ...
+    fedbench.bench.system.errors.ConfigError: compare two methods or two runs; got one of each
+    """
+    store = open_store(store).require()
+    if first == second:
+        raise ConfigError(f"compare two different things; both are {first!r}")
+    methods = [name.partition(" (")[0] for name in (first, second)]
+    known = {row.method for row in store.rows()}
+    of_runs = [name not in known and _is_run_id(name) for name in methods]
+    if all(of_runs):
+        return _runs(store, store.find(first), store.find(second), metric)
+    if any(of_runs):
+        raise ConfigError("compare two methods or two runs; got one of each")
+    chosen: dict[str, Any] = {"grid": grid, "dataset": dataset, "preset": preset}
+    board = leaderboard(store, methods=[*{*methods}], purpose=purpose, metric=metric, **chosen)
+    if board.nothing:
+        raise StoreError(board.nothing)
+    return _methods(board.board, (first, second), board.problems)
+
+
+def _is_run_id(name: str) -> bool:
+    return len(name) >= 4 and {*name.partition("@")[0]} <= {*"0123456789abcdef"}
+
+
+# Methods
+
+
+def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> Comparison:
+    both, alone = [], {name: [] for name in names}
+    for group in board.groups:
+        of_group = tuple(_line(group.frame, name) for name in names)
+        for name, line in zip(names, of_group, strict=True):
+            if line is not None:
+                alone[name].append(group)
+        if None not in of_group and of_group[0].label != of_group[1].label:
+            both.append((group.title.split(" · "), of_group))
+    for name in names:
+        if not alone[name]:
+            lines = ", ".join(dict.fromkeys(e.label for e in board.entries))
+            raise StoreError(f"no result of {name!r} here; the lines are {lines}")
+    if not both:
+        return _never_together(board.metric, names, alone, problems)
+    shared = [part for part in both[0][0] if all(part in title for title, _ in both)]
+    tests = [_separation(*lines) for _, lines in both]
+    p = iter(holm([test.p(0, 1) for test in tests if test is not None]))
+    settings = tuple(
+        _difference(
+            " · ".join(part for part in title if part not in shared),
+            lines,
+            test,
+            None if test is None else next(p),
+            sum(each is not None for each in tests),
+        )
+        for (title, lines), test in zip(both, tests, strict=True)
+    )
+    said = _conclusion(settings, names, board.metric)
+    return Comparison(
+        names, board.metric, settings, " · ".join(shared), {}, {}, True, said, problems
+    )
+
+
+def _line(frame: "pd.DataFrame", name: str) -> Any:
+    """Return the line of this name on the board, else that which stands for the method."""
+    found = frame[frame.label == name]
+    if found.empty:
+        found = main_lines(frame[frame.method == name])
+    return next(found.itertuples(index=False, name="Line"), None)
+
+
+def _separation(first: Any, second: Any) -> Separation | None:
+    if first.num_diverged or second.num_diverged:
+        return None
+    test = Separation({0: first.values, 1: second.values})
+    return test if test.places == [0, 1] else None
+
+
+def _difference(
+    setting: str, lines: Pair, test: Separation | None, p: float | None, tests: int
+) -> Difference:
+    means = tuple(line.mean for line in lines)
+    low, high = (None, None) if test is None else test.interval(0, 1)
+    return Difference(
+        setting,
+        (lines[0].label, lines[1].label),
+        (lines[0].n_seeds, lines[1].n_seeds),
+        (means[0], means[1]),
+        None if None in means else means[0] - means[1],
+        low,
+        high,
+        None if test is None else "Welch" if test.welch else "t",
+        p,
+        None if test is None else test.detectable(0, 1, tests),
+        _differing_lines(*lines),
+    )
+
+
+def _differing_lines(first: Any, second: Any) -> dict[str, Pair]:
+    """Return the hyperparameters of both lines that differ, and how each was tuned."""
+
+    def whole(line: Any) -> dict[str, Any]:
+        given = line.hyperparameters
+        tuned = f"in {line.tune_runs} runs" if line.tune_runs else "yes" if line.tuned else "no"
+        defaults = {**section_defaults(), **method_defaults(line.method, given)}
+        return {**defaults, **given, "tuned": tuned}
+
+    a, b = whole(first), whole(second)
+    both = (a.keys() & b.keys()) - {"spec"}
+    return {name: (a[name], b[name]) for name in sorted(both) if a[name] != b[name]}
+
+
+def _conclusion(settings: Sequence[Difference], names: tuple[str, str], metric: str) -> str:
+    better = needed(metric).score
+    tested = [each for each in settings if each.p is not None]
+    if not tested:
+        return "no test: it needs three seeds of both, none of which diverged, in one setting"
+    number = len(tested)
+
+    def where(count: int) -> str:
+        some = "all" if count == number else f"{count} of"
+        return f" in {some} {number} settings" if number > 1 else ""
+
+    parts, told = [], [each for each in tested if each.p is not None and each.p <= LEVEL]
+    for name, sign in zip(names, (1, -1), strict=True):
+        ahead = [each for each in told if sign * better(each.difference or 0.0) > 0]
+        if ahead:
+            sizes = [abs(each.difference or 0.0) for each in ahead]
+            parts.append(f"{name} is ahead by {_sizes(sizes, metric)}{where(len(ahead))}")
+    if left := [each for each in tested if each not in told]:
+        seen = _sizes([each.detectable or 0.0 for each in left], metric)
+        parts.append(
+            f"no difference is seen{where(len(left))}; one of {seen} would have been, four times"
+            " in five"
+        )
+    return "; ".join(parts)
+
+
+def _sizes(values: Sequence[float], metric: str) -> str:
+    """Return differences as `3.9 to 4.8 points`."""
+    scale, unit = (100, " points") if is_accuracy(metric) else (1, "")
+    form = "{:.1f}" if is_accuracy(metric) else "{:.3g}"
+    ends = dict.fromkeys(form.format(scale * value) for value in (min(values), max(values)))
+    return " to ".join(ends) + unit
+
+
+def _never_together(
+    metric: str, names: tuple[str, str], alone: Mapping[str, Sequence[Any]], problems: Any
+) -> Comparison:
+    """Say what differs between the two settings, one of each method, that are most alike."""
+    pairs = [(a.keys, b.keys) for a in alone[names[0]] for b in alone[names[1]]]
+    nearest = min(pairs, key=lambda pair: len(differing(pair)))
+    differs = {name: tuple(keys.get(name) for keys in nearest) for name in differing(nearest)}
+    of = ", ".join(f"{name} {as_text(a)} and {as_text(b)}" for name, (a, b) in differs.items())
+    said = f"not comparable: no setting has results of both; the nearest two differ in {of}"
+    return Comparison(names, metric, (), "", {}, differs, False, said, problems)
+
+
+# Runs
+
+
+def _runs(store: Store, first: Row, second: Row, metric: str) -> Comparison:
+    rows = first, second
+    measured = [row.metrics for row in rows]
+    shown = main_metrics({*measured[0], *measured[1]})
+    wanted = [metric] * any(metric in each for each in measured) or [f"{metric}_acc"]
+    values = {n: tuple(m.get(n) for m in measured) for n in dict.fromkeys([*shown, *wanted])}
+    known = [{**vars(row), **row.metrics} for row in rows]
+    values |= {name: tuple(each.get(name) for each in known) for name in _COSTS}
+    values = {name: pair for name, pair in values.items() if pair != (None, None)}
+    configs = [completed(row.settings) | {"code": row.code} for row in rows]
+    both = configs[0].keys() & configs[1].keys()
+    names = [n for n in differing(configs) if n in both or not n.startswith("method.")]
+    differs = {n: tuple(config.get(n) for config in configs) for n in names}
+    ranked_by = next((name for name in wanted if name in values), "linear_acc")
+    equal = class_of(first, ranked_by) == class_of(second, ranked_by)
+    said = "one run each: seeds alone may differ as much, and no test is possible"
+    if not equal:
+        said = "not comparable: data, partition, budget, encoder or probe differ; " + said
+    elif first.method != second.method:
+        said += f"; fedbench compare {first.method} {second.method} compares their seeds"
+    ids = first.row_id, second.row_id
+    return Comparison(ids, ranked_by, (), "", values, differs, equal, said, ())
