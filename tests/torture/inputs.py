@@ -261,6 +261,9 @@ class Torture:
             old = values[name]
             if name.endswith("_json"):
                 values[name] = self.random.choice(JSONS)
+            elif isinstance(old, dict):
+                key = self.random.choice([*old, *TEXTS])
+                values[name] = {**old, key: self.random.choice(TEXTS)}
             elif isinstance(old, bool) or name.endswith("_at") or isinstance(old, list):
                 continue
             elif isinstance(old, int):

@@ -10,7 +10,7 @@ from fedbench.bench.results.store.row import METRICS
 from fedbench.bench.system.errors import ConfigError, PluginError
 
 SCORED = "objective_on objective_max_examples objective_clients num_clients"
-WHEN = {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained"}
+WHEN = {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained", "online"}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,8 @@ def test_of_a_score_more_is_better(metric: str, worse: float, better: float) -> 
 def test_every_field_of_the_evaluation_is_read_or_says_when() -> None:
     load()
     read = {field for metric in metrics._KNOWN.values() for field in metric.reads}
-    read |= {*needed("transfer_digits_knn_acc").reads}
+    for variant in ("transfer_digits_knn_acc", "unseen_linear_acc"):
+        read |= {*needed(variant).reads}
     assert read | WHEN == {*EvaluationConfig.model_fields}
     assert not read & WHEN
 

@@ -110,9 +110,11 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
 
 def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
     made = make_job(marked(tmp_path / "store"))
-    for other in ({"dataset": tmp_path / "nowhere"}, {"revision": "f" * 64}):
+    for other in ({"path": tmp_path / "nowhere"}, {"revision": "f" * 64}):
+        elsewhere = replace(made.experiment)
+        vars(elsewhere)["data"] = replace(made.experiment.data, **other)
         with pytest.raises(ResourceError, match="`fedbench data prepare digits`"):
-            trial.settle(replace(made, **other), TOKEN)
+            trial.settle(replace(made, experiment=elsewhere), TOKEN)
 
 
 def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
