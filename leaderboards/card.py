@@ -1,15 +1,19 @@
-"""Write data card, citation and Croissant description of the rows in leaderboards/results.
+"""Pack the runs in leaderboards/results, with data card, citation and Croissant description.
 
-Usage: `python leaderboards/card.py`; a test compares the files with the rows.
+Usage: `python leaderboards/card.py`; a test compares the files with the rows. Runs that proposals
+have added in files of their own are packed with the others.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedbench import open_store
 from fedbench.bench.board.release import Description
-from fedbench.bench.results.store.schema import ROW_SCHEMA
+from fedbench.bench.results.store.packed import PACKED
+from fedbench.bench.results.store.released import SUMS
+from fedbench.leaderboards.pack import packs, write
 
 FOLDER = Path(__file__).with_name("results")
 _USE = """\
@@ -27,8 +31,8 @@ rows = open_store("leaderboards/results").rows()
 _ORIGIN = """\
 Each row is one run of fedbench. Its settings (`config.…`) and the data of `dataset_revision`
 determine its numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce`
-repeats it. `git_sha` names the code. `cells/` has the curve of each run. leaderboards/studies/ says
-which question a grid of runs was to answer, and what was known before they ran.
+repeats it. `git_sha` names the code. `curve_json` has the rounds of each run. leaderboards/studies/
+says which question a grid of runs was to answer, and what was known before they ran.
 
 Compute, as the sum of the rows' `wall_seconds` on shared machines:
 
@@ -46,8 +50,10 @@ figures of encoders that were trained on them; no image and no label is.
 
 
 def files() -> Mapping[str, bytes]:
-    """Return the files that describe the store, by name."""
-    rows = open_store(FOLDER).rows()
+    """Return the packed runs and the files that describe them, by name."""
+    store = open_store(FOLDER)
+    rows = store.rows()
+    packed, schema = packs(store)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     runs: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
@@ -60,18 +66,19 @@ def files() -> Mapping[str, bytes]:
     lines.append(f"| all | | {len(rows)} | {sum(seconds.values()) / 3600:.1f} |")
     described = Description(
         version=max(row.finished_at for row in rows).strftime("%Y.%m"),
-        file="rows/*.parquet",
-        holds="configuration, label-free scores, accuracy of probes, traffic, and time",
+        file=f"{PACKED}/*.parquet",
+        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
+        " every round",
         origin=_ORIGIN.format(
             compute="\n".join(["| preset | hardware | runs | hours |", "|---|---|---|---|", *lines])
         ),
-        schema=ROW_SCHEMA,
+        schema=schema,
         rows=rows,
         use=_USE,
     )
-    return described.files()
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in packed.items())
+    return {**packed, SUMS: sums.encode(), **described.files()}
 
 
 if __name__ == "__main__":
-    for name, content in files().items():
-        (FOLDER / name).write_bytes(content)
+    write(FOLDER, files())

@@ -26,8 +26,9 @@ from fedbench.bench.execution.execute import OnRound, plugin_packages
 from fedbench.bench.execution.run import reproduce
 from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.results.store.merge import merge
+from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store, replica_key
+from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, user_path, write_error
 from fedbench.bench.system.scratch import temporary_folder

@@ -15,6 +15,7 @@ from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.experiment.code import missing_code
 from fedbench.bench.results.chance import MARKS
+from fedbench.bench.results.store.packed import PACKED, Pack
 from fedbench.bench.results.store.reader import parse_record, read_error
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import read_table
@@ -142,7 +143,17 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
 
 
 def _row(path: Path) -> None:
-    row = parse_record(path, path.read_bytes(), Row)
+    _check_row(parse_record(path, path.read_bytes(), Row))
+
+
+def _pack(path: Path) -> None:
+    pack = Pack(path.read_bytes())
+    pack.check()
+    for row in pack.rows().values():
+        _check_row(row)
+
+
+def _check_row(row: Row) -> None:
     if row.benchmark_version == BENCHMARK_VERSION and not missing_code(row.code):
         for name, value in derived(row.config, row.dataset_revision).items():
             if getattr(row, name) != value:
@@ -179,6 +190,7 @@ _KINDS: dict[str, tuple[str, _Read, str]] = {
         "delete it; the same command makes this run again, or `fedbench merge` brings it back from"
         " the store that it came from",
     ),
+    "packed runs": (f"{PACKED}/*.parquet", _pack, "fetch it again from where it came from"),
     "trials": ("trials/*/*.parquet", _trial, _TUNE),
     "marks": (MARKS, _json, _AGAIN),
     "studies": ("trials/*/study.json", _json, _TUNE),

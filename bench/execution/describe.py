@@ -69,7 +69,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
         here = foreign_code(row.config, registry.parse_spec(row.method))
         other = tuple(changed_code(row.code, here))
     # A method's field that is a mapping stays one value.
-    values = flatten(row.settings, keep=sources)
+    values = dict(sorted(flatten(row.settings, keep=sources).items()))
     values.pop("spec", None)
     config = {key: (value, sources.get(key, "")) for key, value in values.items()}
     changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]

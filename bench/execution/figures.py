@@ -22,8 +22,9 @@ from fedbench.bench.evaluation.features import check_finite, extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.execution.export import TrainedRun, load_run
+from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store, replica_key
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path

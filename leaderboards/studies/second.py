@@ -44,6 +44,9 @@ STANDARD |= {"num_rounds": 12, "local_epochs": 2}
 ORCHESTRA: dict[str, Any] = {"method.degeneracy": True, "method.representations": "centroids"}
 ORCHESTRA |= {"method.num_local_clusters": 16, "method.num_global_clusters": 32}
 ORCHESTRA |= {"method.target": True}
+OUTCOMES = ["knn_acc", "linear_acc", "linear_paper_acc", "final_loss", "collapsed"]
+OUTCOMES += ["untrained_objective", "untrained_knn_acc", "untrained_linear_acc", "std_ratio"]
+OUTCOMES += ["effective_rank", "unif"]
 SUMS = {"loss+sep": ("loss", "sep")}
 RULES = ["objective", "sep", "loss", "loss+sep", "objective+sep"]
 Array = np.ndarray[Any, Any]
@@ -55,18 +58,22 @@ def read_rows(folder: Path) -> Frame:
     """Read one row per run with its configuration, `acc` in points and scores as `s.NAME`."""
     paths = sorted(folder.glob("*.parquet"))
     rows = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
-    configs = [json.loads(text) for text in rows["config_json"]]
-    rows["setting"] = [json.dumps([c["client"], c["method"]], sort_keys=True) for c in configs]
-    rows = rows.join(pd.json_normalize(configs).drop(columns=["seed", "spec"]))
-    metrics = [json.loads(text) if isinstance(text, str) else {} for text in rows["metrics_json"]]
-    found = Frame(metrics).join(rows[["objective", "align"]])
+    rows = rows.sort_values("row_id", ignore_index=True).copy()
+    rest = pd.json_normalize([json.loads(text or "{}") for text in rows["config_json"]])
+    settings = rows.filter(regex=r"^config\.").rename(columns=lambda name: name[len("config.") :])
+    settings = settings.combine_first(rest).drop(columns=["seed", "spec"])
+    own = settings.filter(regex=r"^(client|method)\.")
+    rows["setting"] = [row.dropna().sort_index().astype(str).to_json() for _, row in own.iterrows()]
+    metrics = rows.filter(regex=r"^metric\.").rename(columns=lambda name: name[len("metric.") :])
+    rows = rows.join(settings).join(metrics).copy()
+    found = metrics.drop(columns=[name for name in OUTCOMES if name in metrics])
     found["sep"], found["loss"] = found["sep"].clip(-1, 1), -rows["final_loss"]
     found["objective+sep"] = found["objective"] + found["sep"]
     if "alpha_req" in found:
         found["alpha_req raw"] = found["alpha_req"]
         found["alpha_req"] = -(found["alpha_req"] - 1).abs()
     diverged = rows["status"] == "diverged"
-    rows = rows.join(found.mask(diverged).fillna(-np.inf).add_prefix("s."))
+    rows = rows.join(found.mask(diverged).fillna(-np.inf).add_prefix("s.")).copy()
     for name in ("linear_acc", "knn_acc"):  # a diverged run counts with its untrained encoder
         before = rows.groupby(["method", "seed"])[f"untrained_{name}"].transform("max")
         rows[name] = rows[name].where(~diverged, before)
@@ -205,7 +212,7 @@ def at_chance(row: Any) -> bool:
     terms = {"rotpred": [("loss", 4)], "simclr": [("loss", 63)], "supervised": [("loss", 10)]}
     clusters = row["method.num_global_clusters"] if row["method"] == "orchestra" else 0
     terms["orchestra"] = [("parts.clusters", clusters), ("parts.rotation", 4)]
-    curve = pd.read_parquet(BOARDS / "results" / "cells" / row["row_id"] / "curve.parquet")
+    curve = Frame(json.loads(row["curve_json"]))
     end = curve[curve["loss"].notna()].iloc[-1]
     return any(end[term] >= 0.9 * log(size) for term, size in terms.get(row["method"], []))
 
@@ -484,7 +491,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="cifar10", help="data set of the board")
     dataset = parser.parse_args().dataset
     pd.set_option("display.width", 250, "display.max_columns", 40, "display.max_rows", 200)
-    rows = read_rows(BOARDS / "results" / "rows")
+    rows = read_rows(BOARDS / "results" / "packed")
     board(rows, dataset)
     if dataset != "cifar10":
         return

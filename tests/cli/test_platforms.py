@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import fedbench
-from fedbench.bench.results.store.store import Store, replica_key
+from fedbench.bench.results.store.replicas import replica_key
+from fedbench.bench.results.store.store import Store
 
 pytestmark = [
     pytest.mark.extended,  # two processes that train

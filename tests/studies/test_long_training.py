@@ -1,6 +1,5 @@
 """The analysis of long training finds what made-up runs hold."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.config.schema import FederationConfig
+from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import build_row
+
 EFFECT = {"orchestra": 45.0, "simclr": 50.0, "byol": 45.2, "spectral": 40.0}
 CROPS = {"orchestra": "orchestra-o", "byol": "byol-o"}
 RATES = {"orchestra": 0.003, "simclr": 0.003, "byol": 0.01, "spectral": 0.003}
@@ -17,27 +21,30 @@ ROUNDS = [3, 7, 15, 30]  # trained at an evaluation before the end
 
 
 def _write(store: Path, method: str, lr: float, seed: int, **row: Any) -> None:
-    config = {
-        "data": {"num_clients": 100},
-        "client": {"local_epochs": 4, "lr": lr},
-        "federation": {"participation": 0.1},
-        "method": {"augmentation": CROPS.get(method, "simclr-o"), "representations": "centroids"},
-    }
-    base: dict[str, Any] = {"row_id": f"{method}-{lr}-{seed}", "method": method, "seed": seed}
-    base |= {"status": "ok", "alpha": 0.1, "num_rounds": 60, "final_loss": 1.0}
-    base |= {"config_json": json.dumps(config), "untrained_linear_acc": 0.31}
-    base |= {"linear_acc": math.nan, **row}
-    (store / "rows").mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([base]).to_parquet(store / "rows" / f"{base['row_id']}.parquet")
+    config = RunConfig(
+        spec=method,
+        seed=seed,
+        data=DataConfig(num_clients=100, alpha=0.1),
+        client=ClientConfig(local_epochs=4, lr=lr),
+        federation=FederationConfig(participation=0.1, num_rounds=row.pop("num_rounds", 60)),
+        method={"augmentation": CROPS.get(method, "simclr-o"), "representations": "centroids"},
+    )
+    values = {"final_loss": 1.0, "untrained_linear_acc": 0.31, "linear_acc": 0.5, **row}
+    run, done = build_row(config, **values), Store(store)
+    done.write_row(run)
     first = 0 if method == "orchestra" else 1  # whose round 0 trains nothing
-    table = pd.DataFrame({"round_index": range(61 - first)})
-    table["metrics.linear_acc"] = math.nan
     slope = (3.0 if method == "orchestra" else 1.0) + seed / 10
-    done = [base["linear_acc"] - slope / 100 * math.log2(60 / rounds) for rounds in ROUNDS]
-    table.loc[np.array(ROUNDS) - first, "metrics.linear_acc"] = done
-    table["parts.clusters"], table["parts.rotation"] = 3.0, 1.3
-    (store / "cells" / base["row_id"]).mkdir(parents=True)
-    table.to_parquet(store / "cells" / base["row_id"] / "curve.parquet")
+    at = {r - first: values["linear_acc"] - slope / 100 * math.log2(60 / r) for r in ROUNDS}
+    points = [
+        {
+            "round_index": index,
+            "metrics.linear_acc": at.get(index),
+            "parts.clusters": 3.0,
+            "parts.rotation": 1.3,
+        }
+        for index in range(61 - first)
+    ]
+    done.write_curve(run.row_id, points)
 
 
 @pytest.fixture
@@ -68,7 +75,7 @@ def test_a_method_counts_when_all_its_seeds_have_run(study: Any, store: Path) ->
     rows = module.read(store)
     (found,) = module.recipes(rows).values()
     assert set(found["variant"]) == {"orchestra", "simclr", "byol"}
-    (found,) = module.recipes(rows[rows["row_id"] != "byol-0.01-4"]).values()
+    (found,) = module.recipes(rows[(rows["method"] != "byol") | (rows["seed"] != 4)]).values()
     assert set(found["variant"]) == {"orchestra", "simclr"}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedbench.bench.results.store.columns import COST, METRIC, row_table
+from fedbench.bench.results.store.packed import Packed
 from fedbench.bench.results.store.reader import Mark, file_mark, load_all, tables_in
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FURTHER = {
+    "packed": (pa.string(), "the file of packed runs that it is in; null = a file of its own"),
     "file": (pa.string(), "name of the row's file, without its ending"),
     "size": (pa.int64(), "of that file [B]"),
     "changed": (pa.int64(), "time of its last change [ns]"),
@@ -56,6 +58,9 @@ _SCHEMA = pa.schema(
     [*ROW_SCHEMA, *(pa.field(name, kind) for name, (kind, _) in FURTHER.items())],
     metadata=ROW_SCHEMA.metadata,
 )
+_FILE = ("packed", "file", "size", "changed")
+_Place = tuple[str | None, str, int, int]
+"""The columns `_FILE` of a row."""
 _VERSION = b"fedbench.derived_by"
 _ORDER = (
     "dataset", "partition", "alpha", "method", "config_id", "seed", "row_id",
@@ -66,7 +71,7 @@ _ORDER = (
 
 def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame, in the order of a store."""
-    return _plain_names(_sorted(_table(rows, [("", 0, 0)] * len(rows))))
+    return _plain_names(_sorted(_table(rows, [(None, "", 0, 0)] * len(rows))))
 
 
 def _plain_names(table: pa.Table) -> pd.DataFrame:
@@ -92,8 +97,9 @@ def lines(frame: pd.DataFrame) -> Iterator[Any]:
 class Frame:
     """The table of a store, in `file`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, packed: Packed) -> None:
         self.file, self._folder = root / "leaderboard.parquet", root / "rows"
+        self._packed = packed
         self._problems: list[str] = []
         self._table: pa.Table | None = None
         self._mark: Mark | None = None  # of the file when it was read or written
@@ -143,15 +149,28 @@ class Frame:
             self._mark, table = file_mark(self.file), self._stored()
             self._is_new = table is None
         known = _SCHEMA.empty_table() if table is None else table
-        columns = (known.column(name).to_pylist() for name in ("file", "size", "changed"))
-        whole = [marks.get(name) == tuple(mark) for name, *mark in zip(*columns, strict=True)]
+        packs = self._packed.files()
+        columns = (known.column(name).to_pylist() for name in _FILE)
+        whole = [
+            (packs.get(pack) if pack else marks.get(name)) == tuple(mark)
+            for pack, name, *mark in zip(*columns, strict=True)
+        ]
         kept = known.filter(pa.array(whole, pa.bool_()))
         there = {*kept.column("file").to_pylist()}
         new = load_all([path for path in paths if path.stem not in there], Row)
-        rows = {path.stem: row for path, row in new.items() if isinstance(row, Row)}
+        rows = [(row, path.stem) for path, row in new.items() if isinstance(row, Row)]
+        files: list[_Place] = [(None, name, *marks.get(name, (0, 0))) for _, name in rows]
         self._problems = [text for text in new.values() if isinstance(text, str)]
+        for pack in sorted(packs.keys() - {*kept.column("packed").to_pylist()}):
+            try:
+                found = self._packed.pack(pack).rows()
+            except StoreError as error:
+                self._problems.append(str(error))
+                continue
+            rows += [(row, name) for name, row in found.items()]
+            files += [(pack, name, *packs[pack]) for name in found]
         if rows or not all(whole):
-            added = _table([*rows.values()], [(name, *marks.get(name, (0, 0))) for name in rows])
+            added = _table([row for row, _ in rows], files)
             known = _sorted(pa.concat_tables([kept, added], promote_options="permissive"))
             self._is_new = True
         if known is not self._table:
@@ -176,13 +195,10 @@ def _metadata() -> Mapping[bytes, bytes]:
     return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
 
 
-def _table(rows: Sequence[Row], files: Sequence[tuple[str, int, int]]) -> pa.Table:
-    """Return rows with what is derived of them, and name, size and time of each file."""
-    names, sizes, times = zip(*files, strict=True) if files else ((), (), ())
-    derived = {
-        "file": names,
-        "size": sizes,
-        "changed": times,
+def _table(rows: Sequence[Row], files: Sequence[_Place]) -> pa.Table:
+    """Return rows with their places and what is derived of them."""
+    derived: dict[str, Iterable[Any]] = {
+        **dict(zip(_FILE, zip(*files, strict=True) if files else [()] * 4, strict=True)),
         "replica": map(replica_hash, rows),
         "whole_config": (canonical_json(row.settings) for row in rows),
         "task": (json.dumps(task_of(row)) for row in rows),

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from fedbench.bench.results.store.former import FORMER, former_ids, is_former
+from fedbench.bench.results.store.packed import PACKED
 from fedbench.bench.results.store.reader import list_folder
-from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
+from fedbench.bench.results.store.replicas import differences, known_apart, platform_of, replica_key
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import (
     REPRODUCTIONS,
     SUBMISSIONS,
     Store,
     open_store,
-    replica_key,
 )
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import (
@@ -90,7 +90,7 @@ def merge(
             f"{str(target.root)!r} has run ids of an earlier fedbench: merge it, too, into a new"
             " store: fedbench merge OLD --store NEW"
         )
-    parts = {"cells", "rows", "trials", SUBMISSIONS, REPRODUCTIONS}
+    parts = {"cells", "rows", PACKED, "trials", SUBMISSIONS, REPRODUCTIONS}
     for source in opened:
         if parts.isdisjoint(path.name for path in list_folder(source.root)):
             raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
@@ -193,7 +193,14 @@ def _copy(row: Row, source: Store, target: Store) -> None:
     if outcome != "same":
         key = replica_key(row) if outcome == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
+        copy_packed_curve(source, source.key(row), target, key)
         target.write_replica(row) if outcome == "replica" else target.write_row(row)
+
+
+def copy_packed_curve(source: Store, name: str, target: Store, key: str) -> None:
+    """Write the rounds of a packed run, which has no folder that could be copied."""
+    if not source.cell_dir(name).is_dir() and (points := source.curve(name)):
+        target.write_curve(key, points)
 
 
 def _copy_records(source: Store, target: Store) -> None:

@@ -83,6 +83,11 @@ def replica_hash(row: Row) -> str:
     return content_id({k: v for k, v in results_of(row).items() if v is not None})[:8]
 
 
+def replica_key(row: Row) -> str:
+    """Return the name of a row's file and cell where the store has another row of its run."""
+    return f"{row.row_id}@{replica_hash(row)}"
+
+
 def platform_of(row: Row) -> str:
     """Return the numeric platform of a row; one that records none is of an unknown one."""
     return row.platform or "unknown platform"

@@ -3,6 +3,7 @@
 ```
 rows/<row_id>.parquet              the truth, one file per finished cell
 rows/<row_id>@<hash>.parquet       replicas: other results of that run, from other platforms
+packed/*.parquet                   further runs with their rounds, many in a file (`packed.py`)
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
 trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as JSON with a checksum
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
@@ -34,6 +35,7 @@ import pyarrow as pa
 
 from fedbench.bench.results.store.former import current_ids, only
 from fedbench.bench.results.store.frame import Frame
+from fedbench.bench.results.store.packed import PACKED, Packed
 from fedbench.bench.results.store.reader import (
     MOST_BYTES,
     list_folder,
@@ -42,8 +44,8 @@ from fedbench.bench.results.store.reader import (
     read_error,
     tables_in,
 )
-from fedbench.bench.results.store.released import RELEASE, Points, is_release, unpacked
-from fedbench.bench.results.store.replicas import replica_hash
+from fedbench.bench.results.store.released import RELEASE, is_release, unpacked
+from fedbench.bench.results.store.replicas import replica_hash, replica_key
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -76,7 +78,8 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = user_path(root)
-        self._all = Frame(self.root)
+        self._packed = Packed(self.root)
+        self._all = Frame(self.root, self._packed)
         self._swept = False
 
     def require(self) -> Self:
@@ -116,6 +119,8 @@ class Store:
     def drop(self, row_id: str) -> None:
         """Delete a run: its row, its replicas, and their curves and checkpoints."""
         self.check_writable()
+        if self._packed.of(row_id):
+            raise StoreError(f"run {row_id} is packed with others and cannot be deleted")
         for path in self._paths_of(row_id):
             _delete(path)
             _delete(self.cell_dir(path.stem))
@@ -138,7 +143,7 @@ class Store:
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
         loaded = (load(path, Row) for path in self._paths_of(row_id))
-        rows = (row for row in loaded if isinstance(row, Row))
+        rows = [*self._packed.of(row_id), *(row for row in loaded if isinstance(row, Row))]
         # In one order, whatever the names of their files.
         return sorted(rows, key=lambda r: (r.status == "error", r.finished_at, replica_hash(r)))
 
@@ -154,7 +159,8 @@ class Store:
     def key(self, row: Row) -> str:
         """Return the name of a stored row's file and cell: its row id, or `<row id>@<hash>`."""
         name = replica_key(row)
-        return name if self._row_path(name).exists() else row.row_id
+        own = self._row_path(name).exists() or name in self._packed.names()
+        return name if own else row.row_id
 
     def find(self, run_id: str) -> Row:
         """Return the row of a run id, or of a beginning of it of 4 characters that no other has.
@@ -171,7 +177,8 @@ class Store:
             raise ConfigError("a run id must not be empty; `fedbench runs` lists run ids")
         row = self.require().row(run_id)
         if row is None and len(run_id) >= _MIN_PREFIX:
-            names = {path.stem.partition("@")[0] for path in tables_in(self.root / "rows")}
+            files = [*self._packed.names(), *(p.stem for p in tables_in(self.root / "rows"))]
+            names = {name.partition("@")[0] for name in files}
             found = only(run_id, sorted(name for name in names if name.startswith(run_id)))
             found = found or only(run_id, [i for i in current_ids(run_id, self.root) if i in names])
             row = None if found is None else self.row(found)
@@ -300,7 +307,7 @@ class Store:
         try:
             return list(read_table(path.read_bytes()).to_pylist())
         except FileNotFoundError:
-            return []
+            return self._packed.curve(row_id)
         except OSError as cause:
             raise read_error(path, cause) from cause
         except StoreError as error:
@@ -375,24 +382,14 @@ def open_store(store: Store | Path | str | None = None) -> Store:
     folder = user_path(place)
     # A name that no system takes is explained when the store is read.
     with suppress(OSError):
-        if (folder / RELEASE).is_file() and not (folder / "rows").exists():
+        parts = (folder / "rows", folder / PACKED)
+        if (folder / RELEASE).is_file() and not any(part.exists() for part in parts):
             place = str(folder / RELEASE)
     if is_release(place):
         from fedbench.bench.data.datasets import cache_root
 
-        return Release(unpacked(place, cache_root(None), _fill))
+        return Release(unpacked(place, cache_root(None)))
     return Store(place)
-
-
-def _fill(folder: Path, runs: Sequence[tuple[Row, Points]]) -> None:
-    """Write rows and their rounds to an empty folder."""
-    store = Store(folder)
-    for row, points in runs:
-        if not store.write_row(row):
-            store.write_replica(row)
-        if points:
-            store.write_curve(store.key(row), points)
-    store.refresh()
 
 
 def _delete(path: Path) -> None:
@@ -409,11 +406,6 @@ def _checked(name: str, kind: str) -> str:
     if not _NAME.match(name):
         raise StoreError(f"{kind} {name!r} cannot name a file; use letters, digits and . _ + = @ -")
     return name
-
-
-def replica_key(row: Row) -> str:
-    """Return the name of a row's file and cell where the store has another row of its run."""
-    return f"{row.row_id}@{replica_hash(row)}"
 
 
 def _finite(value: Any) -> Any:

@@ -21,9 +21,7 @@ from fedbench import open_store
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id
-from fedbench.bench.results.store.released import CURVE, read_checked
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import UNPACKED_BOARD, decode_table, read_table
 from fedbench.bench.results.store.store import Store
 from fedbench.leaderboards.studies.board import board
 from fedbench.leaderboards.studies.cells import PRESET, STORE, linear
@@ -136,8 +134,7 @@ def _verification(source: str, published: Sequence[float]) -> list[Test]:
 @cache
 def selection_cells() -> dict[tuple[str, float], list[list[Row]]]:
     """Return the rows of the study of selection, by method and alpha."""
-    table = read_table(read_checked(str(selection.STORE)), UNPACKED_BOARD)
-    return selection.cells(decode_table(table.drop_columns([CURVE]), Row))
+    return selection.cells(open_store(selection.STORE).rows())
 
 
 @cache

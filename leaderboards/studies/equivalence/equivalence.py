@@ -388,9 +388,9 @@ def main() -> None:
             line = [f"{mean}: {power(spreads, mean):.2f}" for mean in (0.0, 0.25, 0.5)]
             print(f"Fashion-MNIST 0.64, CIFAR-10 {wide}; power at a true mean of", *line)
         return
-    if not (arguments.store / "rows").is_dir():
-        raise SystemExit(f"{arguments.store} has no rows yet")
     rows = read(arguments.store)
+    if rows.empty:
+        raise SystemExit(f"{arguments.store} has no rows yet")
     found = tables(rows)
     print(f"{len(rows)} rows; {len(found)} of {len(SPACES)} cells are complete")
     if found:

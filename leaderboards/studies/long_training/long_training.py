@@ -42,8 +42,7 @@ PAPER = Path(__file__).resolve().parents[2] / "papers" / "orchestra_table1.parqu
 
 def read(store: Path) -> pd.DataFrame:
     """Return the rows of the preset's regime with their settings as columns."""
-    files = sorted((store / "rows").glob("*.parquet"))
-    rows = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+    rows = open_store(store).frame().sort_values("row_id", ignore_index=True)
     settings = pd.json_normalize([json.loads(text) for text in rows["config_json"]])
     named = [*REGIME, "client.lr", "method.augmentation", "method.representations"]
     rows = rows.join(settings.reindex(columns=named))
@@ -59,7 +58,7 @@ def read(store: Path) -> pd.DataFrame:
 
 def curve(store: Path, row_id: str) -> pd.DataFrame:
     """Return a run's rounds."""
-    return pd.read_parquet(store / "cells" / row_id / "curve.parquet")
+    return pd.DataFrame(open_store(store).curve(row_id))
 
 
 def gate(rows: pd.DataFrame, store: Path) -> pd.DataFrame:

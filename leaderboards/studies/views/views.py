@@ -178,7 +178,7 @@ def main() -> None:
     if arguments.power:  # as if narrow views had the same spreads
         show("What a change of views would have to be", changes(wide, wide))
         return
-    rows = read(arguments.store, NARROW) if (arguments.store / "rows").is_dir() else rows[:0]
+    rows = read(arguments.store, NARROW) if open_store(arguments.store).rows() else rows[:0]
     chosen = rates(rows)
     if arguments.rates:
         for method, rate in chosen.items():

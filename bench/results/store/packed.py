@@ -1,0 +1,141 @@
+"""Runs of a store that are packed: many rows with their rounds in a few files, `packed/*.parquet`.
+
+Such a file has the columns of a release (`released.py`). A store reads its packed runs like those
+that have files of their own, and writes new runs beside them; a packed run is never written again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from fedbench.bench.results.store.columns import row_table
+from fedbench.bench.results.store.reader import MOST_BYTES, Mark, file_mark, read_error, tables_in
+from fedbench.bench.results.store.replicas import replica_key
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import (
+    ROW_SCHEMA,
+    UNPACKED_BOARD,
+    decode_table,
+    read_table,
+)
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.files import read_limited
+from fedbench.bench.system.identity import canonical_json
+
+PACKED = "packed"
+CURVE = "curve_json"
+VERSION = "fedbench.release"
+_MEANING = {"doc": "records of its rounds as a JSON list, as curve.parquet has them"}
+_MOST_TEXT = 2**25
+_POINTS = TypeAdapter(list[dict[str, Any]])
+Points = Sequence[Mapping[str, Any]]
+
+
+def pack(runs: Sequence[tuple[Row, Points]], version: str) -> pa.Table:
+    """Return rows with their rounds as a table; a run's replicas follow it."""
+    table = row_table([row for row, _ in runs], ROW_SCHEMA)
+    curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
+    field = pa.field(CURVE, pa.string(), metadata={**_MEANING, "unit": "json"})
+    metadata = {**(ROW_SCHEMA.metadata or {}), VERSION.encode(): version.encode()}
+    return table.append_column(field, curves).replace_schema_metadata(metadata)
+
+
+class Pack:
+    """The content of one file.
+
+    Raises:
+        StoreError: if its bytes are damaged, or those of another file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._table = read_table(data, UNPACKED_BOARD)
+        if CURVE not in self._table.schema.names:
+            raise StoreError(f"no release: it has no column {CURVE}; see `fedbench release`")
+        self._curves = self._table.column(CURVE).to_pylist()
+        if max((len(text or "") for text in self._curves), default=0) > _MOST_TEXT:
+            raise StoreError(f"{CURVE} has more than {_MOST_TEXT:,} characters")
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each row by the name that its file would have: a run's first by its id."""
+        found: dict[str, int] = {}
+        for at, row_id in enumerate(self._table.column("row_id").to_pylist()):
+            found[replica_key(*self._rows([at])) if row_id in found else row_id] = at
+        return found
+
+    def rows(self, row_id: str | None = None) -> dict[str, Row]:
+        """Return the rows of one run by name, or all of them."""
+        places = self.places.items()
+        chosen = {n: at for n, at in places if row_id in (None, n.partition("@")[0])}
+        return dict(zip(chosen, self._rows([*chosen.values()]), strict=True))
+
+    def curve(self, name: str) -> list[dict[str, Any]]:
+        """Return the rounds of a run by its name."""
+        return _points(self._curves[self.places[name]])
+
+    def check(self) -> None:
+        """Raise a StoreError where any of its values is none that fedbench writes."""
+        for text in self._curves:
+            _points(text)
+        self._rows(range(len(self._curves)))
+
+    def _rows(self, places: Sequence[int]) -> list[Row]:
+        table = self._table.drop_columns([CURVE])
+        return decode_table(table.take(pa.array(places, pa.int64())), Row)
+
+
+def _points(text: Any) -> list[dict[str, Any]]:
+    try:
+        return _POINTS.validate_json(text)
+    except (ValueError, TypeError) as err:
+        raise StoreError(f"{CURVE} holds no list of rounds") from err
+
+
+class Packed:
+    """The packed runs of a store."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / PACKED
+
+    def files(self) -> dict[str, Mark]:
+        """Return size and time of each file by its name."""
+        marks = {path.name: file_mark(path) for path in tables_in(self._folder)}
+        return {name: mark for name, mark in marks.items() if mark is not None}
+
+    def pack(self, file: str) -> Pack:
+        """Return the content of a file; a StoreError names it if it is damaged."""
+        path = self._folder / file
+        return read_pack(path, file_mark(path))
+
+    def names(self) -> list[str]:
+        """Return the names of all rows: `<row id>`, or `<row id>@<hash>` for replicas."""
+        return [name for pack in self._readable() for name in pack.places]
+
+    def of(self, row_id: str) -> list[Row]:
+        """Return the rows of one run."""
+        return [row for pack in self._readable() for row in pack.rows(row_id).values()]
+
+    def curve(self, name: str) -> list[dict[str, Any]]:
+        """Return the rounds of a run by its name; none where no file has it."""
+        return next((pack.curve(name) for pack in self._readable() if name in pack.places), [])
+
+    def _readable(self) -> Iterator[Pack]:
+        for file in self.files():
+            with suppress(StoreError):  # one of the store's problems
+                yield self.pack(file)
+
+
+@lru_cache(64)
+def read_pack(path: Path, mark: Mark | None) -> Pack:
+    """Return the content of a file, read once while its size and time do not change."""
+    try:
+        return Pack(read_limited(path, MOST_BYTES))
+    except OSError as cause:
+        raise read_error(path, cause) from cause
+    except StoreError as err:
+        raise StoreError(f"{str(path)!r}: {err}") from err
