@@ -1,0 +1,103 @@
+"""Packed runs are read like those with files of their own, and new ones go beside them."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.config import ClientConfig, RunConfig
+from fedbench.bench.results.store.merge import merge
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import read_table
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+from fedbench.leaderboards.pack import packs, write
+from tests.bench.results.conftest import build_row
+
+POINTS = [{"round_index": 0, "loss": 1.5, "metrics.knn_acc": None}]
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    """Two runs and a replica of the first, whose target is text in one and a number in another."""
+    config = RunConfig(method={"target": "ema", "layers": [1, 2]})
+    first = build_row(config, linear_acc=0.25, platform="one")
+    later = first.finished_at + timedelta(hours=1)
+    replica = first.model_copy(
+        update={"linear_acc": 0.5, "platform": "another", "finished_at": later}
+    )
+    second = build_row(RunConfig(spec="spectral", method={"target": 2}), further={"sep": 1.0})
+    return [first, replica, second]
+
+
+@pytest.fixture
+def packed(store: Store, rows: list[Row]) -> Store:
+    for row in rows:
+        if not store.write_row(row):
+            store.write_replica(row)
+        store.write_curve(store.key(row), POINTS)
+    write(store.root, packs(store)[0])
+    assert sorted(path.name for path in store.root.iterdir()) == ["cells", "packed"]
+    return Store(store.root)
+
+
+def test_packed_runs_read_as_before(packed: Store, rows: list[Row]) -> None:
+    first, replica, second = rows
+    assert packed.rows() == rows
+    assert packed.frame()["config_json"].tolist() == [row.config_json for row in rows]
+    assert packed.replicas(first.row_id) == [first, replica]
+    assert packed.find(first.row_id[:8]) == first
+    assert packed.find(packed.key(replica)) == replica
+    assert [packed.curve(packed.key(row)) for row in rows] == [POINTS] * 3
+    assert packed.finished(second.row_id) == second
+    assert packs(packed)[0] == packs(Store(packed.root))[0]
+
+
+def test_new_runs_go_beside_packed_ones(packed: Store, rows: list[Row]) -> None:
+    new = build_row(RunConfig(seed=2))
+    assert packed.rows() == rows
+    assert not packed.write_row(rows[0])
+    assert packed.write_row(new)
+    assert {row.row_id for row in packed.rows()} == {row.row_id for row in [*rows, new]}
+    assert [path.stem for path in (packed.root / "rows").iterdir()] == [new.row_id]
+    packed.drop(new.row_id)
+    assert packed.rows() == rows
+    with pytest.raises(StoreError, match="packed"):
+        packed.drop(rows[0].row_id)
+
+
+def test_packed_runs_are_merged_with_their_curves(
+    packed: Store, rows: list[Row], tmp_path: Path
+) -> None:
+    target = Store(tmp_path / "target")
+    done = merge([packed], target)
+    assert (done.rows_added, done.replicas_added) == (2, 1)
+    assert target.rows() == rows
+    assert [target.curve(target.key(row)) for row in rows] == [POINTS] * 3
+    assert merge([packed], target).rows_same == 3
+
+
+def test_a_damaged_file_of_packed_runs_is_named(packed: Store) -> None:
+    (file,) = (packed.root / "packed").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    packed.write_row(new := build_row(RunConfig(seed=2)))
+    assert Store(packed.root).rows() == [new]
+    (problem,) = Store(packed.root).problems()
+    assert str(file) in problem
+
+
+def test_a_setting_of_two_kinds_stays_json(packed: Store) -> None:
+    (file,) = (packed.root / "packed").iterdir()
+    names = read_table(file.read_bytes()).schema.names
+    assert "config.client.lr" in names
+    assert "config.method.target" not in names
+
+
+def test_whole_and_broken_numbers_share_a_column(store: Store) -> None:
+    whole = build_row(RunConfig(method={"t": 2}))
+    broken = build_row(RunConfig(seed=1, method={"t": 2.5}, client=ClientConfig(lr=0.5)))
+    store.write_row(whole)
+    assert store.frame()["config.method.t"].tolist() == [2]
+    store.write_row(broken)
+    assert sorted(store.frame()["config.method.t"]) == [2.0, 2.5]
+    assert sorted(store.rows(), key=lambda row: row.seed) == [whole, broken]
