@@ -18,7 +18,7 @@ def test_the_shipped_table_has_the_results_of_the_shipped_rows() -> None:
     lines, rows = pd.read_parquet(TABLE), pd.read_parquet(SELECTION).set_index("row_id")
     final = lines[lines["round"] == 12].set_index("row_id")["linear_acc"]
     assert len(final) > 300
-    assert final.to_dict() == rows["linear_acc"].loc[final.index].to_dict()
+    assert final.to_dict() == rows["metric.linear_acc"].loc[final.index].to_dict()
 
 
 def test_the_page_on_tables(monkeypatch: pytest.MonkeyPatch) -> None:
