@@ -2,7 +2,7 @@
 
 The whole test module of a method (pytest collects the inherited tests; nothing else is needed):
 
-    from fedbench.bench.testing import MethodContract
+    from fedbench.plugin import MethodContract
 
     class TestMyMethod(MethodContract):
         spec = "my-method"

@@ -1,7 +1,8 @@
 """The interface of method plugins: hooks, their records, and the registry.
 
-A plugin imports from here and from `fedbench.bench.nn`. Start with the docstring of `Method`; its
-hooks say when they run and what they may change. `register` puts a method into the registry.
+Methods that ship import from here and from `fedbench.bench.nn`; those of other packages from
+`fedbench.plugin`, which has all of both. Start with the docstring of `Method`; its hooks say when
+they run and what they may change. `register` puts a method into the registry.
 """
 
 from fedbench.bench.config import RunConfig as RunConfig

@@ -1,6 +1,7 @@
 """Building blocks of methods: encoders, heads, losses, clusterings, targets, optimizers.
 
-Everything here is independent of federation; a plugin imports it from this module.
+Everything here is independent of federation; methods of other packages import it from
+`fedbench.plugin`.
 """
 
 from fedbench.bench.nn.autoencoder import ImageDecoder as ImageDecoder

@@ -1,14 +1,18 @@
-"""A plugin imports from two modules: `fedbench.bench.method` and `fedbench.bench.nn`."""
+"""A method that ships imports from two modules, a plugin from `fedbench.plugin` alone."""
 
 import ast
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import fedbench.methods
+from fedbench import plugin
 from fedbench.bench import method, nn
 from fedbench.bench.method import registry
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(fedbench.methods.__file__).parent.resolve()
 BASES = {"autoencoder", "divergence"}
 METHODS = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__"})
@@ -25,6 +29,14 @@ def imported(path: Path) -> set[str]:
     return {name for name in names if name.split(".")[0] == "fedbench"}
 
 
+def reexported(module: ModuleType) -> set[str]:
+    """Names that a module imports from others of fedbench."""
+    tree = ast.parse(Path(module.__file__ or "").read_text())
+    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in lines if (node.module or "").startswith("fedbench.")]
+    return {alias.name for node in ours for alias in node.names}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_imports_from_two_doors_and_at_most_one_base(name: str) -> None:
     others = imported(FOLDER / f"{name}.py") - {method.__name__, nn.__name__}
@@ -36,3 +48,40 @@ def test_a_method_imports_from_two_doors_and_at_most_one_base(name: str) -> None
 def test_every_file_but_the_bases_registers_a_method() -> None:
     sources = [Path(entry.source).resolve() for entry in registry.entries().values()]
     assert {path.stem for path in sources if path.parent == FOLDER} == {*METHODS} - BASES
+
+
+@pytest.mark.parametrize("door", [method, nn])
+def test_plugins_have_all_that_methods_here_may_import(door: ModuleType) -> None:
+    for name in reexported(door):
+        assert getattr(plugin, name) is getattr(door, name)
+        assert name in plugin.__all__
+
+
+def test_every_name_for_plugins_is_there_once() -> None:
+    assert len({*plugin.__all__}) == len(plugin.__all__)
+    assert reexported(plugin) == {*plugin.__all__}
+    for name in plugin.__all__:
+        assert hasattr(plugin, name), name
+    with pytest.raises(AttributeError, match="'Methods'"):
+        _ = plugin.Methods  # type: ignore[attr-defined]
+
+
+def test_pages_and_templates_show_no_other_door() -> None:
+    """`from fedbench import …` is for those who run methods."""
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("[!_]*.md"),
+        *(ROOT / "docs").glob("[ht]*/*.md"),
+    ]
+    templates = [*(ROOT / "bench" / "terminal" / "templates").rglob("*.txt")]
+    shown = dict[Path, set[str]]()
+    for path in [*pages, *templates]:
+        for module, names in re.findall(
+            r"^from fedbench(\S*) import (.+)$", path.read_text(), re.M
+        ):
+            assert module == ".plugin", path
+            shown.setdefault(path, set()).update(names.split(", "))
+    assert {path.name for path in shown} == {
+        *("README.md", "plugins.md", "add-a-method.md", "module.py.txt", "test.py.txt")
+    }
+    assert set().union(*shown.values()) <= {*plugin.__all__}
