@@ -1,5 +1,6 @@
 """Search spaces fit the registry, each other and Optuna."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -130,3 +131,14 @@ def test_an_add_ons_space_keeps_to_its_own_fields(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT.replace("method: simclr", "method: uv"))
     with pytest.raises(ConfigError, match=r"method.uv"):
         read_space(file, "simclr+uv")
+
+
+@pytest.mark.parametrize(("spec", "trials"), [("orchestra", 12), ("byol", 12), ("simclr", 4)])
+def test_first_points_are_the_search_of_the_paper(spec: str, trials: int) -> None:
+    """Lubana et al. 2022, C.4: four rates and, where there is a target, three decays."""
+    config = resolve(spec, preset="cross-device", environ={}).config
+    points = load_space(spec).first_points(config)[:trials]
+    tried = {(p["client.lr"], p.get("method.ema_decay")) for p in points}
+    decays = (0.9, 0.99, 0.996) if trials == 12 else (None,)
+    assert tried == set(itertools.product((0.03, 0.01, 0.003, 0.001), decays))
+    assert {p.get("method.temperature", 0.1) for p in points} <= {0.1}
