@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.labels import HIDDEN
@@ -255,6 +254,8 @@ def image_flop(setup: Setup, net: Net) -> float:
 
     Heads, and targets that are not trained, are left out.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # brings Triton: 80 MB of every process
+
     needs, (parameter, *_) = setup.needs, net["encoder"].parameters()
     image = torch.zeros(1, *setup.spec.image_shape, device=parameter.device)
     net.eval()
