@@ -193,14 +193,8 @@ def _copy(row: Row, source: Store, target: Store) -> None:
     if outcome != "same":
         key = replica_key(row) if outcome == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
-        copy_packed_curve(source, source.key(row), target, key)
+        target.take_packed_curve(key, source, source.key(row))
         target.write_replica(row) if outcome == "replica" else target.write_row(row)
-
-
-def copy_packed_curve(source: Store, name: str, target: Store, key: str) -> None:
-    """Write the rounds of a packed run, which has no folder that could be copied."""
-    if not source.cell_dir(name).is_dir() and (points := source.curve(name)):
-        target.write_curve(key, points)
 
 
 def _copy_records(source: Store, target: Store) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.results.store.former import FORMER, former_ids, is_former
-from fedbench.bench.results.store.merge import copy_packed_curve
 from fedbench.bench.results.store.row import SCHEMA_VERSION, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, StoreError
@@ -39,7 +38,7 @@ def renew(source: Store, root: Path) -> Store:
         if not target.write_row(row):
             target.write_replica(row)
         _copy_cell(source.cell_dir(key), target.cell_dir(target.key(row)), row)
-        copy_packed_curve(source, key, target, target.key(row))
+        target.take_packed_curve(target.key(row), source, key)
     if (source.root / "trials").is_dir():
         copy_folder(source.root / "trials", root / "trials")
     known = {**former_ids(source.root / FORMER), **ids}

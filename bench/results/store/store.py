@@ -301,6 +301,11 @@ class Store:
         self._write(path, table_bytes(table))
         return path
 
+    def take_packed_curve(self, key: str, source: "Store", name: str) -> None:
+        """Write the rounds of a packed run, which has no folder that could be copied."""
+        if not source.cell_dir(name).is_dir() and (points := source.curve(name)):
+            self.write_curve(key, points)
+
     def curve(self, row_id: str) -> list[dict[str, Any]]:
         """The points of a run's curve; empty if there is none. A StoreError if it is unreadable."""
         path = self.cell_dir(row_id) / "curve.parquet"
