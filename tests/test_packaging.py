@@ -40,7 +40,7 @@ def tracked() -> list[Path]:
 
 def expected() -> set[str]:
     """Return the files of the wheel: the package's own files and the linked folders' content."""
-    files = {f"fedbench/{name}.py" for name in ("__init__", "__main__", "cli", "plugin")}
+    files = {f"fedbench/{name}.py" for name in ("__init__", "__main__", "cli", "plot", "plugin")}
     files.add("fedbench/py.typed")
     files |= {"fedbench/bench/config/defaults.json", "fedbench/leaderboards/former-ids.json"}
     for path in tracked():

@@ -140,9 +140,10 @@ def _is_run_id(name: str) -> bool:
 
 
 def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> Comparison:
-    both, alone = [], {name: [] for name in names}
+    both: list[tuple[list[str], Pair]] = []
+    alone: dict[str, list[Any]] = {name: [] for name in names}
     for group in board.groups:
-        of_group = tuple(_line(group.frame, name) for name in names)
+        of_group = _line(group.frame, names[0]), _line(group.frame, names[1])
         for name, line in zip(names, of_group, strict=True):
             if line is not None:
                 alone[name].append(group)
@@ -262,7 +263,8 @@ def _never_together(
     """Say what differs between the two settings, one of each method, that are most alike."""
     pairs = [(a.keys, b.keys) for a in alone[names[0]] for b in alone[names[1]]]
     nearest = min(pairs, key=lambda pair: len(differing(pair)))
-    differs = {name: tuple(keys.get(name) for keys in nearest) for name in differing(nearest)}
+    keys_a, keys_b = nearest
+    differs = {name: (keys_a.get(name), keys_b.get(name)) for name in differing(nearest)}
     of = ", ".join(f"{name} {as_text(a)} and {as_text(b)}" for name, (a, b) in differs.items())
     said = f"not comparable: no setting has results of both; the nearest two differ in {of}"
     return Comparison(names, metric, (), "", {}, differs, False, said, problems)
@@ -273,17 +275,17 @@ def _never_together(
 
 def _runs(store: Store, first: Row, second: Row, metric: str) -> Comparison:
     rows = first, second
-    measured = [row.metrics for row in rows]
+    measured = first.metrics, second.metrics
     shown = main_metrics({*measured[0], *measured[1]})
     wanted = [metric] * any(metric in each for each in measured) or [f"{metric}_acc"]
-    values = {n: tuple(m.get(n) for m in measured) for n in dict.fromkeys([*shown, *wanted])}
-    known = [{**vars(row), **row.metrics} for row in rows]
-    values |= {name: tuple(each.get(name) for each in known) for name in _COSTS}
+    a, b = ({**vars(row), **row.metrics} for row in rows)
+    listed = dict.fromkeys([*shown, *wanted, *_COSTS])
+    values = {name: (a.get(name), b.get(name)) for name in listed if name in a or name in b}
     values = {name: pair for name, pair in values.items() if pair != (None, None)}
     configs = [completed(row.settings) | {"code": row.code} for row in rows]
     both = configs[0].keys() & configs[1].keys()
     names = [n for n in differing(configs) if n in both or not n.startswith("method.")]
-    differs = {n: tuple(config.get(n) for config in configs) for n in names}
+    differs = {name: (configs[0].get(name), configs[1].get(name)) for name in names}
     ranked_by = next((name for name in wanted if name in values), "linear_acc")
     equal = class_of(first, ranked_by) == class_of(second, ranked_by)
     said = "one run each: seeds alone may differ as much, and no test is possible"

@@ -25,11 +25,12 @@ from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import correlate
+from fedbench.bench.results.report.colours import places
 from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.system.identity import content_id
 
-NUM_COLOURS, NUM_SYMBOLS = 36, 7
-"""Colours and symbols of the page: a method has one colour, its lines have different symbols."""
+NUM_SYMBOLS = 7
+"""Symbols of the page: a method has one colour, its lines have different symbols."""
 _MAX_LOSSES = 40
 """Rounds of a curve of losses, evenly spaced."""
 _POINT = {
@@ -58,7 +59,7 @@ def by_column(frame: pd.DataFrame) -> dict[str, Any]:
 
 def styles(methods: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Return colour and symbol by name; names of one method, by which they are given, share one."""
-    colours = {method: i % NUM_COLOURS for i, method in enumerate(sorted({*methods.values()}))}
+    colours = places(methods.values())
     taken: set[tuple[int, int]] = set()
     chosen = {}
     for position, name in enumerate(sorted(methods)):

@@ -52,6 +52,7 @@ from fedbench.bench.results.report.charts import (
     styles,
     sweeps,
 )
+from fedbench.bench.results.report.colours import COLOURS
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.results.store.store import Store
@@ -197,6 +198,7 @@ def content(
         "title": title,
         "problems": [*views.problems, *unreadable, *torn],
         "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
+        "colours": COLOURS,
         "styles": styles(labels | {name: name for name in specs}),
         "columns": [c.heading(metric) for metric in metrics[:1] for c in BOARD if c.title],
         "boards": {metric: _board(board, across[metric]) for metric, board in boards.items()},

@@ -3,12 +3,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 for (const { groups } of Object.values(data.boards)) for (const each of groups) each.points = records(each.points);
-// Twelve hues at three lightnesses, 3 : 1 on white and on dark; symbols help the colour-blind.
-const COLOURS = [
-  "#3c79f0", "#c3610d", "#0d919a", "#cf428c", "#239a19", "#8663e6", "#a4780e", "#0c8bbb", "#da4149", "#089678", "#b250c2", "#83870b",
-  "#7489de", "#c77b2d", "#15a0b6", "#cf6a89", "#47a566", "#9e7ad1", "#ac8c0e", "#3797d7", "#d26e5b", "#0ba694", "#bd6fb2", "#829b36",
-  "#615cbf", "#92600b", "#0d7793", "#b13d54", "#058057", "#884da9", "#796d03", "#136dbf", "#b04613", "#057c79", "#a34284", "#4a7c05",
-];
+const COLOURS = data.colours;
 const SYMBOLS = ["circle", "square", "triangle", "diamond", "star", "cross", "wye"];
 const ink = (d) => COLOURS[data.styles[d.name][0]];
 const shape = (d) => SYMBOLS[data.styles[d.name][1]];

@@ -1,0 +1,335 @@
+"""Charts of what `leaderboard`, `studies` and `partition` return, each a matplotlib figure.
+
+A method has one colour in all of them, which is that of the report; intervals are of 95 % over
+seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` writes it.
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedbench.bench.data.partition import PartitionSummary
+from fedbench.bench.evaluation.metrics import heading, is_accuracy
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Losses, load_curves
+from fedbench.bench.results.leaderboard.entries import Group
+from fedbench.bench.results.leaderboard.formats import Ranking
+from fedbench.bench.results.leaderboard.studies import StudyView, is_usable
+from fedbench.bench.results.report.charts import curves_of, losses_of, points_of, sweeps
+from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+
+__all__ = ["Picture", "accuracy", "cost", "curves", "loss", "partition", "search"]
+
+_COSTS = {"bytes": ("mb", "MB sent, both directions"), "minutes": ("minutes", "minutes of a run")}
+_MIN_TRIALS = 10
+"""Trials below which the importance of hyperparameters is noise."""
+_ALONG = {"rounds": ("round", "rounds"), "bytes": ("gb", "GB sent"), "hours": ("hours", "hours")}
+
+
+class Picture(Figure):
+    """A figure that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        self.savefig(out := io.BytesIO(), format="png")
+        return out.getvalue()
+
+
+def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
+    """Draw the metric of a ranking against an axis of its settings, a line a method.
+
+    Args:
+        ranking: of `fedbench.leaderboard`, over two settings or more that differ in one value.
+        axis: such as `alpha`; default: the first that there is.
+
+    Raises:
+        ConfigError: where no axis has two settings with one method.
+        UnknownNameError: for another axis.
+    """
+    charts = {
+        chart["axis"]: chart for chart in reversed(sweeps(ranking.board, ranking.board.across()))
+    }
+    if not charts:
+        raise ConfigError("no axis: accuracy needs a method in two settings that differ in one key")
+    if axis is not None and axis not in charts:
+        raise UnknownNameError("axis", axis, charts)
+    chart = charts[axis or [*charts][-1]]
+    steps = sorted({point["x"] for point in chart["points"]})
+    names = list(dict.fromkeys(point["name"] for point in chart["points"]))
+    figure, axes = _picture(ranking.board.metric, chart["title"], chart["axis"].replace("_", " "))
+    axes.set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
+    for index, (name, points) in enumerate(_by_name(chart["points"], _colours(chart["points"]))):
+        beside = (index - (len(names) - 1) / 2) * 0.5 / len(names)  # so that intervals stay apart
+        _line(axes, [steps.index(p["x"]) + beside for p in points], points, name, ranking)
+    return _with_legend(figure, axes)
+
+
+def cost(
+    ranking: Ranking, over: Literal["bytes", "minutes"] = "bytes", setting: str | None = None
+) -> Picture:
+    """Draw the metric of a ranking against what a run sends or takes, a dot a method.
+
+    Args:
+        ranking: of `fedbench.leaderboard`.
+        over: `bytes` or `minutes`.
+        setting: part of a table's title; default: the table with the most methods and seeds.
+    """
+    group, (key, label) = _group(ranking, setting), _known("over", over, _COSTS)
+    points = [
+        p for p in _records(points_of(group)) if p["main"] and None not in (p["mean"], p[key])
+    ]
+    figure, axes = _picture(ranking.board.metric, group.title, label)
+    for name, of in _by_name(points, _colours(points)):
+        _line(axes, [point[key] for point in of], of, name, ranking)
+    return _with_legend(figure, axes)
+
+
+def curves(
+    ranking: Ranking,
+    over: Literal["rounds", "bytes", "hours"] = "rounds",
+    setting: str | None = None,
+    *,
+    metric: str | None = None,
+    store: Store | Path | str | None = None,
+) -> Picture:
+    """Draw the accuracy of each method at its evaluations; `evaluation.every` makes more of them.
+
+    Args:
+        ranking: of `fedbench.leaderboard`.
+        over: `rounds`, `bytes` sent until then, or simulated `hours` of runs with devices.
+        setting: part of a table's title; default: the table with the most methods and seeds.
+        metric: `linear_acc` or `knn_acc`; default: the one with more evaluations.
+        store: that the ranking is of.
+    """
+    group, (key, label) = _group(ranking, setting), _known("over", over, _ALONG)
+    group, found, _ = _with_curves(group, store)
+    points = _records(curves_of(group, found))
+    times = {name: sum(p["metric"] == name for p in points) for name in CURVE_METRICS}
+    metric = metric or max(times, key=times.__getitem__)
+    _known("metric", metric, times)
+    methods = {entry.label: entry.method for entry in group.entries}
+    shown = [p for p in points if p["metric"] == metric and p.get(key) is not None]
+    shown = [{**p, "method": methods[p["name"]]} for p in shown if p["name"] in _main(group)]
+    if not shown:
+        raise ConfigError(f"no curve of {metric} over {over} in {group.title!r}")
+    figure, axes = _picture(metric, group.title, label)
+    for name, of in _by_name(shown, _colours(shown)):
+        _line(axes, [point[key] for point in of], of, name, metric)
+    return _with_legend(figure, axes)
+
+
+def loss(
+    ranking: Ranking,
+    setting: str | None = None,
+    *,
+    store: Store | Path | str | None = None,
+) -> Picture:
+    """Draw the mean training loss by round, a panel a method: losses have different units.
+
+    Args:
+        ranking: of `fedbench.leaderboard`.
+        setting: part of a table's title; default: the table with the most methods and seeds.
+        store: that the ranking is of.
+    """
+    group, _, losses = _with_curves(_group(ranking, setting), store)
+    points = _records(losses_of(group, losses))
+    if not points:
+        raise ConfigError(f"no losses are stored of {group.title!r}")
+    of_names = _by_name(points, _colours(points))
+    columns = min(len(of_names), 3)
+    rows = -(-len(of_names) // columns)
+    figure = Picture(figsize=(2.8 * columns + 0.4, 2.2 * rows + 0.5), dpi=150, layout="constrained")
+    figure.suptitle(group.title, fontsize=9)
+    every = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in every[len(of_names) :]:
+        axes.set_axis_off()
+    for axes, ((name, colour), of) in zip(every, of_names, strict=False):
+        axes.plot([p["round"] for p in of], [p["mean"] for p in of], color=colour, linewidth=1.8)
+        axes.set_title(name, fontsize=9)
+        axes.set(xlabel="rounds", ylabel="loss")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _plain(axes)
+    return figure
+
+
+def search(study: StudyView) -> Picture:
+    """Draw each trial's objective against each hyperparameter, best trial ringed.
+
+    A title has the share of the objective's variance that the hyperparameter explains, by fANOVA of
+    Hutter et al. 2014 in Optuna's implementation, from ten trials on.
+
+    Args:
+        study: one of `fedbench.studies`.
+    """
+    trials = [trial for trial in study.trials if is_usable(trial)]
+    names = [n for n in (trials[0]["params"] if trials else ()) if _varies(n, trials)]
+    if not names:
+        raise ConfigError(f"study {study.study_id!r} has no two finished trials that differ")
+    shares = _importance(trials, names) if len(trials) >= _MIN_TRIALS else {}
+    names.sort(key=lambda name: -shares.get(name, 0.0))
+    figure = Picture(figsize=(2.5 * len(names) + 0.6, 3), dpi=150, layout="constrained")
+    figure.suptitle(f"{study.study_id} · {len(trials)} trials", fontsize=9)
+    colour = COLOURS[places([study.spec])[study.spec]]
+    scores = [trial["objective"] for trial in trials]
+    best = int(np.argmax(scores))
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        values = [trial["params"][name] for trial in trials]
+        numbers = all(isinstance(value, float) for value in values)
+        if numbers and min(values) > 0 and max(values) >= 10 * min(values):
+            axes.set_xscale("log")
+        xs = values if numbers else [str(value) for value in values]
+        axes.scatter(xs, scores, s=22, color=colour, alpha=0.8, linewidths=0)
+        axes.scatter(xs[best : best + 1], scores[best : best + 1], s=70, facecolors="none",
+                     edgecolors="black")  # fmt: skip
+        share = f" · {shares[name]:.0%}" if name in shares else ""
+        axes.set_title(f"{name.rpartition('.')[2]}{share}", fontsize=9)
+        _plain(axes)
+    figure.supylabel("objective", fontsize=9)
+    return figure
+
+
+def partition(summary: PartitionSummary, most: int = 40) -> Picture:
+    """Draw how many images of each class each client has.
+
+    Args:
+        summary: of `fedbench.partition`.
+        most: clients, the first ones.
+    """
+    counts = np.array(summary.record["class_counts"][:most])
+    figure = Picture(figsize=(7, 3.6), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    left = np.zeros(len(counts))
+    for label, of_class in enumerate(counts.T):
+        colour, clients = COLOURS[label % len(COLOURS)], range(len(counts))
+        axes.bar(clients, of_class, bottom=left, color=colour, width=0.9, label=f"{label}")
+        left += of_class
+    number = summary.record["num_clients"]
+    shown = f"{number} clients" if number <= most else f"the first {most} of {number:,} clients"
+    axes.set(xlabel="client", ylabel="images", title=f"{summary.dataset} · {shown}")
+    axes.title.set_fontsize(9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _plain(axes)
+    if counts.shape[1] <= 20:
+        figure.legend(title="class", frameon=False, fontsize=8, loc="outside right center")
+    return figure
+
+
+# What charts have in common
+
+
+def _group(ranking: Ranking, setting: str | None) -> Group:
+    groups = [g for g in ranking.board.groups if setting is None or setting in g.title]
+    if not groups:
+        raise ConfigError(
+            ranking.nothing
+            or f"no table has {setting!r} in its title; titles: "
+            + "; ".join(group.title for group in ranking.board.groups)
+        )
+    return max(groups, key=lambda g: (g.frame.method.nunique(), int(g.frame.n_seeds.sum())))
+
+
+def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise UnknownNameError(what, name, known)
+    return known[name]
+
+
+def _main(group: Group) -> set[str]:
+    return {point["name"] for point in _records(points_of(group)) if point["main"]}
+
+
+def _with_curves(
+    group: Group, store: Store | Path | str | None
+) -> tuple[Group, Mapping[str, Curve], dict[str, Losses]]:
+    """Return a group that names its runs as those with curves, their curves and losses by id."""
+    opened, frame = open_store(store).require(), group.frame
+    rows, losses = opened.frame(), dict[str, Losses]()
+    ids = {run_id for each in frame.run_ids for run_id in each}
+    found, _ = load_curves(opened, rows[rows.row_id.isin(ids)], losses)
+    there = frame.run_ids.map(lambda ids: tuple(run_id for run_id in ids if run_id in found))
+    return replace(group, frame=frame.assign(curve_ids=there)), found, losses
+
+
+def _records(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+
+
+def _colours(points: Sequence[Mapping[str, Any]]) -> Callable[[str], str]:
+    chosen = places(point["method"] for point in points)
+    return lambda method: COLOURS[chosen[method]]
+
+
+def _by_name(points: Sequence[dict[str, Any]], colour: Callable[[str], str]) -> list[Any]:
+    """Return name and colour of each line, and its points in their order."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for point in points:
+        found.setdefault((point["name"], colour(point["method"])), []).append(point)
+    return [*found.items()]
+
+
+def _picture(metric: str, title: str, label: str) -> tuple[Picture, Axes]:
+    figure = Picture(figsize=(7, 3.8), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel=label, ylabel=heading(metric))
+    axes.set_title(title, fontsize=9, loc="left")
+    _plain(axes)
+    return figure, axes
+
+
+def _line(axes: Axes, xs: Any, points: Any, name: Any, of: Ranking | str) -> None:
+    """Draw a line with its 95 % intervals, in percent if the metric is an accuracy."""
+    metric = of if isinstance(of, str) else of.board.metric
+    scale = 100 if is_accuracy(metric) else 1
+    drawn = [(x, p) for x, p in zip(xs, points, strict=True) if p["mean"] is not None]
+    label, colour = name
+    ys = [scale * p["mean"] for _, p in drawn]
+    half = [scale * (p["high"] - p["low"]) / 2 if p["low"] is not None else 0 for _, p in drawn]
+    axes.errorbar(
+        [x for x, _ in drawn], ys, half, color=colour, marker="o", markersize=4, label=label,
+        linewidth=1.4, elinewidth=1.6,
+    )  # fmt: skip
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.tick_params(labelsize=8)
+
+
+def _with_legend(figure: Picture, axes: Axes) -> Picture:
+    names = axes.get_legend_handles_labels()
+    figure.legend(*names, frameon=False, fontsize=8, loc="outside right upper")
+    return figure
+
+
+def _varies(name: str, trials: Sequence[Mapping[str, Any]]) -> bool:
+    return len({repr(trial["params"].get(name)) for trial in trials}) > 1
+
+
+def _importance(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    of: dict[str, Any] = {}
+    for name in names:
+        values = [trial["params"][name] for trial in trials]
+        if all(isinstance(value, float) for value in values):
+            log = min(values) > 0 and max(values) >= 10 * min(values)
+            of[name] = optuna.distributions.FloatDistribution(min(values), max(values), log=log)
+        else:
+            choices = list(dict.fromkeys(values))
+            of[name] = optuna.distributions.CategoricalDistribution(choices)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    for trial in trials:
+        params = {name: trial["params"][name] for name in names}
+        study.add_trial(
+            optuna.create_trial(params=params, distributions=of, value=trial["objective"])
+        )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return optuna.importance.get_param_importances(study, evaluator=evaluator)

@@ -1,0 +1,92 @@
+"""Charts draw the numbers of the board, and a method has one colour in all of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+import fedbench
+import fedbench.plot
+from fedbench.bench.results.leaderboard.studies import StudyView
+from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import seeds_of
+
+A, B = [0.50, 0.52, 0.48], [0.46, 0.49, 0.43]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path)
+    for alpha, shift in ((0.1, 0.0), (1.0, 0.1)):
+        values = {"simclr": [a + shift for a in A], "byol": [b + shift for b in B]}
+        for row in seeds_of(values, alpha=alpha, bytes_up=2_000_000, bytes_down=1_000_000):
+            store.write_row(row)
+            points = [{"round_index": i, "loss": 4.0 - i, "bytes_up": 1, "bytes_down": 1}
+                      for i in range(row.num_rounds)]  # fmt: skip
+            store.write_curve(row.row_id, points)
+    return store
+
+
+def lines(figure: Any) -> dict[str, Any]:
+    """Return the lines of a chart by their names in its legend."""
+    drawn = (container for axes in figure.axes for container in axes.containers)
+    return {container.get_label(): container.lines[0] for container in drawn}
+
+
+def test_accuracy_is_drawn_against_alpha_in_the_colours_of_the_methods(store: Store) -> None:
+    figure = fedbench.plot.accuracy(fedbench.leaderboard(store))
+    drawn = lines(figure)
+    np.testing.assert_allclose(drawn["simclr"].get_ydata(orig=False), [50, 60])
+    np.testing.assert_allclose(drawn["byol"].get_ydata(orig=False), [46, 56])
+    for method, line in drawn.items():
+        assert to_hex(line.get_color()) == COLOURS[places([method])[method]]
+    with pytest.raises(fedbench.UnknownNameError):
+        fedbench.plot.accuracy(fedbench.leaderboard(store), "participation")
+
+
+def test_cost_curves_and_loss_have_the_values_of_the_rows(store: Store, tmp_path: Path) -> None:
+    ranking = fedbench.leaderboard(store)
+    (megabytes,) = lines(fedbench.plot.cost(ranking, setting="alpha 0.1"))["byol"].get_xdata(
+        orig=False
+    )
+    assert megabytes == pytest.approx(3.0)
+    curves = lines(fedbench.plot.curves(ranking, setting="alpha 1", store=store))
+    np.testing.assert_allclose(curves["simclr"].get_ydata(orig=False), [60])
+    losses = fedbench.plot.loss(ranking, store=store)
+    np.testing.assert_allclose(np.asarray(losses.axes[0].lines[0].get_ydata())[:2], [4, 3])
+    for ending in ("svg", "png"):
+        losses.savefig(tmp_path / f"loss.{ending}")
+    assert losses._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(fedbench.ConfigError):
+        fedbench.plot.curves(ranking, "hours", store=store)
+
+
+def test_search_finds_the_hyperparameter_that_matters(store: Store) -> None:
+    """The objective is the learning rate's logarithm: all of its variance is explained by it."""
+    trials = tuple(
+        {"number": i, "status": "ok", "objective": float(i % 8),
+         "params": {"client.batch_size": 16 * (1 + i // 8), "client.lr": 10.0 ** (i % 8 - 7)}}
+        for i in range(16)
+    )  # fmt: skip
+    study = StudyView("s", "simclr", "demo", "tpe", None, None, 7, 7.0, (), (), trials, (), 0.0, 0)
+    figure = fedbench.plot.search(study)
+    first, second = figure.axes
+    assert first.get_title().startswith("lr · ")
+    assert int(first.get_title()[5:-1]) > 90 > 10 > int(second.get_title().split()[-1][:-1])
+    assert first.get_xscale() == "log"
+
+
+def test_a_partition_is_drawn_as_its_counts() -> None:
+    summary = fedbench.partition(preset="demo", labels="balanced:400:4")
+    axes = fedbench.plot.partition(summary).axes[0]
+    heights = [[bar.get_height() for bar in container] for container in axes.containers]
+    np.testing.assert_array_equal(np.transpose(heights), summary.record["class_counts"])
+
+
+def test_shipped_methods_have_different_colours_whatever_stands_beside_them() -> None:
+    chosen = places(["simclr+fedprox", "my-method", "byol", "ssd", "simclr"])
+    assert chosen["simclr"] == places(["simclr"])["simclr"]
+    assert len({*chosen.values()}) == len(chosen)
