@@ -9,6 +9,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,8 +28,12 @@ def packs(store: Store) -> tuple[Mapping[str, bytes], pa.Schema]:
     """Return the files of all runs of a store by name, and the columns that they have."""
     rows = store.rows()
     version = max(row.finished_at for row in rows).strftime("%Y.%m")
-    runs = [(row, store.curve(store.key(row))) for row in rows]
-    tables = [pack(runs[at : at + RUNS], version) for at in range(0, len(runs), RUNS)]
+    runs = [
+        [(row, store.curve(store.key(row))) for row in replicas]
+        for _, replicas in groupby(rows, attrgetter("row_id"))
+    ]
+    parts = [chain(*runs[at : at + RUNS]) for at in range(0, len(runs), RUNS)]
+    tables = [pack([*part], version) for part in parts]
     files = {f"{PACKED}/runs-{n}.parquet": table_bytes(table) for n, table in enumerate(tables, 1)}
     schemas = [table.schema for table in tables]
     return files, pa.unify_schemas(schemas, promote_options="permissive")

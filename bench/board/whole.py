@@ -149,7 +149,7 @@ def _row(path: Path) -> None:
 def _pack(path: Path) -> None:
     pack = Pack(path.read_bytes())
     pack.check()
-    for row in pack.rows().values():
+    for row in pack.rows.values():
         _check_row(row)
 
 

@@ -163,7 +163,7 @@ class Frame:
         self._problems = [text for text in new.values() if isinstance(text, str)]
         for pack in sorted(packs.keys() - {*kept.column("packed").to_pylist()}):
             try:
-                found = self._packed.pack(pack).rows()
+                found = self._packed.pack(pack).rows
             except StoreError as error:
                 self._problems.append(str(error))
                 continue

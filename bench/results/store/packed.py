@@ -68,11 +68,10 @@ class Pack:
             found[replica_key(*self._rows([at])) if row_id in found else row_id] = at
         return found
 
-    def rows(self, row_id: str | None = None) -> dict[str, Row]:
-        """Return the rows of one run by name, or all of them."""
-        places = self.places.items()
-        chosen = {n: at for n, at in places if row_id in (None, n.partition("@")[0])}
-        return dict(zip(chosen, self._rows([*chosen.values()]), strict=True))
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """The rows by name."""
+        return dict(zip(self.places, self._rows(range(len(self._curves))), strict=True))
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         """Return the rounds of a run by its name."""
@@ -82,7 +81,7 @@ class Pack:
         """Raise a StoreError where any of its values is none that fedbench writes."""
         for text in self._curves:
             _points(text)
-        self._rows(range(len(self._curves)))
+        _ = self.rows
 
     def _rows(self, places: Sequence[int]) -> list[Row]:
         table = self._table.drop_columns([CURVE])
@@ -118,7 +117,8 @@ class Packed:
 
     def of(self, row_id: str) -> list[Row]:
         """Return the rows of one run."""
-        return [row for pack in self._readable() for row in pack.rows(row_id).values()]
+        packs = [pack for pack in self._readable() if row_id in pack.places]
+        return [row for pack in packs for row in pack.rows.values() if row.row_id == row_id]
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         """Return the rounds of a run by its name; none where no file has it."""
