@@ -48,7 +48,9 @@ if TYPE_CHECKING:
         StoreError,
         UnknownNameError,
     )
+    from fedbench.bench.system.records import Records
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
+    from fedbench.bench.terminal.show_lists import list_methods, list_presets
     from fedbench.bench.tuning.explain import explain
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
@@ -86,6 +88,8 @@ _HOMES = {
     "board.whole": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
+    "system.records": "Records",
+    "terminal.show_lists": "list_methods list_presets",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
     "board.paper_figures": "PaperFigure paper_figure",
@@ -107,6 +111,7 @@ __all__ = [
     "PaperFigure",
     "PartitionSummary",
     "Ranking",
+    "Records",
     "Report",
     "ResourceError",
     "Row",
@@ -129,6 +134,8 @@ __all__ = [
     "export_encoder",
     "figures",
     "leaderboard",
+    "list_methods",
+    "list_presets",
     "load_encoder",
     "merge",
     "open_store",

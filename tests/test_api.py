@@ -145,6 +145,24 @@ def test_rounds_are_reported(tmp_path: Path) -> None:
     assert seen == ["cpu", (0, 3), (1, 3), "cpu", "2 of 3 done", (2, 3)]
 
 
+def test_what_is_returned_is_a_table_of_the_same_numbers(
+    store: Path, result: fedbench.RunResult
+) -> None:
+    listing, ranking = fedbench.runs(store), fedbench.leaderboard(store)
+    assert [row.row_id for row in listing] == listing.to_frame().run_id.tolist()
+    assert len(listing) == len(listing.rows)
+    assert [line.mean for line in ranking] == ranking.to_frame()["mean"].tolist()
+    assert len(ranking) == len(ranking.to_frame())
+    assert result.curve.round_index.tolist() == [0]
+    assert result.curve.loss.notna().all()
+    methods, presets = fedbench.list_methods(), fedbench.list_presets()
+    assert methods.to_frame().set_index("name").year["orchestra"] == 2022
+    assert presets.to_frame().set_index("name").clients["laptop"] == 10
+    assert fedbench.studies(store).to_frame().empty
+    for table in (listing, ranking, methods, presets):
+        assert table._repr_html_().count("<tr") == len(table) + 1
+
+
 def test_leaderboard_is_a_frame(store: Path, result: fedbench.RunResult) -> None:
     ranking = fedbench.leaderboard(store)
     frame = ranking.to_frame()

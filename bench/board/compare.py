@@ -1,5 +1,6 @@
 """Two methods, or two runs, beside each other: how far apart, how sure, and what else differs."""
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,6 +73,10 @@ class Comparison:
         if self.settings:
             return pd.DataFrame(map(vars, self.settings))
         return pd.DataFrame.from_dict(dict(self.values), orient="index", columns=[*self.names])
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=not self.settings, border=0)
+        return f"{table}<p>{html.escape(self.sentence)}</p>"
 
     def __repr__(self) -> str:
         return f"<{self.names[0]} and {self.names[1]}: {self.sentence}>"

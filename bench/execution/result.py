@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.compare import Reproduction
@@ -13,6 +13,9 @@ from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.training.checkpoint import newest_first
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COST = (
     "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",
@@ -80,6 +83,14 @@ class RunResult:
             measured_from=row.measured_from,
             row=row,
         )
+
+    @property
+    def curve(self) -> "pd.DataFrame":
+        """A line for each round: loss, bytes, and metrics where the round was evaluated."""
+        import pandas as pd
+
+        name = self.run_id if self.paths["row"] is None else Path(self.paths["row"]).stem
+        return pd.DataFrame(Store(Path(str(self.paths["store"]))).curve(name))
 
     def __repr__(self) -> str:
         measured = ("linear_acc", "knn_acc", "objective")

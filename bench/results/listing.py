@@ -1,9 +1,9 @@
 """Rows of a store, chosen by what is remembered of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
@@ -11,6 +11,10 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.records import Records
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SHOWN = {
     "method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed",
@@ -30,6 +34,19 @@ class Listing:
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} of {self.total} runs>"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a line for each row, with the values of `--json`."""
+        return Records(self.as_dict()["runs"]).to_frame()
+
+    def _repr_html_(self) -> str:
+        return Records(self.as_dict()["runs"])._repr_html_()
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""

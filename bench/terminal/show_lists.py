@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.method_names import ALIASES
+from fedbench.bench.system.records import Records
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
 
@@ -47,6 +48,24 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
     found = resolve_name(f"fedbench.bench.{_SOURCES[kind]}")
     listed: list[dict[str, Any]] = found(data_dir) if kind == "datasets" else found()
     return listed
+
+
+def list_methods() -> Records:
+    """List methods and add-ons: what each does, its paper, its fields, what it sends.
+
+    >>> [method["year"] for method in list_methods() if method["name"] == "orchestra"]
+    [2022]
+    """
+    return Records(records("methods"))
+
+
+def list_presets() -> Records:
+    """List presets: data, clients, rounds, encoder, minutes of a run, and where values come from.
+
+    >>> [preset["encoder"] for preset in list_presets() if preset["name"] == "laptop"]
+    ['resnet8']
+    """
+    return Records(records("presets"))
 
 
 def method_records() -> list[dict[str, Any]]:

@@ -4,9 +4,10 @@ Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; text ta
 LaTeX have percent, MB and minutes. Equal rows give equal text, except for the minutes.
 """
 
+import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -301,6 +302,25 @@ class Ranking:
     def to_frame(self) -> pd.DataFrame:
         """Return one line per configuration, numbers unrounded."""
         return to_frame(self.board)
+
+    def __len__(self) -> int:
+        return len(self.board.entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the lines of all tables, with the columns of `to_frame` as attributes."""
+        return iter(self.board.entries)
+
+    def _repr_html_(self) -> str:
+        shown = []
+        for table in tables(self.board):
+            body = table.stressed(lambda cell: f"<b>{cell}</b>", html.escape)
+            parts = [(map(html.escape, table.header), "th"), *((row, "td") for row in body)]
+            rows = ("".join(f"<{tag}>{cell}</{tag}>" for cell in row) for row, tag in parts)
+            below = "<br>".join(map(html.escape, table.below()))
+            filled = "".join(f"<tr>{row}</tr>" for row in rows)
+            title = html.escape(table.title)
+            shown.append(f"<h4>{title}</h4><table>{filled}</table><small>{below}</small>")
+        return "\n".join(shown) or html.escape(self.nothing)
 
     def __repr__(self) -> str:
         shown = [

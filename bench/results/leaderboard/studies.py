@@ -62,6 +62,17 @@ class Studies(list[StudyView]):
         super().__init__(views)
         self.problems = tuple(problems)
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a line for each study, without its trials."""
+        shown = ("study_id", "spec", "preset", "sampler", "objective", "best", "best_objective")
+        found = [{name: getattr(view, name) for name in shown} for view in self]
+        return pd.DataFrame(
+            [{**f, "trials": len(v.trials)} for f, v in zip(found, self, strict=True)]
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, border=0))
+
 
 def with_ranks(trials: Sequence[Mapping[str, Any]], objective: str | None) -> list[dict[str, Any]]:
     """Return the trials of a study, with their objectives where these are ranks among them.
