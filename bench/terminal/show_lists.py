@@ -120,6 +120,7 @@ def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
     named = {"presets", "dimensions"}
     shown = [
         {name: [*value] if name in named else value for name, value in record.items()}
+        | ({"description": record["description"].partition(";")[0]} if kind == "presets" else {})
         for record in records
     ]
     addons = [record for record in shown if record.get("kind") == "add-on"]

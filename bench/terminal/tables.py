@@ -30,8 +30,8 @@ _HEADS = {
 }
 """Headings of values whose names are no words."""
 _DROPPED_FIRST = (
-    "aliases goes_with num_rounds num_clients partition image_shape num_classes num_bytes seconds"
-    " objective knn_acc notes preset data formula finished_at dataset presets spec"
+    "aliases goes_with data num_rounds num_clients partition image_shape num_classes num_bytes"
+    " seconds objective knn_acc notes preset formula finished_at dataset presets spec"
 )
 """Values of records that a narrow terminal does without, in this order."""
 

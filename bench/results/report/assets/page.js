@@ -49,7 +49,7 @@
     const pick = () => choose("hide", ...boxes.filter((box) => !box.checked).map((box) => box.value));
     followers.unshift(() => {
       for (const box of boxes) box.checked = seen(box.value);
-      summary.textContent = `Methods: ${boxes.filter((box) => box.checked).length} of ${names.length}`;
+      summary.textContent = `Lines shown: ${boxes.filter((box) => box.checked).length} of ${names.length}`;
     });
     const list = el("details", { class: "methods" }, summary, el("div", { class: "list" },
       el("div", { class: "controls" }, el("button", { type: "button", onclick: () => all(true) }, "All"), el("button", { type: "button", onclick: () => all(false) }, "None")),

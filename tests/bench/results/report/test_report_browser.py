@@ -81,7 +81,7 @@ def test_in_a_browser(written: tuple[Store, Path]) -> None:
     assert out["unwarned"] == []
     assert out["warned"] == ["Not on this page, so that the first of the list is shown: Cell foo."]
     # Three cells: a title each, two methods of three; of the runs that failed, their two lines.
-    assert out["without"] == [len(out["board"]) - 3, "Methods: 4 of 5"]
+    assert out["without"] == [len(out["board"]) - 3, "Lines shown: 4 of 5"]
     assert out["marks"] > 40
     assert out["focusable"]
     assert out["wide"] == 0
