@@ -1,8 +1,8 @@
 """Draw the pictures of README and docs/findings.md from committed rows: `python docs/pictures.py`.
 
 They are SVG with letters as text, written by hand: a picture follows from its data alone, whatever
-fonts and libraries there are. Colours and symbols of methods are the same in all of them, told
-apart by people who do not see red or green, and light or dark as the reader's screen.
+fonts and libraries there are. Colours of methods are those of the report, lighter on a dark screen,
+and their symbols are the same in all pictures, for people who do not see red or green.
 """
 
 import io
@@ -22,6 +22,7 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 import fedbench
+from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.leaderboards.studies import findings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,22 +41,25 @@ text { font: 14px system-ui, sans-serif; fill: #1f2328 }
 .untrained { stroke: #6e7781; stroke-dasharray: 6 4 }
 .mark { fill: #6e7781; stroke: #6e7781 }
 .faint { opacity: .35 }
-.orchestra { fill: #c2410c; stroke: #c2410c }
-.simclr { fill: #0369a1; stroke: #0369a1 }
-.spectral { fill: #a8327e; stroke: #a8327e }
-.byol { fill: #047857; stroke: #047857 }
-.supervised { fill: #57606a; stroke: #57606a }
+<methods>
 .chosen { fill: #6d28d9; stroke: #6d28d9 }
 .line { fill: none; stroke-width: 2 }
 text.label { stroke: none; font-weight: 600 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 }
 .mark { fill: #9198a1; stroke: #9198a1 }
-.orchestra { fill: #fb923c; stroke: #fb923c } .simclr { fill: #56b4e9; stroke: #56b4e9 }
-.spectral { fill: #e58ac4; stroke: #e58ac4 } .byol { fill: #34d399; stroke: #34d399 }
-.supervised { fill: #b1bac4; stroke: #b1bac4 } .chosen { fill: #a78bfa; stroke: #a78bfa }
+.orchestra { fill: #fb923c; stroke: #fb923c } .simclr { fill: #7aa5f7; stroke: #7aa5f7 }
+.spectral { fill: #e58ac4; stroke: #e58ac4 } .byol { fill: #5fcf56; stroke: #5fcf56 }
+.supervised { fill: #c2c63f; stroke: #c2c63f } .chosen { fill: #a78bfa; stroke: #a78bfa }
 }
 """
+
+
+def style() -> str:
+    """Return the style of all pictures, with the colours that methods have in the report."""
+    of = {method: COLOURS[place] for method, place in places(METHODS).items()}
+    methods = [f".{name} {{ fill: {of[name]}; stroke: {of[name]} }}" for name in METHODS]
+    return STYLE.replace("<methods>", "\n".join(methods))
 
 
 class Point(NamedTuple):
@@ -79,7 +83,7 @@ def svg(height: int, title: str, parts: Sequence[str], note: str = "") -> str:
     """Return a picture; the title is its first line and what a screen reader says."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n"
     )
     words = [text(16, 26, title, "title"), text(16, height - 12, note, "small")]
     return head + "\n".join([*words, *parts]) + "\n</svg>\n"

@@ -47,6 +47,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     START: lambda value: f"start {value[:8]}",
     TRAINABLE: lambda value: f"{value} trained",
     "data.test_subset": lambda value: f"{value:,} test images",
+    "data.label_fraction": lambda value: f"{value * 100:g} % labelled",
     CLIENTS: lambda value: f"{value:,} clients evaluated",
     "devices.profile": str,
     "devices.profile_sha256": lambda value: f"devices {value[:8]}",
