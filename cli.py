@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -32,7 +32,7 @@ from fedbench.bench.terminal.progress import (
     StudyProgress,
     SweepProgress,
 )
-from fedbench.bench.terminal.scaffold import write_package
+from fedbench.bench.terminal.scaffold import Kind, write_start
 from fedbench.bench.terminal.tables import show_records
 from fedbench.bench.tuning.cluster import Cluster
 
@@ -582,20 +582,24 @@ def split(
 @command("fedbench new method my-method")
 def new(
     kind: Annotated[
-        Literal["method", "objective", "backbone"],
-        argument("What the package brings: method, objective or backbone.", "KIND"),
+        Kind,
+        argument(
+            "What a package brings (method, objective, backbone), or what a script runs on (slurm,"
+            " kubernetes, machine: one with several GPUs).",
+            "KIND",
+        ),
     ],
-    name: Annotated[str, argument("Its name, such as my-method.", "NAME")],
+    name: Annotated[str, argument("Its name, or the job's, such as my-method.", "NAME")],
     output: opt.Output,
     out: Annotated[
         Path | None, Option("Folder to make; default: NAME, here.", metavar="DIR")
     ] = None,
 ) -> None:
-    """Write a package that works, with its test, to start from."""
-    written = [str(path) for path in write_package(kind, name, out)]
-    output.show(written, lambda paths: emit("\n".join(paths)))
+    """Write what works, to start from: a package with its test, or a script for a cluster."""
+    files, following = write_start(kind, name, out)
+    output.show([str(file) for file in files], lambda paths: emit("\n".join(paths)))
     if output.suggests:
-        suggest(f"pip install -e {shlex.quote(str(out or name))}")
+        suggest(following)
 
 
 @command("fedbench doctor --address auto")

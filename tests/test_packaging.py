@@ -27,7 +27,6 @@ _VERSIONED = {
     "pyproject.toml": r'(?m)^version = "(.*?)"',
     "CITATION.cff": r"(?m)^version: (.*)",
     "docs/cluster.md": r"fedbench_ssl-(.*?)-py3",
-    "docs/cluster/rayjob.yaml": r"fedbench:(\d.*)",
 }
 
 

@@ -1,4 +1,4 @@
-"""docs/cluster/slurm.sh without Slurm: commands of the same names stand in for it.
+"""The script of `fedbench new slurm` without Slurm: commands of the same names stand in for it.
 
 `srun` runs a command here, `scontrol` writes down its arguments, and `hostname` names networks
 among which the script has to choose. Slurm's signal before the time limit goes to the batch script
@@ -25,7 +25,7 @@ from tests.bench.tuning.test_sweep import GRID, SMALL
 from tests.specs import TIMES
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "docs" / "cluster" / "slurm.sh"
+SCRIPT = ROOT / "bench" / "terminal" / "templates" / "cluster" / "slurm.sh"
 SLURM = {
     "srun": 'while [[ $1 == --* ]]; do shift; done; echo "$*" >>"$LOG"; exec "$@"',
     "scontrol": 'echo "scontrol $*" >>"$LOG"',

@@ -1,7 +1,8 @@
-"""Packages to start from: a method, objective or encoder that works, with its contract test."""
+"""Files to start from: a package with its contract test, or a script that runs on a cluster."""
 
 import keyword
 import re
+import shlex
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -12,13 +13,53 @@ from fedbench.bench.evaluation.objectives.names import OF_CLIENTS, SHIPPED
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.method_names import ALIASES
 
-Kind = Literal["method", "objective", "backbone"]
+Kind = Literal["method", "objective", "backbone", "slurm", "kubernetes", "machine"]
+_SCRIPTS: dict[Kind, tuple[str, str]] = {
+    "slurm": ("slurm.sh", "sbatch {} sweep --grid heterogeneity --preset cross-device"),
+    "kubernetes": ("rayjob.yaml", "kubectl apply -f {}"),
+    "machine": ("machine.sh", "{}"),
+}
+"""What runs fedbench on more than one GPU: the script, and the command that starts it."""
+_TEMPLATES = files("fedbench.bench.terminal") / "templates"
 
 
-def write_package(kind: Kind, name: str, folder: Path | None = None) -> list[Path]:
-    """Write a package `fedbench-NAME` with an entry point into a new folder; return its files."""
+def write_start(kind: Kind, name: str, folder: Path | None = None) -> tuple[list[Path], str]:
+    """Write a package `fedbench-NAME`, or the script of a job NAME, into a new folder.
+
+    Returns:
+        The files, and the command that comes next.
+    """
     _check_name(kind, name)
     target = Path(name) if folder is None else folder
+    if kind in _SCRIPTS:
+        place, following = _SCRIPTS[kind]
+        texts = {place: _script(place, name)}
+    else:
+        place, following = "", "pip install -e {}"
+        texts = _package(kind, name)
+    try:
+        target.mkdir(parents=True)
+        for file, text in texts.items():
+            path = target / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            if path.suffix == ".sh":
+                path.chmod(0o755)
+    except FileExistsError:
+        raise ConfigError(f"{target} exists; name another folder by --out") from None
+    except OSError as err:
+        raise DataError(f"{target}: {err.strerror}") from err
+    return [target / file for file in texts], following.format(shlex.quote(str(target / place)))
+
+
+def _script(file: str, name: str) -> str:
+    text = (_TEMPLATES / "cluster" / file).read_text(encoding="utf-8")
+    values = {"name": name, "version": version("fedbench-ssl")}
+    return Template(text).safe_substitute(values)  # a script has variables of its own
+
+
+def _package(kind: Kind, name: str) -> dict[str, str]:
+    """Return the texts of a package's files by their places in it."""
     words = [word.capitalize() for word in name.split("-")]
     module = "fedbench_" + name.replace("-", "_")
     class_name = "".join(words)
@@ -38,35 +79,28 @@ def write_package(kind: Kind, name: str, folder: Path | None = None) -> list[Pat
             "backbone": f"{module}:shape",
         }[kind],
     }
-    templates = files("fedbench.bench.terminal") / "templates"
     places = {
-        "pyproject.toml": templates / "pyproject.toml.txt",
-        "README.md": templates / kind / "README.md.txt",
-        f"{module}/__init__.py": templates / kind / "module.py.txt",
-        f"tests/test_{module}.py": templates / kind / "test.py.txt",
+        "pyproject.toml": _TEMPLATES / "pyproject.toml.txt",
+        "README.md": _TEMPLATES / kind / "README.md.txt",
+        f"{module}/__init__.py": _TEMPLATES / kind / "module.py.txt",
+        f"tests/test_{module}.py": _TEMPLATES / kind / "test.py.txt",
     }
     if kind == "method":
-        places[f"{module}/{name}.yaml"] = templates / kind / "space.yaml.txt"
-    try:
-        target.mkdir(parents=True)
-        for place, template in places.items():
-            path = target / place
-            path.parent.mkdir(exist_ok=True)
-            text = Template(template.read_text(encoding="utf-8")).substitute(values)
-            path.write_text(text, encoding="utf-8")
-    except FileExistsError:
-        raise ConfigError(f"{target} exists; name another folder by --out") from None
-    except OSError as err:
-        raise DataError(f"{target}: {err.strerror}") from err
-    return [target / place for place in places]
+        places[f"{module}/{name}.yaml"] = _TEMPLATES / kind / "space.yaml.txt"
+    return {
+        place: Template(template.read_text(encoding="utf-8")).substitute(values)
+        for place, template in places.items()
+    }
 
 
 def _check_name(kind: Kind, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name!r} is no name of a {kind}; use small letters, digits and hyphens, such as"
+            f"{name!r} is no name for {kind}; use small letters, digits and hyphens, such as"
             f" my-{kind}"
         )
+    if kind in _SCRIPTS:
+        return
     from fedbench.bench.method import registry
     from fedbench.bench.nn.backbones import BACKBONES
 

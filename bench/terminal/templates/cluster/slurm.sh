@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#SBATCH --job-name=fedbench
+#SBATCH --job-name=$name
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
