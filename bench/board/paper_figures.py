@@ -22,7 +22,6 @@ from fedbench.bench.execution.client_cost import ClientCost, client_cost
 from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.figures import (
     client_maps,
-    colours,
     draw_angles,
     draw_maps,
     drawing,
@@ -30,6 +29,7 @@ from fedbench.bench.execution.figures import (
 )
 from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.experiment.fields import get
+from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import UnknownNameError
@@ -270,11 +270,11 @@ def _of_trials(
 def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ...]:
     """Draw each panel and each y beside the others, one line a method, and write both forms."""
     methods = list(dict.fromkeys(spec for of in series.values() for _, spec in of))
-    palette = dict(zip(methods, colours(len(methods)), strict=True))
-    places = [(panel, y) for panel in series for y in draw.y]
-    with drawing(4.6 * len(places) + 1.8, 4.0) as (figure, forms):
-        axes = figure.subplots(1, len(places), squeeze=False)[0]
-        for axis, (panel, y) in zip(axes, places, strict=True):
+    palette = {method: COLOURS[place] for method, place in places(methods).items()}
+    panels = [(panel, y) for panel in series for y in draw.y]
+    with drawing(4.6 * len(panels) + 1.8, 4.0) as (figure, forms):
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axis, (panel, y) in zip(axes, panels, strict=True):
             scale = 100 if is_accuracy(y) else 1
             for spec in methods:
                 if not (points := series[panel].get((y, spec))):
