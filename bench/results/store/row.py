@@ -68,9 +68,17 @@ class _Evaluation(BaseModel):
 class _Settings(BaseModel):
     """What readers rely on in the configuration of a row of any version."""
 
+    spec: str
     data: _Data
     client: dict[str, Any]
     evaluation: _Evaluation
+    method: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
+    federation: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    privacy: dict[str, Any] = {}
+    code: dict[str, Any] = {}
 
 
 def first_problem(error: ValidationError) -> str:
