@@ -30,7 +30,10 @@ FOLDER = Path(__file__).resolve().parent / "static" / "pictures"
 STORE = ROOT / "leaderboards" / "results"
 METHODS = ("supervised", "simclr", "spectral", "byol", "orchestra")
 """Of the picture of the board; each has a colour and a symbol of its own."""
-TERMINAL = "fedbench leaderboard --preset laptop --dataset cifar10 --methods " + ",".join(METHODS)
+TERMINAL = (
+    "fedbench leaderboard --store leaderboards/results --preset laptop --dataset cifar10"
+    f" --methods {','.join(METHODS)}"
+)
 EASE = {0.1: "few classes each, α = 0.1", 1.0: "α = 1", 100.0: "all alike, α = 100"}
 WIDTH = 760
 STYLE = """\
@@ -147,7 +150,9 @@ def accuracy() -> str:
     parts.append(text(648, height(untrained) + 5, "untrained", "small"))
     failed = values["supervised"][0.1]
     parts.append(
-        text(xs[0.1] - 10, height(failed.low) - 6, "its learning rate is too high here", "small")
+        text(
+            xs[0.1] - 10, height(failed.low) - 6, "failed: its loss chose too high a rate", "small"
+        )
     )
     ends = []
     for index, (method, points) in enumerate(values.items()):
@@ -167,7 +172,7 @@ def accuracy() -> str:
         parts.append(text(648, below, method, f"label {method}"))
     note = (
         "CIFAR-10, 10 clients, five seeds each, bars: 95 % intervals."
-        " Learning rates were chosen without validation labels."
+        " All crop 8 to 100 % of an image."
     )
     return svg(456, "Accuracy of the encoder when clients differ", parts, note)
 
@@ -271,9 +276,11 @@ def centroids() -> str:
 
 def terminal() -> str:
     """Draw two tables of what `TERMINAL` prints on a terminal of 100 columns."""
-    words = [sys.executable, "-m", *shlex.split(TERMINAL), "--store", str(STORE)]
+    words = [sys.executable, "-m", *shlex.split(TERMINAL)]
     environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     tables = {unstyled(table).split("\n")[0].strip(): table for table in done.stdout.split("\n\n")}
     first = next(table for head, table in tables.items() if "alpha 0.1 · 12 rounds" in head)
     last = next(table for head, table in tables.items() if head.startswith("over alpha"))
