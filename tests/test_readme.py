@@ -175,7 +175,8 @@ def test_findings_are_those_of_the_rows() -> None:
     for text, sayings in {
         README: (
             f"loses {no_label} points to the best](",
-            f"choosing with labels loses {labels}, the preset {chosen.preset:.1f}, a random one {random}",
+            f"choosing with labels loses {labels}, the preset {chosen.preset:.1f},"
+            f" a random one {random}",
             f"is {wide} points behind",
             f"{learnt} %, with random centroids {kept} %, untrained {centroids['untrained']:.1f} %",
         ),
