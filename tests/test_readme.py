@@ -157,6 +157,10 @@ def test_runs_shown_are_those_of_the_command(method: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def _interval(value: float, low: float, high: float) -> tuple[str, str]:
+    return f"{value:.1f}", f"[{low:.1f}, {high:.1f}]".replace("-", "−")
+
+
 def test_findings_are_those_of_the_rows() -> None:
     """Every number of the three answers, on README and on their page."""
     findings = importlib.import_module("fedbench.leaderboards.studies.findings")
@@ -171,6 +175,7 @@ def test_findings_are_those_of_the_rows() -> None:
         pair: "{:.1f} ± {:.1f}".format(*findings.apart(*pair))
         for pair in (("objective", "labels"), ("preset", "objective"), ("random", "objective"))
     }
+    apart_by_welch = {name: _interval(*each) for name, each in findings.not_pooled().items()}
     announced = findings.choosing().loc[["aligned", "simsiam", "featarc", "lejepa"]]
     for text, sayings in {
         README: (
@@ -187,7 +192,12 @@ def test_findings_are_those_of_the_rows() -> None:
             *apart.values(),
             f"τ {announced.tau.mean():.2f} on average, {announced.tau.min():.2f} to"
             f" {announced.tau.max():.2f} each",
-            f"τ is {announced['tau of the better half'].mean():.2f}",
+            f"for one run, as `tune` uses, {announced['tau of a run'].mean():.2f}",
+            f"τ is {announced['tau of the better half'].mean():.2f} for those four,"
+            f" for one run {announced['tau of a run, better half'].mean():.2f}",
+            f"Welch's test: {apart_by_welch['change by views'][1]}",
+            f"{apart_by_welch['clusters'][1]} by Welch's test",
+            "by {} points {}".format(*apart_by_welch["clusters, k-NN"]),
             f"({views['chosen rates']:.1f} points)".replace("-", "−"),
             f"{wide} points behind",
             f"{views['paper']:.1f} ahead",

@@ -3,6 +3,7 @@
 Usage: `python leaderboards/studies/findings.py`. docs/pictures.py draws them.
 """
 
+import math
 from functools import cache
 
 import numpy as np
@@ -42,23 +43,28 @@ def lost(scores: selection.Array, accuracy: selection.Array) -> dict[str, float]
     return {way: float(np.mean([found[way] for found in both])) for way in WAYS}
 
 
+def taus(scores: selection.Array, accuracy: selection.Array) -> tuple[float, float]:
+    """Return Kendall's tau of all configurations, and of those at or above the median accuracy."""
+    better = accuracy >= np.median(accuracy)
+    return selection.tau(scores, accuracy), selection.tau(scores[better], accuracy[better])
+
+
 @cache
 def choosing() -> pd.DataFrame:
     """Return the points lost by method and way of choosing, and Kendall's tau of the objective.
 
     `tau` is over all 24 configurations, `tau of the better half` over those at or above the median
-    accuracy. The four methods of the study of selection have two values of alpha, whose mean it is.
+    accuracy: both of means over two seeds. `of a run` is the mean of what each seed has alone. The
+    four methods of the study of selection have two values of alpha, whose mean it is.
     """
     cells: dict[str, list[dict[str, float]]] = {}
 
     def add(method: str, scores: selection.Array, accuracy: selection.Array) -> None:
-        both = scores.mean(axis=1), accuracy.mean(axis=1)
-        better = both[1] >= np.median(both[1])
-        taus = {
-            "tau": selection.tau(*both),
-            "tau of the better half": selection.tau(*(values[better] for values in both)),
-        }
-        cells.setdefault(method, []).append({**lost(scores, accuracy), **taus})
+        whole, half = taus(scores.mean(axis=1), accuracy.mean(axis=1))
+        runs = np.mean([taus(scores[:, i], accuracy[:, i]) for i in (0, 1)], axis=0)
+        found = {"tau": whole, "tau of the better half": half}
+        found |= {"tau of a run": runs[0], "tau of a run, better half": runs[1]}
+        cells.setdefault(method, []).append({**lost(scores, accuracy), **found})
 
     store = open_store(selection.STORE)
     for (method, _), table in selection.cells(store.rows()).items():
@@ -143,6 +149,35 @@ def share_of_clusters() -> pd.Series:
     return compare_pairs(groups, long_training.pairs(groups)).loc["orchestra", "orchestra random"]
 
 
+def welch(plus: list[np.ndarray], minus: list[np.ndarray]) -> tuple[float, float, float]:
+    """Return a sum of means minus another and its 95 % interval, each group with its variance.
+
+    Degrees of freedom are Welch and Satterthwaite's.
+    """
+    groups = [*plus, *minus]
+    errors = np.array([group.var(ddof=1) / len(group) for group in groups])
+    rest = sum(error**2 / (len(group) - 1) for error, group in zip(errors, groups, strict=True))
+    half = stats.t.ppf(0.975, errors.sum() ** 2 / rest) * math.sqrt(errors.sum())
+    value = sum(group.mean() for group in plus) - sum(group.mean() for group in minus)
+    return value, value - half, value + half
+
+
+def not_pooled() -> dict[str, tuple[float, float, float]]:
+    """Return differences in points with Welch's interval: by the probe, and by k-NN."""
+    groups = long_runs()["alike"]
+    rows = long_training.recipes(long_training.read(long_training.STORE))
+    runs = rows["alike", long_training.CLAIMED].groupby("variant")["knn_acc"]
+    own, random = (100 * runs.get_group(f"orchestra{each}").to_numpy() for each in ("", " random"))
+    return {
+        "change by views": welch(
+            [groups["orchestra"], groups["simclr wide"]],
+            [groups["simclr"], groups["orchestra wide"]],
+        ),
+        "clusters": welch([groups["orchestra"]], [groups["orchestra random"]]),
+        "clusters, k-NN": welch([own], [random]),
+    }
+
+
 if __name__ == "__main__":
     print("Points lost to the best of 24 configurations\n")
     print(choosing().round(2).to_string(), "\n\nmean\n", choosing().mean().round(2).to_string())
@@ -152,3 +187,6 @@ if __name__ == "__main__":
     print("\nChange by views\n", change_by_views().round(4).to_string())
     print("\nCentroids\n", centroids().round(2).to_string())
     print("\nOrchestra minus random centroids\n", share_of_clusters().to_string())
+    print("\nNot pooled (Welch)")
+    for name, interval in not_pooled().items():
+        print("{}: {:.2f} [{:.2f}, {:.2f}]".format(name, *interval))
