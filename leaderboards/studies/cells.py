@@ -1,13 +1,14 @@
 """Find the rows of the planned cells of a study by their ids; compare them, where it is fair."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id
+from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.statistics import (
     MIN_FOR_INTERVAL,
     mean,
@@ -77,6 +78,21 @@ def unequal(first: Sequence[Row], second: Sequence[Row]) -> str:
         return ""
     ranges = [" and ".join(f"{100 * a:.0f}–{100 * b:.0f} %" for a, b in each) for each in both]
     return f"crops of {' and '.join(text or 'none' for text in ranges)}"
+
+
+def counted(
+    sides: Mapping[str, Sequence[Row]], marked: Mapping[str, Marks]
+) -> dict[str, tuple[int, int]]:
+    """Return of each side how many runs end at chance, and how many it has."""
+    return {
+        name: (sum(bool(marked.get(r.row_id, NO_MARKS).at_chance) for r in rows), len(rows))
+        for name, rows in sides.items()
+    }
+
+
+def blind(sides: Mapping[str, tuple[int, int]]) -> str:
+    """Say which sides have runs at chance, from their number and that of all; empty if none."""
+    return "; ".join(f"{name} at chance, {n} of {runs}" for name, (n, runs) in sides.items() if n)
 
 
 def minus(first: Sequence[float], second: Sequence[float]) -> list[float]:

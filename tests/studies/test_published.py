@@ -114,6 +114,24 @@ def test_verdicts_on_a_claim(
     assert module._verdict(test, sum(ends) / 2, *ends, p) == verdict
 
 
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        (["supported", "supported", ""], "supported"),
+        (["supported", "not settled", "no verdict: x at chance, 5 of 5"], "not settled"),
+        (["supported", "no verdict: x at chance, 5 of 5"], "not settled"),
+        (["no verdict: x", "no verdict: y", ""], "no verdict"),
+        (["supported", "contradicted"], "contradicted"),
+        (["cannot be decided", "not settled"], "cannot be decided"),
+        (["withdrawn: its rate is ours"], "withdrawn"),
+    ],
+)
+def test_a_claim_is_supported_only_if_every_comparison_is(
+    study: Any, lines: list[str], verdict: str
+) -> None:
+    assert study("claims").overall(lines) == verdict
+
+
 def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
     module = study("selection")
     assert module.GRID.read_text(encoding="utf-8") == module.grid_text()

@@ -21,10 +21,11 @@ from fedbench import open_store
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import row_id
+from fedbench.bench.results.chance import marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.leaderboards.studies.board import board
-from fedbench.leaderboards.studies.cells import PRESET, STORE, linear
+from fedbench.leaderboards.studies.cells import PRESET, STORE, blind, counted, linear
 from fedbench.leaderboards.studies.cells import unequal as unequal_runs
 from fedbench.leaderboards.studies.compare import LEVEL, compare, compare_pairs
 from fedbench.leaderboards.studies.long_training import long_training
@@ -96,8 +97,9 @@ class Claim:
         study: prints a table of its own in place of tests: its header and lines.
         note: why it cannot be tested here, or what to keep in mind.
         added: the claim has a letter after the number before it, since it came later.
-        answer: a word and a line for the table of all claims, from the lines of its own; None =
-            from its comparisons.
+        answer: a line for the table of all claims, from the lines of its own; None = from its
+            comparisons.
+        decided_by: how the one line begins that the claim is about; empty = all lines decide.
     """
 
     text: str
@@ -105,12 +107,28 @@ class Claim:
     study: Callable[[Sequence[Row], Store], tuple[list[str], list[list[str]]]] | None = None
     note: str = ""
     added: bool = False
-    answer: Callable[[list[list[str]]], tuple[str, str]] | None = None
+    answer: Callable[[list[list[str]]], str] | None = None
+    decided_by: tuple[str, ...] = ()
 
 
 def line_of(lines: list[list[str]], *names: str) -> list[str]:
     """Return the line that begins with these cells."""
     return next(line for line in lines if line[: len(names)] == [*names])
+
+
+def reason(line: list[str]) -> str:
+    """Return why a line has no verdict."""
+    return line[-1].partition(": ")[2]
+
+
+def overall(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim from those of its comparisons; empty ones do not count."""
+    words = [verdict.split(":")[0] for verdict in verdicts if verdict]
+    if "contradicted" in words:
+        return "contradicted"
+    if len({*words}) == 1:
+        return words[0]
+    return "cannot be decided" if "cannot be decided" in words else "not settled"
 
 
 ORCHESTRA, SIMCLR, PFEDAE = Side("orchestra"), Side("simclr"), Side("pfedae")
@@ -143,6 +161,12 @@ def board_runs() -> Any:
     return board.judged(open_store(STORE))
 
 
+def blind_on_the_board(runs: Any, *methods: str) -> str:
+    """Say which methods have runs of the board that end at chance; empty if none."""
+    by_method = runs.groupby("method")["at_chance"]
+    return blind({m: (int(by_method.sum()[m]), int(by_method.size()[m])) for m in methods})
+
+
 def on_the_board(first: str, second: str, published: str) -> tuple[list[str], list[list[str]]]:
     """Return the differences of two methods of the board, a line for each alpha.
 
@@ -152,12 +176,13 @@ def on_the_board(first: str, second: str, published: str) -> tuple[list[str], li
         published: the paper's difference in points.
     """
     groups: dict[str, Any] = {}
-    compared = []
+    compared, unlearnt = [], {}
     for alpha, runs in board_runs().groupby("alpha"):
         found = board.grouped(runs)
         free = {name: group for name, group in found.items() if name != "supervised"}
         other = max(free, key=lambda name: free[name].mean()) if second == "best" else second
         compared.append((f"{alpha:g}", first, other))
+        unlearnt[f"{alpha:g}"] = blind_on_the_board(runs, first, other)
         groups |= {f"{alpha:g} {name}": group for name, group in found.items()}
     pairs = [(f"{a} {x}", f"{a} {y}") for a, x, y in compared if f"{a} {x}" in groups]
     tests, lines = compare_pairs(groups, pairs), []
@@ -165,8 +190,8 @@ def on_the_board(first: str, second: str, published: str) -> tuple[list[str], li
         line = [alpha, f"{x} − {y}"]
         pair = f"{alpha} {x}", f"{alpha} {y}"
         if pair not in pairs:
-            reason = f"no verdict: {x} ends below its random init"
-            lines.append([*line, "", "", "", "", published, reason])
+            below = f"no verdict: {x} ends below its random init"
+            lines.append([*line, "", "", "", "", published, below])
             continue
         test, means = tests.loc[pair], [groups[name].mean() for name in pair]
         numbers = [f"{means[0]:.1f}, {means[1]:.1f}"]
@@ -176,14 +201,15 @@ def on_the_board(first: str, second: str, published: str) -> tuple[list[str], li
             "supported" if published.startswith("+") == (test.difference > 0) else "contradicted"
         )
         verdict = ahead if test.p < LEVEL else "not settled"
+        verdict = f"no verdict: {unlearnt[alpha]}" if unlearnt[alpha] else verdict
         lines.append([*line, *(text.replace("-", "−") for text in numbers), verdict])
     return BOARD_HEADER, lines
 
 
 def few_classes() -> tuple[list[str], list[list[str]]]:
     """Return what each method of the board loses from alpha 100 to 0.1, beside orchestra."""
-    lines = []
-    table = board.few_classes(board_runs())
+    lines, runs = [], board_runs()
+    table, ends = board.few_classes(runs), runs[runs["alpha"].isin([100.0, 0.1])]
     for method, line in table.sort_values("difference").iterrows():
         lost = f"{line.difference:+.1f} [{line.low:.1f}, {line.high:.1f}]"
         if method == "orchestra":
@@ -193,6 +219,8 @@ def few_classes() -> tuple[list[str], list[list[str]]]:
         cells = [str(method), lost, f"{more:+.1f} [{low:.1f}, {high:.1f}]", f"{p:.2g}"]
         verdict = "supported" if more > 0 else "contradicted"
         verdict = verdict if p < LEVEL else "not settled"
+        if unlearnt := blind_on_the_board(ends, "orchestra", str(method)):
+            verdict = f"no verdict: {unlearnt}"
         lines.append([cells[0], *(text.replace("-", "−") for text in cells[1:]), verdict])
     return ["method", "loss", "beyond orchestra's", "p (Holm)", "verdict"], lines
 
@@ -224,6 +252,9 @@ def matched() -> tuple[list[str], list[list[str]]]:
         lost[method] = (accuracy[100.0] - accuracy[0.1])[kept].mean(axis=1)
     sides = {m: [row for e in found[m, 0.1] for row in e if row.status == "ok"] for m in lost}
     reasons = {m: unequal_runs(sides["orchestra"], rows) for m, rows in sides.items()}
+    store = open_store(selection.STORE)
+    both = {m: [r for a in selection.ALPHAS for e in found[m, a] for r in e] for m in lost}
+    chance = counted(both, marks(store, store.rows()))
     table = compare({method: -losses for method, losses in lost.items()}, "orchestra")
     lines = []
     for method, losses in lost.items():
@@ -234,7 +265,9 @@ def matched() -> tuple[list[str], list[list[str]]]:
         elif method in table.index:
             test = table.loc[method]
             line += [f"{test.difference:+.2f} ({test.low:.2f} to {test.high:.2f})"]
-            line += [f"{test.p:.2g}", f"{test.detectable:.1f}", test.verdict]
+            unlearnt = blind({name: chance[name] for name in ("orchestra", method)})
+            verdict = f"no verdict: {unlearnt}" if unlearnt else test.verdict
+            line += [f"{test.p:.2g}", f"{test.detectable:.1f}", verdict]
         lines.append([text.replace("-", "−") for text in line + [""] * (7 - len(line))])
     return MATCHED_HEADER, lines
 
@@ -260,9 +293,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "(table 1, CIFAR-10, cross-device).",
             study=lambda _, store: long_training.order_lines(store.root),
             answer=lambda lines: (
-                line_of(lines, "alike", "simclr")[-1],
                 f"{line_of(lines, 'published', 'simclr')[4]} points beside simclr with published"
-                f" rates, {line_of(lines, 'alike', 'simclr')[4]} tuned alike; the paper has +13.2",
+                f" rates, {line_of(lines, 'alike', 'simclr')[4]} tuned alike; the paper has +13.2"
             ),
             note="Published recipe: rates, crops and heads are each paper's, so spectral's crops "
             "are wider; p over all lines of a recipe; the test is the pooled one of the plan. "
@@ -282,10 +314,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
         Claim(
             "Orchestra learns its own tasks in the setting of claim 1 (a gate before its runs).",
             study=lambda _, store: long_training.gate_lines(store.root),
-            answer=lambda lines: (
-                lines[0][-1],
-                "at the paper's rate, 0.003; at 0.01 it does not",
-            ),
+            answer=lambda lines: "at the paper's rate, 0.003; at 0.01 it does not",
+            decided_by=("0.003",),
             note="Means over the last five rounds of seeds 0 to 2. A net without information "
             "reaches ln 32 = 3.47 and ln 4 = 1.39; supported if both lie more than a tenth below, "
             "under 3.12 and 1.25.",
@@ -295,9 +325,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "Orchestra's lead is the same with both recipes (asked here).",
             study=lambda _, store: long_training.recipe_lines(store.root),
             answer=lambda lines: (
-                "contradicted",
                 f"tuned alike, its lead changes by {line_of(lines, 'simclr')[3]} points over simclr"
-                f" and by {line_of(lines, 'byol')[3]} over byol",
+                f" and by {line_of(lines, 'byol')[3]} over byol"
             ),
             note="The runs of claim 1, those of orchestra in both recipes: what a method gains by "
             "the second recipe, orchestra loses against it. Variance pooled over all groups, those "
@@ -309,8 +338,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "table 1 (asked here).",
             study=lambda _, store: long_training.agreement_lines(store.root),
             answer=lambda lines: (
-                "measured",
-                f"τ {lines[1][3]} and {lines[3][3]}: not shown, and views differ as well as length",
+                f"τ {lines[1][3]} and {lines[3][3]} with longer training, {lines[0][3]} with "
+                "table 1: not shown, and views differ as well as length"
             ),
             note="The board under `laptop` is the cheap preset, claim 1's recipes are longer "
             "training; α = 0.1. The board crops 8 to 100 % of an image for all methods, the long "
@@ -324,8 +353,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "Training with labels is more accurate than Orchestra (table 1).",
             study=lambda *_: on_the_board("supervised", "orchestra", "+9.3"),
             answer=lambda lines: (
-                "supported",
-                f"{lines[1][3]} points at α = 1, {lines[2][3]} at 100; no verdict at 0.1",
+                f"{lines[1][3]} points at α = 1, {lines[2][3]} at 100: {reason(lines[1])}"
             ),
             note=f"{BOARD_NOTE} At α = 0.1 `supervised` failed: the rule that picks rates without "
             "validation labels chose 0.1, which diverges when clients hold few classes; with 0.01 "
@@ -336,9 +364,9 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "Orchestra loses less than others where clients differ in their labels.",
             study=lambda *_: few_classes(),
             answer=lambda lines: (
-                "not settled",
-                f"of {len(lines) - 1} methods these lose more than Orchestra: "
-                + ", ".join(line[0] for line in lines if line[-1] == "supported"),
+                f"{reason(lines[0])}; but for that, of {len(lines) - 1} methods these would lose"
+                " more: "
+                + ", ".join(x[0] for x in lines if x[3] and float(x[3]) < LEVEL and x[2][0] == "+")
             ),
             note=f"{BOARD_NOTE} Loss: points from α = 100 to α = 0.1. Orchestra's own tasks "
             "end at chance at every α, and its accuracy hardly depends on α; `supervised` fails at "
@@ -351,8 +379,8 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "have one configuration.",
             study=lambda *_: matched(),
             answer=lambda lines: (
-                line_of(lines, "byol")[-1],
-                f"byol loses {line_of(lines, 'byol')[3]} points more than Orchestra",
+                f"byol loses {line_of(lines, 'byol')[3]} points more than Orchestra:"
+                f" {reason(line_of(lines, 'byol'))}"
             ),
             note="Points from α = 100 to α = 0.1 over the configurations of the study of selection "
             f"with rates up to {HIGHEST_RATE:g}, two seeds each; looked at after that study, so "
@@ -361,11 +389,13 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Orchestra is robust to few clients in a round and to long local training.",
-            study=lambda rows, _: (participation.HEADER, participation.outcome(rows)),
+            study=lambda rows, store: (
+                participation.HEADER,
+                participation.outcome(rows, marks(store, rows)),
+            ),
             answer=lambda lines: (
-                "not settled",
                 f"beyond Orchestra's loss byol's is {line_of(lines, 'clients a round', 'byol')[4]}"
-                f" and {line_of(lines, 'local epochs', 'byol')[4]} points",
+                f" and {line_of(lines, 'local epochs', 'byol')[4]} points"
             ),
             note="[The plan](../leaderboards/studies/participation/README.md) says how it is "
             "decided. More clients a round train on more images: 5 clients on five times those "
@@ -424,8 +454,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "The label-free objective follows k-NN accuracy, R = 0.87 (figure 4).",
             study=lambda *_: figure_4(),
             answer=lambda lines: (
-                "measured",
-                f"R = {lines[-1][3]}; {lines[-1][4]} among runs that learnt something",
+                f"R = {lines[-1][3]}; {lines[-1][4]} among runs that learnt something"
             ),
             note="Over the 48 runs of each cell of the study of selection, 24 configurations of a "
             "method and two seeds. It replicates; but most of it tells runs that learnt from those "
@@ -437,10 +466,10 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "figure 9).",
             study=lambda _, store: long_training.budget_lines(store.root),
             answer=lambda lines: (
-                "withdrawn",
                 f"the gap narrows by {line_of(lines, 'published', 'simclr')[7]} a doubling, by the"
-                " last round alone; no lead at the end",
+                " last round alone; no lead at the end"
             ),
+            decided_by=("published", "simclr"),
             note="The runs of claim 1: points of orchestra minus the method after rounds of 20,000 "
             "image passes, and the difference of the slopes on the logarithm of passes, by Welch's "
             "test. The claim is the line of simclr. The slopes of the published recipe that were "
@@ -471,8 +500,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "FeatARC's alignment term lowers SimCLR's accuracy (table 3, labels).",
             study=lambda *_: on_the_board("featarc", "simclr", "−9.0"),
             answer=lambda lines: (
-                "not settled",
-                f"{lines[0][3]} points at α = 0.1: the paper's −9.0 is excluded here",
+                f"{lines[0][3]} points at α = 0.1: the paper's −9.0 is excluded here"
             ),
             note=f"{BOARD_NOTE} Clients get classes by the board's rule (Dirichlet, sizes equal), "
             "the paper's by another.",
@@ -482,8 +510,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
             "labels).",
             study=lambda *_: on_the_board("supervised", "best", "+1.8"),
             answer=lambda lines: (
-                lines[2][-1],
-                f"{lines[2][3]} points at α = 100, {lines[1][3]} at 1; no verdict at 0.1",
+                f"{lines[2][3]} points at α = 100, {lines[1][3]} at 1; at 0.1 {lines[0][-1]}"
             ),
             note=f"{BOARD_NOTE} The best method was picked from the same rows, which favours it; "
             "the paper's best is spectral+uv. `supervised` failed at α = 0.1 as in claim 2.",
@@ -567,9 +594,9 @@ smallest difference that would have been found with probability 0.8.
 - **cannot be decided**: the interval is wider than the margin, so that no outcome would have been
   support;
 - **no verdict**: the sides differ in crops or client steps, or one ends below its random init or at
-  chance; the line says which. At chance means that a term of the loss is within a tenth of what a
-  net without information reaches. It does not mean that the encoder is bad: marked runs of
-  Orchestra gain 8 points over random init on the board. byol and simsiam have no such mark;
+  chance in any run; the line says which. At chance means that a term of the loss is within a tenth
+  of what a net without information reaches. It does not mean that the encoder is bad: marked runs
+  of Orchestra gain 8 points over random init on the board. byol and simsiam have no such mark;
 - **withdrawn**: once called supported here, and why no longer;
 - **measured**: figures without a test; **not tested**: the reason is given.
 """
@@ -608,37 +635,36 @@ def outcome(
         for (_, both), names in zip(done, keys, strict=True)
         for key, side in zip(names, both, strict=True)
     }
-    fair = [key for key, reason in zip(keys, reasons, strict=True) if not reason]
+    fair = [key for key, why in zip(keys, reasons, strict=True) if not why]
     of_fair = {name: groups[name] for key in fair for name in key}
     tests = compare_pairs(of_fair, fair) if fair else None
-    lines, verdicts = [], []
-    for (test, _), key, reason in zip(done, keys, reasons, strict=True):
+    marked = marks(store, [row for _, both in done for side in both for row in side])
+    lines = []
+    for (test, both), key, why in zip(done, keys, reasons, strict=True):
         first, second = (groups[name] for name in key)
         line = [test.name, f"{len(first)}, {len(second)}"]
         line.append(f"{np.mean(first):.1f}, {np.mean(second):.1f}")
         published = f"{test.published:+.1f}"
-        if reason:
+        if why:
             line += [f"{np.mean(first) - np.mean(second):+.2f}", "", "", published]
             numbers = [text.replace("-", "−") for text in line[1:]]
-            lines.append([test.name, *numbers, f"no verdict: {reason}"])
+            lines.append([test.name, *numbers, f"no verdict: {why}"])
             continue
         found = tests.loc[key]
         verdict = _verdict(test, found.difference, found.low, found.high, found.p)
-        verdicts.append(verdict)
+        by_spec = dict[str, list[Row]]()
+        for each, runs in zip((test.first, test.second), both, strict=True):
+            by_spec.setdefault(each.spec, []).extend(runs)
+        if unlearnt := blind(counted(by_spec, marked)):
+            verdict = f"no verdict: {unlearnt}"
         line += [f"{found.difference:+.2f} ± {found.high - found.difference:.2f}", f"{found.p:.2g}"]
         line += [f"{found.detectable:.1f}", published]
         lines.append([test.name, *(text.replace("-", "−") for text in line[1:]), verdict])
     ids = {row.row_id[:8]: None for _, both in done for side in both for row in side}
-    if "contradicted" in verdicts:
-        return "contradicted", lines, [*ids]
-    if len(done) < len(claim.tests) or not done:
-        return "not tested", lines, [*ids]
-    if not verdicts:
-        return "no verdict", lines, [*ids]
-    if verdicts == ["supported"] * len(claim.tests):
-        return "supported", lines, [*ids]
-    undecided = "cannot be decided" in verdicts
-    return "cannot be decided" if undecided else "not settled", lines, [*ids]
+    verdict = overall([line[-1] for line in lines])
+    if (len(done) < len(claim.tests) and verdict != "contradicted") or not done:
+        verdict = "not tested"
+    return verdict, lines, [*ids]
 
 
 def _verdict(test: Test, difference: float, low: float, high: float, p: float) -> str:
@@ -673,10 +699,13 @@ def page(store: Store) -> str:
             ids: list[str] = []
             if claim.study:
                 header, lines = claim.study(rows, store)
+                decisive = [line_of(lines, *claim.decided_by)] if claim.decided_by else lines
+                judged = header[-1] == "verdict"
+                verdict = overall([line[-1] for line in decisive]) if judged else "measured"
             else:
                 header, (verdict, lines, ids) = HEADER, outcome(claim, by_id, store)
             if claim.answer:
-                verdict, found = claim.answer(lines)
+                found = claim.answer(lines)
             else:
                 found = "; ".join(f"{line[0]} {line[3]}" for line in lines) or claim.note
             short = re.sub(r" \([^()]*\)\.$", "", claim.text).rstrip(".")

@@ -22,6 +22,7 @@ from scipy import stats
 from fedbench import open_store
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.leaderboards.studies.cells import blind
 from fedbench.leaderboards.studies.compare import LEVEL, compare_pairs, detectable
 
 STORE = Path(__file__).resolve().parents[2] / "results"
@@ -284,9 +285,8 @@ def judged(tests: pd.DataFrame, at_chance: pd.Series) -> pd.DataFrame:
     """Return tests by method without the verdicts of those of which a side has runs at chance."""
     verdicts = tests["verdict"].to_dict()
     for pair in pairs(at_chance.index):
-        blind = at_chance[[*pair]].items()
-        if sides := [f"{name} at chance, {n} of {len(JUDGING)}" for name, n in blind if n]:
-            verdicts[pair[1]] = f"no verdict: {'; '.join(sides)}"
+        if sides := blind({name: (at_chance[name], len(JUDGING)) for name in pair}):
+            verdicts[pair[1]] = f"no verdict: {sides}"
     return tests.assign(verdict=pd.Series(verdicts))
 
 
@@ -356,7 +356,7 @@ def budget_lines(store: Path) -> tuple[list[str], list[list[str]]]:
         by_rounds = gaps(runs, store)
         header[2:] = [f"{rounds} rounds" for rounds in by_rounds]
         for method, test in judged(slopes(runs, store), at_chance).iterrows():
-            line = [name, str(method), *(f"{gap:+.1f}" for gap in by_rounds.loc[method])]
+            line = [name, str(method), *(f"{gap:+.2f}" for gap in by_rounds.loc[method])]
             interval = f"({test['low']:+.2f} to {test['high']:+.2f})"
             line += [f"{test['slope']:+.2f} {interval}", f"{test['p']:.2g}"]
             line += [f"{test['detectable']:.2f}"]

@@ -5,15 +5,26 @@ README.md says what is asked.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedbench import open_store
+from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.leaderboard.statistics import holm, mean
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
-from fedbench.leaderboards.studies.cells import STORE, linear, minus, paired_p, ran, spread, unequal
+from fedbench.leaderboards.studies.cells import (
+    STORE,
+    blind,
+    counted,
+    linear,
+    minus,
+    paired_p,
+    ran,
+    spread,
+    unequal,
+)
 
 SEEDS = (0, 1, 2)
 METHODS = ("orchestra", "simclr", "byol")
@@ -25,8 +36,13 @@ HEADER = ["axis", "method", "linear", "easiest − hardest", "beyond orchestra's
 HEADER += ["verdict"]
 
 
-def outcome(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the table, in points; axes of which a cell has not run are left out."""
+def outcome(rows: Sequence[Row], marked: Mapping[str, Marks] = {}) -> list[list[str]]:
+    """Return the table, in points; axes of which a cell has not run are left out.
+
+    Args:
+        rows: of a store.
+        marked: marks by row id; a side with a run at chance has no verdict.
+    """
     accuracy = {}
     runs: dict[tuple[str, str], list[Row]] = {}
     for name, (label, values) in AXES.items():
@@ -55,7 +71,11 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
             more = minus(lost[axis, method], lost[axis, "orchestra"])
             p = corrected[axis, method]
             settled = "supported" if (mean(more) or 0) > 0 else "contradicted"
-            line += [spread(more), f"{p:.2g}", settled if p < 0.05 else "not settled"]
+            verdict = settled if p < 0.05 else "not settled"
+            sides = {name: runs[axis, name] for name in ("orchestra", method)}
+            if unlearnt := blind(counted(sides, marked)):
+                verdict = f"no verdict: {unlearnt}"
+            line += [spread(more), f"{p:.2g}", verdict]
         lines.append(line + [""] * (len(HEADER) - len(line)))
     return lines
 
