@@ -252,9 +252,7 @@ def views() -> str:
         Bar(label, Point(*table.loc[name, ["difference", "low", "high"]]), "orchestra")
         for name, label in words.items()
     ]
-    note = (
-        "Points of accuracy, Orchestra minus SimCLR; below 0 SimCLR is ahead. Bars: 95 % intervals."
-    )
+    note = "Points, Orchestra minus SimCLR; below 0 SimCLR is ahead. Bars: pooled 95 % intervals."
     return bars("Who is ahead depends on the views", rows, (-10, 15, 5), note)
 
 
