@@ -238,6 +238,8 @@ def figures(table: pd.DataFrame) -> dict[str, float]:
     line["low"], line["high"] = np.quantile(draws, (0.025, 0.975))
     line["tau, better half"] = float(taus(by[better], mean[better], np.ones((1, better.sum())))[0])
     line["spread of a seed"] = float(np.sqrt(np.mean((acc[0] - acc[1]) ** 2) / 2))
+    # A shift that all configurations of a seed share changes no choice.
+    line["spread without shift"] = float(np.std(acc[0] - acc[1], ddof=1) / np.sqrt(2))
     return line
 
 
