@@ -13,11 +13,11 @@ _INTRODUCTION = """# The three papers, line by line
 <!-- Written by docs/papers.py from leaderboards/papers/index.yaml; do not edit. -->
 
 Every algorithm, baseline, loss, evaluation, partition, search, table and figure of the papers,
-and the command that gives it here. *As printed*: with the values of the paper or its release;
-*ours*: something is left open, and had to be decided; *deviates*: it is measured otherwise. Other
-deviations of a method are in its file. `fedbench figures O:5` draws a figure from the runs of a
-store, or says which are lacking and which command makes them; `--preset laptop` takes runs at
-another scale.
+and the command that gives it here. *As printed*: configured with the values of the paper or its
+release, which does not say that it has been run ([what has](claims.md)); *ours*: something is left
+open, and had to be decided; *deviates*: it is measured otherwise. Other deviations of a method are
+in its file. `fedbench figures O:5` draws a figure from the runs of a store, or says which are
+lacking and which command makes them; `--preset laptop` takes runs at another scale.
 """
 
 

@@ -252,7 +252,7 @@ def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Ledger) -> _Costs:
 def image_flop(setup: Setup, net: Net) -> float:
     """Return the FLOP of training on one image: the encoder's, forward and back, for every view.
 
-    Heads, and targets that are not trained, are left out.
+    Heads, and targets that are not trained, are left out; a view for these alone counts in full.
     """
     from torch.utils.flop_counter import FlopCounterMode  # brings Triton: 80 MB of every process
 
