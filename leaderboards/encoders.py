@@ -6,7 +6,6 @@ most seeds at the smallest alpha is taken, of several that which ran first, and 
 with the median linear accuracy.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -64,10 +63,10 @@ def chosen(store: Path, preset: str) -> dict[str, str]:
 
 
 def table() -> str:
-    """Return the lines of the list, from the cards."""
+    """Return the lines of the list, from the cards in the files."""
     lines = []
-    for file in sorted(FOLDER.glob("*.json")):
-        card = json.loads(file.read_text(encoding="utf-8"))
+    for file in sorted(FOLDER.glob("*.safetensors")):
+        card = fedbench.load_encoder(file).card
         config, metrics = card["config"], card["metrics"]
         cells = [
             f"`{file.stem}`",
@@ -77,16 +76,18 @@ def table() -> str:
             str(config["seed"]),
             f"{100 * metrics['linear_acc']:.1f}",
             f"{100 * metrics['knn_acc']:.1f}",
-            f"{file.with_suffix('.safetensors').stat().st_size / 1000:.0f}",
+            f"{file.stat().st_size / 1000:.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return HEAD + "\n".join(lines) + "\n"
 
 
 def main(store: Path, preset: str) -> None:
-    """Write encoders, cards and list."""
+    """Write encoders and list; the cards beside them go, since each file holds its own."""
     for method, run in chosen(store, preset).items():
-        fedbench.export_encoder(run, FOLDER / f"{method}@{preset}.safetensors", store=store)
+        file = FOLDER / f"{method}@{preset}.safetensors"
+        fedbench.export_encoder(run, file, store=store)
+        file.with_suffix(".json").unlink()
     (FOLDER / "README.md").write_text(table(), encoding="utf-8")
 
 
