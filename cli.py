@@ -229,6 +229,13 @@ def leaderboard(
         note(ranking.nothing)
     form = "json" if output.json else format_ or "table"
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
+    if form == "table" and output.suggests:
+        methods = {entry.method: None for group in ranking.board.groups for entry in group.entries}
+        first = " ".join([*methods][:2])
+        suggest(
+            f"fedbench compare {first}" if len(methods) > 1 else "fedbench report results.html",
+            store,
+        )
 
 
 @command("fedbench compare simclr byol --preset laptop")

@@ -235,8 +235,8 @@ def _conclusion(settings: Sequence[Difference], names: tuple[str, str], metric: 
         return "no test: it needs three seeds of both, none of which diverged, in one setting"
     number = len(tested)
 
-    def where(count: int) -> str:
-        some = "all" if count == number else f"{count} of"
+    def where(count: int, all_of: str = "all") -> str:
+        some = all_of if count == number else f"{count} of"
         return f" in {some} {number} settings" if number > 1 else ""
 
     parts, told = [], [each for each in tested if each.p is not None and each.p <= LEVEL]
@@ -248,8 +248,8 @@ def _conclusion(settings: Sequence[Difference], names: tuple[str, str], metric: 
     if left := [each for each in tested if each not in told]:
         seen = _sizes([each.detectable or 0.0 for each in left], metric)
         parts.append(
-            f"no difference is seen{where(len(left))}; one of {seen} would have been, four times"
-            " in five"
+            f"no difference is seen{where(len(left), 'any of')}; one of {seen} would have been,"
+            " four times in five"
         )
     return "; ".join(parts)
 
