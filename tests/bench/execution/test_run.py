@@ -93,9 +93,10 @@ def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Experiment(tiny_config("byol")).workers() is None
+    config = tiny_config("byol")
+    assert Experiment(config).workers() is None
     monkeypatch.setattr(registry.parse_spec("byol")[0].cls, "__module__", "__main__")
-    own = Experiment(tiny_config("byol"))
+    own = Experiment(config)
     assert own.workers() == own.workers(1) == 1
     with pytest.raises(ConfigError, match="'byol'"):
         own.workers(2)
