@@ -38,7 +38,7 @@ CROPS = {"spectral": "spec-o", "byol": "byol-o", "orchestra": "orchestra-o", "ro
 CHANCE = {"parts.clusters": math.log(32), "parts.rotation": math.log(4)}
 DRAWS = 100_000  # 2,000 left ends of intervals to chance: few values of tau are possible
 PASSES_A_ROUND = 10 * 500 * 4
-PAPER = Path(__file__).resolve().parents[2] / "papers" / "orchestra_table1.parquet"
+PAPER = Path(__file__).resolve().parents[2] / "papers" / "orchestra.parquet"
 
 
 def read(store: Path) -> pd.DataFrame:
@@ -238,7 +238,7 @@ def agreement(here: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -
 
 def paper() -> dict[str, np.ndarray]:
     """Return the linear accuracies of the paper's table 1, CIFAR-10, cross-device, in points."""
-    table = pd.read_parquet(PAPER)
+    table = pd.read_parquet(PAPER).query("source == 'orchestra_table1'")
     table = table[table["dataset"].eq("CIFAR-10") & table["setting"].eq("cross_device")]
     table = table[table["metric"].eq("linear") & table["spec"].notna()]
     return {
