@@ -159,7 +159,7 @@ class OneFile(PathSource):
 
 def _in(folder: Path, name: str) -> list[Path]:
     """Return what lies in a folder under a name, whatever split this says."""
-    with suppress(PermissionError):
+    with suppress(PermissionError):  # a folder that we may not list holds nothing that we could use
         return [f for f in folder.iterdir() if template(_plain(f.name)) == template(name)]
     return []
 
