@@ -164,6 +164,8 @@ if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
 
     def __getattr__(name: str) -> Any:
         """Load the module of a public name when it is first used."""
+        if name in ("plot", "plugin"):
+            return import_module(f"fedbench.{name}")
         if name not in _MODULES:
             raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)

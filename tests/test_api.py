@@ -196,3 +196,11 @@ def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
         fedbench.sweep("none", store=tmp_path, dry_run=True)
     with pytest.raises(fedbench.ConfigError, match="--trials"):
         fedbench.tune("simclr", trials=0, store=tmp_path)
+
+
+def test_modules_of_the_package_are_loaded_when_they_are_named() -> None:
+    code = (
+        "import fedbench; print(fedbench.plot.accuracy.__name__, fedbench.plugin.Method.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["accuracy", "Method"]
