@@ -13,7 +13,7 @@ from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
 from fedbench.bench.results.leaderboard.comparability import as_text, class_of, differing
 from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.leaderboard.statistics import LEVEL, holm
-from fedbench.bench.results.report.charts import main_lines
+from fedbench.bench.results.report.charts import main_lines, short_titles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import completed, method_defaults
 from fedbench.bench.results.store.store import Store, open_store
@@ -145,7 +145,7 @@ def _is_run_id(name: str) -> bool:
 
 
 def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> Comparison:
-    both: list[tuple[list[str], Pair]] = []
+    both: list[tuple[str, Pair]] = []
     alone: dict[str, list[Any]] = {name: [] for name in names}
     for group in board.groups:
         of_group = _line(group.frame, names[0]), _line(group.frame, names[1])
@@ -153,25 +153,27 @@ def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> C
             if line is not None:
                 alone[name].append(group)
         if None not in of_group and of_group[0].label != of_group[1].label:
-            both.append((group.title.split(" · "), of_group))
+            both.append((group.title, of_group))
     for name in names:
         if not alone[name]:
             lines = ", ".join(dict.fromkeys(e.label for e in board.entries))
             raise StoreError(f"no result of {name!r} here; the lines are {lines}")
     if not both:
         return _never_together(board.metric, names, alone, problems)
-    shared = [part for part in both[0][0] if all(part in title for title, _ in both)]
+    titles = [title for title, _ in both]
+    shared = [p for p in titles[0].split(" · ") if all(p in each.split(" · ") for each in titles)]
     tests = [_separation(*lines) for _, lines in both]
     p = iter(holm([test.p(0, 1) for test in tests if test is not None]))
+    settings_of = short_titles(titles) if len(titles) > 1 else [""]
     settings = tuple(
         _difference(
-            " · ".join(part for part in title if part not in shared),
+            short,
             lines,
             test,
             None if test is None else next(p),
             sum(each is not None for each in tests),
         )
-        for (title, lines), test in zip(both, tests, strict=True)
+        for short, (_, lines), test in zip(settings_of, both, tests, strict=True)
     )
     said = _conclusion(settings, names, board.metric)
     return Comparison(

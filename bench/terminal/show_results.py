@@ -65,12 +65,11 @@ def show_comparison(result: Comparison) -> None:
         rows = [
             {
                 "no.": number if len(result.settings) > 1 else None,
-                "setting": each.setting,
                 **dict(zip((first, second), (figure(m, percent) for m in each.means), strict=True)),
                 "difference": figure(each.difference, percent, signed=True),
                 "95 % interval": _interval(each, percent),
                 "p": "" if each.p is None else f"{each.p:.2g}",
-                "would be seen": figure(each.detectable, percent),
+                "would see": figure(each.detectable, percent),
                 "seeds": each.seeds if each.seeds[0] != each.seeds[1] else each.seeds[0],
             }
             for number, each in enumerate(result.settings, 1)
@@ -78,10 +77,13 @@ def show_comparison(result: Comparison) -> None:
         show_records(rows, [*rows[0]], title=f"{result.shared} · {heading(result.metric)}")
     if any(each.p is not None for each in result.settings[1:]):
         emit("p is adjusted for the number of settings (Holm); an interval is for its own alone")
+    if len(result.settings) > 1:
+        numbered = enumerate((each.setting for each in result.settings), 1)
+        emit("\n".join(["", *(f"{number:>3}  {setting}" for number, setting in numbered)]))
     if differing := _differences(result):
         emit("\n")
         show_records(differing, ("differs", first, second, "where"))
-    emit(f"\n{result.sentence}")
+    emit("\n" + result.sentence.replace("; ", ";\n"))
 
 
 def _short_names(result: Comparison) -> tuple[str, str]:

@@ -115,15 +115,13 @@ def show_table(
         return
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     console = rich_console(sys.stdout)
     dropped = _drop(lines, narrow, console.width)
     header, rows = lines[0], lines[1:]
     style = not os.environ.get("NO_COLOR")
     table = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold" if style else "",
         header_style="bold cyan" if style else "",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -139,6 +137,8 @@ def show_table(
         in_bold = style and index < len(bold) and bold[index]
         table.add_row(*row, style="bold" if in_bold else "")
     with console.capture() as captured:
+        if title:  # rich would wrap a table's own title at the width of the table
+            console.print(Text(title, style="bold" if style else ""))
         console.print(table)
     write(captured.get())
     if dropped:

@@ -93,7 +93,7 @@ def chance_notes(at_chance: int, runs: int, minimises: bool, terms: str = "") ->
     """Return the notes on runs that do not test their method."""
     part = f"{at_chance} of {runs} " if at_chance < runs else ""
     of = f" in {part}runs" if part else ""
-    hardly = f"loss hardly fell{of}{terms}: not 10 % below a net's that ignores the image"
+    hardly = f"loss hardly fell{of}{terms}: less than 10 % below that of a net that ignores the image"
     nearly = "loss is nearly the score of tuning, so that a high objective proves little"
     found = [Note(f"{part}at chance{terms}", hardly)] * bool(at_chance)
     return [*found, *[Note("minimises the objective", nearly)] * minimises]
@@ -109,7 +109,7 @@ def notes(line: Any) -> list[Note]:
     if line.tuned_on is not None:
         tuned += f" on {line.tuned_on}"
     elif line.tune_runs is None:
-        tuned = "said to be tuned"
+        tuned = "tuned elsewhere"
     replicas = f"{line.num_replicas} replica{'s' * (line.num_replicas != 1)}"
     spread = f"{replicas}, spread {number(line.replica_spread, percent)}"
     secret = f"ε {line.epsilon or 0:.3g} for {line.epsilon_of}"
@@ -406,7 +406,7 @@ def _settings_id(seeds: Seeds) -> Any:
 _TEST = "(t test over seeds, Holm, 5 %)"
 _STAR = f"*: the best, or not significantly different from it {_TEST}"
 _UNCLEAR = "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
-_TIES = f"ties: lines with one letter are not told from their best {_TEST}"
+_TIES = f"ties: lines that share a letter do not differ significantly from their best {_TEST}"
 _AREA = "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %"
 _LOCAL = "local: on each client's own test images, mean and sd over clients"
 _OTHER = "mean of runs that measured it as most lines of the class did"

@@ -1,7 +1,7 @@
 """Numbers behind charts: points, curves and losses of the lines of a board, and what names them."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -85,25 +85,27 @@ def cell_ids(groups: Sequence[Group]) -> list[str]:
     return ids
 
 
-def short_titles(groups: Sequence[Group]) -> list[str]:
-    """Return what sets each group apart from most of the others.
+def short_titles(titles: Sequence[str]) -> list[str]:
+    """Return what sets each title apart from the others.
 
-    Data set and alpha stay unless all groups share them.
+    Data set, preset and alpha stay unless all titles share them; a budget or the like stays where
+    titles of one preset differ in it, for what the preset gives follows from its name.
+
+    >>> short_titles(["a · preset p · 3 rounds", "a · preset p · 9 rounds", "a · preset q · 4 min"])
+    ['preset p · 3 rounds', 'preset p · 9 rounds', 'preset q']
     """
-    parts = [group.title.split(" · ") for group in groups]
-    times = Counter(part for each in parts for part in {*each})
-    kept = {each[0] for each in parts} | {part for part in times if part.startswith("alpha ")}
+    parts = [title.split(" · ") for title in titles]
+    presets = [[part for part in each if part.startswith("preset ")] for each in parts]
 
-    def without(usual: Collection[str]) -> list[str]:
-        return [" · ".join(p for p in each if p not in usual) or each[0] for each in parts]
+    def apart(part: str, title: list[str], preset: list[str]) -> bool:
+        always = part == title[0] or part.startswith(("preset ", "alpha "))
+        others = [o for o, p in zip(parts, presets, strict=True) if always or p == preset]
+        return any(part not in other for other in others)
 
-    most = {
-        p for p, n in times.items() if n > len(parts) / 2 and (p not in kept or n == len(parts))
-    }
-    short = without(most)
-    if len({*short}) == len(short):
-        return short
-    return without({part for part, n in times.items() if n == len(parts)})
+    return [
+        " · ".join(part for part in each if apart(part, each, preset)) or each[0]
+        for each, preset in zip(parts, presets, strict=True)
+    ]
 
 
 def points_of(group: Group) -> dict[str, Any]:

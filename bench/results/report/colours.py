@@ -13,7 +13,7 @@ COLOURS = (
 """Twelve hues at three lightnesses, 3 : 1 on white and on dark; symbols help the colour-blind."""
 _FIXED = (
     "simclr", "orchestra", "swav", "spectral", "byol", "simsiam", "rotpred", "featarc", "ssd",
-    "aligned", "fedsc", "supervised", "fedx", "lejepa", "mim", "cbafed", "semifed", "fedavg-ae",
+    "aligned", "fedsc", "supervised", "fedx", "mim", "lejepa", "cbafed", "semifed", "fedavg-ae",
     "pfedae", "central-ae", "single-ae",
 )  # fmt: skip
 _PLACES = {name: place for place, name in enumerate(_FIXED)}

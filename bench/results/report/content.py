@@ -243,7 +243,8 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
 
 
 def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, Any]:
-    cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
+    short = short_titles([group.title for group in board.groups])
+    cells = zip(cell_ids(board.groups), short, board.groups, strict=True)
     return {
         "groups": [
             {"cell": cell, "short": short, **_group(group, board.usual)}

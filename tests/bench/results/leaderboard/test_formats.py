@@ -116,7 +116,7 @@ def test_the_tuning_budget_of_a_line(capsys: pytest.CaptureFixture[str]) -> None
     notes, legend = shown({"s-24": 24, "b-4": 4})
     assert notes["simclr"] == "tuned in 24 runs, descriptive"
     assert notes["byol"] == "tuned in 4 runs, descriptive"
-    assert notes["simsiam"] == "said to be tuned, descriptive"
+    assert notes["simsiam"] == "tuned elsewhere, descriptive"
     assert notes["supervised"] == "descriptive"
     assert "were tuned with different budgets" in legend
     assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]

@@ -7,14 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from PIL import Image
 
 import fedbench
 from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.report.charts import short_titles
@@ -210,16 +208,18 @@ def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(base64.b64decode(picture))).format == "PNG"
 
 
-def test_short_titles_say_what_differs_from_most() -> None:
-    titles = [f"digits · preset mine · alpha {a} · {n} rounds" for a in (0.1, 1) for n in (5, 5, 9)]
-    titles = [f"{title} · {i} seeds" for i, title in enumerate(titles)]
-    groups = [Group(title, {}, pd.DataFrame(), "") for title in titles]
-    assert short_titles(groups)[:3] == [
-        "alpha 0.1 · 0 seeds",
-        "alpha 0.1 · 1 seeds",
-        "alpha 0.1 · 9 rounds · 2 seeds",
+def test_short_titles_say_what_their_preset_does_not() -> None:
+    budgets = [f"digits · preset mine · alpha {a} · {n} rounds" for a in (0.1, 1) for n in (5, 9)]
+    other = "digits · preset yours · alpha 1 · 12 rounds"
+    assert short_titles([*budgets, other]) == [
+        "preset mine · alpha 0.1 · 5 rounds",
+        "preset mine · alpha 0.1 · 9 rounds",
+        "preset mine · alpha 1 · 5 rounds",
+        "preset mine · alpha 1 · 9 rounds",
+        "preset yours · alpha 1",
     ]
-    assert short_titles(groups[:2] * 2) == ["0 seeds", "1 seeds"] * 2
+    assert short_titles(budgets[:2]) == ["5 rounds", "9 rounds"]
+    assert short_titles(budgets[:1]) == ["digits"]
 
 
 def test_the_page_shows_one_line_of_each_method(tmp_path: Path) -> None:
