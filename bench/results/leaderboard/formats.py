@@ -45,7 +45,7 @@ UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with 
 UNEVEN_CURVES = (
     "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
 )
-_LETTERS = "in a column, lines that share a letter do not differ significantly from the best of them"
+_LETTERS = "in a column, lines that share a letter do not differ significantly from their best"
 _NO_TEST = "no best is marked: the first line has fewer than 3 seeds"
 
 
