@@ -61,8 +61,7 @@ def test_the_lines_of_make_demo(
     """Each can be planned; an estimate would run rounds."""
     for name, value in environment_of(tmp_path).items():
         monkeypatch.setenv(name, value)
-    for name in ("study", "sweep"):
-        monkeypatch.setattr(f"fedbench.bench.tuning.{name}.estimate_cost", lambda *_, **__: None)
+    monkeypatch.setattr("fedbench.bench.tuning.executor.Executor.cost", lambda *_: None)
     lines = fedbench_lines()
     assert [words[0] for words in lines] == ["tune", "sweep", "leaderboard"]
     for words in lines:

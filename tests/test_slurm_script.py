@@ -149,7 +149,7 @@ def test_a_job_that_was_queued_again_ends_with_the_same_rows(
         out, _ = process.communicate(timeout=280)
     assert process.returncode == 0, out
 
-    monkeypatch.setattr("fedbench.bench.tuning.sweep.run_jobs", InOneProcess())
+    InOneProcess().in_place_of_ray(monkeypatch)
     sweep(GRID, store=tmp_path / "undisturbed", set=values)
     ours, expected = (
         [row.model_dump(exclude=TIMES | {"git_sha"}) for row in Store(store).rows()]

@@ -1,18 +1,15 @@
-"""Concurrency of runs, the resources of each, and their predicted cost."""
+"""How many runs go on at a time, and the resources of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fedbench.bench.experiment.arguments import as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
-
-if TYPE_CHECKING:
-    from fedbench.bench.experiment.experiment import Experiment
 
 _PANEL = "Runs at a time"
 _share = partial(Option, panel=_PANEL)
@@ -21,12 +18,6 @@ LANES = Option(
     "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
     limits={"min": 1, "max": 256},
 )
-
-_RAY_SECONDS = 5.0
-"""Start and end of Ray, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
-import. Measured with Ray 2.60 on one machine of 2 cores."""
-_DEVICES = (1, 8, 64)
-"""Numbers of devices with a finishing time, besides the number of this command."""
 
 
 @dataclass(frozen=True)
@@ -138,66 +129,6 @@ class Cluster:
         return None if folder is None else folder.resolve()
 
 
-def estimate_device(share: Share) -> str:
-    """Return the device for estimates: `cuda` if runs claim GPUs and this machine has any."""
-    return "cuda" if share.gpus and local_gpus() else "cpu"
-
-
 def _here(share: Share) -> dict[str, float]:
     """Return the resources of this machine; GPUs only if the share has any."""
     return {"CPU": float(usable_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Predicted cost of runs, on devices like this machine's.
-
-    A device here is the share of a run: a core (or several), a GPU, or a part of one.
-    """
-
-    hours: float  # start, training and evaluation at the given concurrency
-    device_hours: float  # all runs one after the other, without the start
-    finish_hours: dict[int, float]  # number of devices -> time until the last run has ended
-    bytes_up: int  # from clients to server, all runs
-    bytes_down: int
-    concurrency: int  # runs at a time
-    device: str  # that was measured, `cpu` or `cuda`
-
-
-def estimate_cost(
-    runs: "Sequence[Experiment]",
-    cluster: Cluster,
-    share: Share,
-    trained: "Sequence[Experiment]" = (),
-) -> Cost:
-    """Estimate the cost of runs from a round of each distinct model; seeds change no cost.
-
-    Of `trained` the store has the weights: they are evaluated only.
-    """
-    from fedbench.bench.execution.estimate import Estimator, start_seconds
-    from fedbench.bench.system.compute import choose_devices
-
-    device = estimate_device(share)
-    estimator = Estimator(choose_devices(device, share.cpus))
-    both = [*((True, run) for run in runs), *((False, run) for run in trained)]
-    keys = [(t, run.config.model_copy(update={"seed": 0}).model_dump_json()) for t, run in both]
-    distinct = dict(zip(keys, both, strict=True))
-    estimates = {key: estimator(run, trains=t) for key, (t, run) in distinct.items()}
-    costs = [estimates[key] for key in keys]
-    at_a_time = max(1, min(cluster.at_a_time(share) or usable_cores(), len(costs)))
-    work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
-    # This command, the trial processes, and Ray between them start one after the other.
-    starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0
-
-    def finish(devices: int) -> float:
-        return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
-
-    return Cost(
-        hours=finish(at_a_time),
-        device_hours=sum(work) / 3600,
-        finish_hours={n: finish(n) for n in sorted({*_DEVICES, at_a_time})},
-        bytes_up=sum(cost.bytes_up for cost in costs),
-        bytes_down=sum(cost.bytes_down for cost in costs),
-        concurrency=at_a_time,
-        device=device,
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.objectives.names import DEFAULT
@@ -24,7 +24,6 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import RoundRecord
-from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.scoring import Scoring
 
 REPORT_SECONDS = 1.0
@@ -63,18 +62,6 @@ class Job:
 
     def __repr__(self) -> str:
         return self.label  # in files and tables of Ray Tune's loggers
-
-    @classmethod
-    def make(cls, experiment: Experiment, store: Store, cluster: Cluster, **more: Any) -> Self:
-        """Return the job of a run; `label` and others are given by name."""
-        known: dict[str, Any] = {
-            "name": experiment.ids.row,
-            "store": store.root.resolve(),
-            "checkpoints": cluster.checkpoints,
-            "workers": cluster.workers,
-            "lanes": cluster.lanes,
-        }
-        return cls(experiment=experiment, **{**known, **more})
 
     @property
     def row_id(self) -> str:

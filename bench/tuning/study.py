@@ -21,17 +21,16 @@ from fedbench.bench.experiment.steps import without_effect
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost
+from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.effect import without_effect as dead_dimensions
 from fedbench.bench.tuning.events import OnProgress
+from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.halving import RungTrials
-from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
 from fedbench.bench.tuning.scoring import Scoring
@@ -144,11 +143,10 @@ def tune(
     if confirm:
         evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
         check_confirm(confirm, evaluated.config)
-    store, share = places.open_store(), cluster.share(places.device)
-    tracking = Tracking(track, store)
-    study = _plan(spec, settings, search, places, cluster)
-    base = study.base
-    for line in (*study.dataset.cautions, *without_effect(base)):
+    executor = Executor.of(places, cluster, track, on_progress)
+    study = _plan(spec, settings, search, places, executor)
+    store, base = executor.store, study.base
+    for line in (*base.dataset.cautions, *without_effect(base)):
         _log.warning("%s", line)
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None
@@ -161,13 +159,13 @@ def tune(
         runs += [base] * study.num_checks
         runs += [evaluated] * 3 * confirm if confirm else []
         trained = [base] * len(study.unmeasured())
-        cost = estimate_cost(runs, cluster, share, trained)
+        cost = executor.cost(runs, trained)
     else:
         before = store.trials(study.study_id)  # their ranks would depend on how many there are
-        stored, to_run, file = _run(study, share, tracking, on_progress)
+        stored, to_run, file = _run(study)
         if again and before:
             to_run += study.total
-            repeated = _repeated(study, before, share, on_progress)
+            repeated = _repeated(study, before)
         for study_id in outdated if again else ():
             store.drop_study(study_id)
     best = best_trial(stored)
@@ -209,7 +207,7 @@ def tune(
 
 
 def _plan(
-    spec: str, settings: Settings, search: Search, places: Places, cluster: Cluster
+    spec: str, settings: Settings, search: Search, places: Places, executor: Executor
 ) -> StudyPlan:
     given_fields = flatten(settings.set or {}, keep=field_infos(spec))
     space = _without(
@@ -282,9 +280,7 @@ def _plan(
         points=points,
         total=total,
         batch_size=size,
-        store=places.open_store(),
-        dataset=base.dataset,
-        cluster=cluster,
+        executor=executor,
         halving=halving,
     )
 
@@ -300,11 +296,9 @@ def _of_rungs(base: Experiment, halving: Halving) -> list[Experiment]:
     return runs
 
 
-def _run(
-    study: StudyPlan, share: Share, tracking: Tracking, on_progress: OnProgress | None
-) -> tuple[list[dict[str, Any]], int, Path | None]:
+def _run(study: StudyPlan) -> tuple[list[dict[str, Any]], int, Path | None]:
     """Run the missing trials; return all trials, the number of new ones, and the best file."""
-    store, study_id, cluster = study.store, study.study_id, study.cluster
+    store, study_id = study.store, study.study_id
     stored = study.trials()
     to_run = study.missing(stored)
     if to_run or study.unmeasured() or study.unchecked(stored):
@@ -328,7 +322,7 @@ def _run(
                 store.write_study(study_id, {**study.description(), "finished_at": None})
             kind = Trials if study.halving is None else RungTrials
             try:
-                run_jobs(kind(study, kept), cluster, share, store, on_progress, tracking)
+                study.executor.run(kind(study, kept))
             finally:
                 study.forget(study.run_name("untrained", s) for s in study.untrained_seeds)
         stored = study.trials()
@@ -336,16 +330,11 @@ def _run(
     return stored, to_run, _write_best(study, stored)
 
 
-def _repeated(
-    study: StudyPlan,
-    before: Sequence[Mapping[str, Any]],
-    share: Share,
-    on_progress: OnProgress | None,
-) -> tuple[Difference, ...]:
+def _repeated(study: StudyPlan, before: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
     """Repeat a study in a temporary store; return how its trials differ, but for failed ones."""
     with temporary_folder() as folder:
         other = Store(folder)
-        _run(replace(study, store=other), share, Tracking((), other), on_progress)
+        _run(replace(study, executor=study.executor.into(other)))
         now = {trial["number"]: trial for trial in other.trials(study.study_id)}
     return tuple(
         Difference(f"trial {trial['number']} {name}", trial[name], again[name])

@@ -25,16 +25,15 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.purposes import Purpose
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
-from fedbench.bench.tuning.cluster import Cluster, Cost, Share, estimate_cost, estimate_device
+from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
+from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.job import Job, Outcome, error_row
-from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.ray.session import short_folder
 
 _log = logging.getLogger(__name__)
@@ -130,8 +129,8 @@ def sweep(
     True
     """
     began = time.monotonic()
-    store, share = places.open_store(), cluster.share(places.device)
-    tracking = Tracking(track, store)
+    executor = Executor.of(places, cluster, track, on_progress)
+    store = executor.store
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
@@ -169,7 +168,7 @@ def sweep(
         origin = replace(cell.experiment.origin, purpose=purpose, **known)
         experiment = cell.experiment.under(origin)
         values = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
-        all_jobs.append(Job.make(experiment, store, cluster, label=label(cell), values=values))
+        all_jobs.append(executor.job(experiment, label=label(cell), values=values))
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
@@ -187,21 +186,20 @@ def sweep(
     for line, times in Counter(lines).items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)
     jobs = _with_earlier(jobs, stored.values())
-    kind = estimate_device(share)
-    measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}
+    measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))
     cost = None
     if dry_run:
         runs = [job.experiment for job in jobs if not measured[job.row_id]]
         runs += [job.experiment for job in repeats]
         trained = [job.experiment for job in jobs if measured[job.row_id]]
-        cost = estimate_cost(runs, cluster, share, trained)
+        cost = executor.cost(runs, trained)
     if cluster.checkpoints is not None and not dry_run:
-        _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
+        _forget_moved(executor.cells, named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
         store.check_writable()
         try:
-            run_jobs(source, cluster, share, store, on_progress, tracking)
+            executor.run(source)
         finally:
             if source.outcomes:
                 store.refresh()
@@ -212,7 +210,7 @@ def sweep(
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     repeated: tuple[Reproduction, ...] = ()
     if repeats and not dry_run:
-        repeated = _repeated(repeats, store, cluster, share, on_progress)
+        repeated = _repeated(repeats, executor)
     current = [rows[i] for i in named if i in rows]
     statuses = [outcome.status for outcome in source.outcomes]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
@@ -237,20 +235,16 @@ def sweep(
     )
 
 
-def _repeated(
-    jobs: Sequence[Job],
-    store: Store,
-    cluster: Cluster,
-    share: Share,
-    on_progress: OnProgress | None,
-) -> tuple[Reproduction, ...]:
+def _repeated(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, ...]:
     """Run stored cells again in a temporary store, and compare each with its row."""
     with temporary_folder() as folder:
         other = Store(folder)
         source = _Rows([replace(job, store=other.root) for job in jobs], other, already=0)
-        run_jobs(source, cluster, share, other, on_progress, Tracking((), other))
+        executor.into(other).run(source)
         return tuple(
-            compare(store, row.row_id, other, row, len(o.job.experiment.dataset.test_labels))
+            compare(
+                executor.store, row.row_id, other, row, len(o.job.experiment.dataset.test_labels)
+            )
             for o in source.outcomes
             if (row := o.row) is not None
         )

@@ -22,7 +22,6 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from fedbench.bench.config import BENCHMARK_VERSION
-from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.execution.execute import points_of
 from fedbench.bench.execution.run import command_line, forget_cell
@@ -36,7 +35,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.seeding import derive
-from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.samplers import SAMPLERS
@@ -62,10 +61,13 @@ class StudyPlan:
     points: Sequence[Params]  # parameters of the first trials; for the sampler `grid`, of all
     total: int  # number of trials
     batch_size: int  # trials that are suggested together
-    store: Store
-    dataset: Dataset
-    cluster: Cluster
+    executor: Executor
     halving: Halving | None = None  # None = all trials are run to their end
+
+    @property
+    def store(self) -> Store:
+        """The store of the study."""
+        return self.executor.store
 
     @cached_property
     def scoring(self) -> Scoring:
@@ -172,7 +174,7 @@ class StudyPlan:
         values = counted(self.base.config.model_dump(mode="json", exclude={"code"}))
         return {
             "benchmark": BENCHMARK_VERSION,
-            "data": self.dataset.revision,
+            "data": self.base.dataset.revision,
             "base": {key: value for key, value in values.items() if key not in named},
             "spec": self.base.config.spec,
             "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
@@ -213,8 +215,8 @@ class StudyPlan:
             "optuna": version("optuna"),
             "seed": self.base.config.seed,
             "config": self.base.config.model_dump(mode="json"),
-            "dataset": self.dataset.name,
-            "whole": self.dataset.whole,
+            "dataset": self.base.dataset.name,
+            "whole": self.base.dataset.whole,
             **self._identity(),
         }
 
@@ -262,9 +264,8 @@ class StudyPlan:
 
     def forget(self, names: Iterable[str]) -> None:
         """Delete folders of runs."""
-        place = Store(self.cluster.checkpoints or self.store.root)
         for name in names:
-            forget_cell(place, name)
+            forget_cell(self.executor.cells, name)
 
 
 @dataclass
@@ -486,7 +487,7 @@ class Trials:
         preset = plan.base.origin.preset
         origin = Origin(preset, plan.study_id, "selection", argv=command_line())
         known = {"name": name, "label": label, "shared": False, "scored_by": plan.scoring.name}
-        return Job.make(run.on(plan.dataset).under(origin), plan.store, plan.cluster, **known)
+        return plan.executor.job(run.on(plan.base.dataset).under(origin), **known)
 
     def _close(self, number: int, trial: Open) -> None:
         del self._open[number]

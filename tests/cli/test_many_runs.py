@@ -25,7 +25,7 @@ seeds: [0]
 def test_sweep_runs_what_is_missing_and_then_nothing(
     call: Call, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedbench.bench.tuning.sweep.run_jobs", InOneProcess())
+    InOneProcess().in_place_of_ray(monkeypatch)
     grid = tmp_path / "mine.yaml"
     grid.write_text(GRID, encoding="utf-8")
     words = ("sweep", "--grid", grid, *TINY, "--store", copy)
@@ -58,7 +58,7 @@ def test_sweep_dry_run_counts_and_estimates(call: Call, tmp_path: Path) -> None:
 def test_tune_writes_a_file_that_run_takes(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedbench.bench.tuning.study.run_jobs", InOneProcess())
+    InOneProcess().in_place_of_ray(monkeypatch)
     store = ("--store", tmp_path)
     words = ("tune", "supervised", "--trials", "2", *TINY, *store, "--device", "cpu")
     first = call(*words)

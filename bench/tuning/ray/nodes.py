@@ -148,11 +148,29 @@ class Pool:
     does not see the folder for checkpoints, or CUDA has failed there under two runs.
     """
 
-    def __init__(self, need: Share, concurrency: int | None = None) -> None:
-        self.need, self._concurrency = need, concurrency
+    def __init__(
+        self, need: Share, concurrency: int | None = None, *, joined: bool = False
+    ) -> None:
+        self.need, self._concurrency, self._joined = need, concurrency, joined
         self.left_out: dict[str, str] = {}  # node -> the reason
         self._names: dict[str, str] = {}
         self._failed_under: dict[str, set[str]] = {}
+
+    @property
+    def varies(self) -> bool:
+        """True if nodes are looked at: they come and go in a cluster, and GPUs may be missing."""
+        return self._joined or self.need.gpus > 0
+
+    def open(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Wait for the first node, `seconds` at most, then ask all; ResourceError if none fits."""
+        self.need = share_in_cluster(self.need)
+        if self._joined:
+            self.wait(seconds, interrupted)
+        if interrupted():
+            return
+        self.check()
+        if self.varies:
+            self.admit_new()
 
     def admit_new(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable."""

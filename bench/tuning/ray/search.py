@@ -36,9 +36,9 @@ _NODE = "ray.io/node-id"  # label that Ray gives to each node
 class JobSearcher(Searcher):  # type: ignore[misc]
     """Searcher whose suggestions are jobs; one serves all Tuners of a command.
 
-    If nodes may come and go (`varies`), their number decides how many trials run. A job whose
-    process dies is started `attempts` times without a new round in between (Tune's own retries miss
-    a process that dies between two jobs). The nodes are checked after `patience` idle seconds.
+    If nodes may come and go, their number decides how many trials run. A job whose process dies is
+    started `attempts` times without a new round in between (Tune's own retries miss a process that
+    dies between two jobs). The nodes are checked after `patience` idle seconds.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         pool: Pool,
         session: Session,
         *,
-        varies: bool = False,
         attempts: int = 1,
         patience: float = LOST_SECONDS,
         token: str | None = None,
@@ -56,7 +55,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._jobs, self._pool, self._session = jobs, pool, session
-        self._limit, self._varies = pool.slots(), varies
+        self._limit = pool.slots()
         self._attempts, self._patience = attempts, patience
         self._common = {} if token is None else {"token": token}
         self._on_progress, self._tracking = on_progress, tracking
@@ -185,7 +184,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def check_progress(self, statuses: Sequence[str]) -> None:
         """Update the limit; refuse to go on where no node could hold a trial for `patience`."""
         now = time.monotonic()
-        if self._varies and now - self._counted_at > _COUNT_SECONDS:
+        if self._pool.varies and now - self._counted_at > _COUNT_SECONDS:
             self._counted_at, before = now, self._limit
             self._pool.admit_new()
             self._limit = self._pool.slots()

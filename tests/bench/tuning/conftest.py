@@ -4,13 +4,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.tuning.events import CellDone
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
 
 Fake = Callable[[Job], Outcome]
@@ -31,7 +32,7 @@ class KilledError(Exception):
 
 @dataclass
 class InOneProcess:
-    """Replacement of `run_jobs`: runs up to `width` jobs "at once", in a random order."""
+    """Replacement of `Executor.run`: runs up to `width` jobs "at once", in a random order."""
 
     seed: int = 0  # of the order
     width: int = 3
@@ -40,8 +41,12 @@ class InOneProcess:
     untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)  # objectives by seed, beside a fake
     ran: list[str] = field(default_factory=list)  # cells in the order in which they ended
 
-    def __call__(self, jobs: Jobs, *given: Any) -> None:
-        _, _, _, report, tracking = given
+    def in_place_of_ray(self, monkeypatch: pytest.MonkeyPatch) -> Self:
+        monkeypatch.setattr(Executor, "run", lambda executor, jobs: self(executor, jobs))
+        return self
+
+    def __call__(self, executor: Executor, jobs: Jobs) -> None:
+        report, tracking = executor.on_progress, executor.tracking
         order, out, done = random.Random(self.seed), list[Job](), 0
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:
@@ -88,8 +93,7 @@ def make_job(store: Path, **changes: Any) -> Job:
 @pytest.fixture
 def unpriced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan without an estimate, which runs a round."""
-    for name in ("study", "sweep"):
-        monkeypatch.setattr(f"fedbench.bench.tuning.{name}.estimate_cost", lambda *_, **__: None)
+    monkeypatch.setattr(Executor, "cost", lambda *_: None)
 
 
 @pytest.fixture
@@ -97,9 +101,6 @@ def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProces
     """Replace Ray in `tune` and `sweep`."""
 
     def use(**settings: Any) -> InOneProcess:
-        executor = InOneProcess(**settings)
-        monkeypatch.setattr("fedbench.bench.tuning.study.run_jobs", executor)
-        monkeypatch.setattr("fedbench.bench.tuning.sweep.run_jobs", executor)
-        return executor
+        return InOneProcess(**settings).in_place_of_ray(monkeypatch)
 
     return use

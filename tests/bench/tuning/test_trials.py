@@ -14,12 +14,13 @@ from scipy.stats import qmc
 
 from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.experiment.arguments import Places
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.effect import seen_without_effect, without_effect
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
@@ -64,17 +65,16 @@ def study(
     space: Mapping[str, Any] = SPACE,
     points: Any = (POINT,),
 ) -> Trials:
+    dataset = load_dataset("digits", train_subset=60, test_subset=30)
     plan = StudyPlan(
         search=Search(sampler=sampler, study_name="s"),
-        base=Experiment(RunConfig(seed=seed)),
+        base=Experiment(RunConfig(seed=seed)).on(dataset),
         configure=lambda params, seed: Experiment(RunConfig(seed=seed, method={"p": params})),
         space=SearchSpace("simclr", dict(space), (), ""),
         points=points,
         total=min(total, len(points)) if sampler == "grid" else total,
         batch_size=batch_size,
-        store=Store(store),
-        dataset=load_dataset("digits", train_subset=60, test_subset=30),
-        cluster=Cluster(),
+        executor=Executor.of(Places(store), Cluster()),
     )
     untrained = [{"seed": seed + n, "objective": 0.0} for n in range(5)]
     plan.store.write_study(plan.study_id, {"untrained": untrained})

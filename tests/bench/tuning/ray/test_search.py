@@ -46,8 +46,8 @@ class Fixed:
 class Nodes(Pool):
     """Nodes without a Ray, that hold a number of trials; each look finds one more."""
 
-    def __init__(self, found: int) -> None:
-        super().__init__(Share())
+    def __init__(self, found: int, joined: bool = False) -> None:
+        super().__init__(Share(), joined=joined)
         self.found = found
 
     def slots(self) -> int:
@@ -73,7 +73,7 @@ def make(source: Fixed, **changes: Any) -> JobSearcher:
     from fedbench.bench.tuning.ray.search import JobSearcher
 
     settings: dict[str, Any] = {
-        "pool": Nodes(changes.pop("limit", 2)),
+        "pool": Nodes(changes.pop("limit", 2), changes.pop("joined", False)),
         "session": Session(Path("ray")),
         "tracking": Tracking((), Store("store")),
         **changes,
@@ -177,7 +177,7 @@ def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch
 def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
-    searcher = make(Fixed(jobs(3)), limit=1, varies=True)
+    searcher = make(Fixed(jobs(3)), limit=1, joined=True)
     assert [name(searcher.suggest(trial)) for trial in "ab"] == ["cell-0", None]
     for now[0] in (1.0, 30.0):
         searcher.check_progress(["RUNNING"])
