@@ -1,4 +1,4 @@
-"""Weights that a store has already: evaluated further rather than trained again.
+"""Train a run, or evaluate weights that the store has already further.
 
 Runs that differ in their evaluation only have the same weights, to the last bit where the numeric
 platform is the same. The final checkpoint of one then serves the others.
@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fedbench.bench.execution.execute import OnRound, Watcher, Where, execute
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.execution.execute import OnRound, Watcher, Where, execute, points_of
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import (
     atomic_write_bytes,
@@ -23,7 +25,7 @@ from fedbench.bench.system.files import (
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
-from fedbench.bench.training.history import History
+from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 
 _TAKEN = "taken-from"
@@ -53,21 +55,36 @@ def trained_before(
     )
 
 
-def execute_or_measure(
+def train(
     store: Store,
     rows: Iterable[Row],
     experiment: Experiment,
     where: Where,
+    tracking: Tracking,
     on_round: OnRound | None = None,
     watcher: Watcher | None = None,
 ) -> Row:
-    """Execute a run; if one of the rows has its weights, measure these, with their cost."""
+    """Execute a run; if one of the rows has its weights, measure these, with their cost.
+
+    Trackers hear of its beginning and its rounds; the caller passes them the end.
+    """
+
+    def ended(record: RoundRecord, total: int) -> None:
+        tracking.round(flatten(record.as_dict()))
+        if on_round is not None:
+            on_round(record, total)
+
+    if tracking.names:
+        ids, origin = experiment.ids, experiment.origin
+        named = (origin.preset, experiment.data.name, origin.study_id)
+        begun = Begun(ids.row, ids.config, experiment.config, *named)
+        tracking.begin(begun, points_of(where.folder))
     earlier = trained_before(rows, store, experiment, where.devices[0].partition(":")[0])
     if earlier is None or not take_weights(store, earlier, where.folder):
         _drop_taken(where.folder)
-        return execute(experiment, where, on_round, watcher)
+        return execute(experiment, where, ended, watcher)
     origin = replace(experiment.origin, measured_from=earlier.row_id)
-    row = execute(experiment.under(origin), where, on_round, watcher)
+    row = execute(experiment.under(origin), where, ended, watcher)
     peak = max(row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0)
     return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": peak})
 

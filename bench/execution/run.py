@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
-from fedbench.bench.config.dotted import flatten
-from fedbench.bench.execution import remeasure
 from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
 from fedbench.bench.execution.outdated import outdated
+from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
 from fedbench.bench.experiment.arguments import Places, Settings, as_path
 from fedbench.bench.experiment.code import changed_code, not_recorded
@@ -27,7 +26,7 @@ from fedbench.bench.experiment.steps import cautions, local_steps, without_effec
 from fedbench.bench.results.store.former import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
-from fedbench.bench.results.trackers import Begun, Tracking
+from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
@@ -35,7 +34,6 @@ from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
-from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 
 _log = logging.getLogger(__name__)
@@ -93,7 +91,7 @@ def run(
     on_round = on_round or on_progress
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     tracking = Tracking(track, store)
-    devices = _devices(experiment, places, workers, lanes)
+    devices = choose_devices(places.device, experiment.workers(workers), lanes)
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     run_id = experiment.ids.row
@@ -139,22 +137,13 @@ def _execute(
     """Execute a run, tell those who follow it, and store its row."""
     for line in cautions(experiment):
         _log.warning("%s", line)
-
-    def ended(record: RoundRecord, total: int) -> None:
-        if tracking.names:
-            tracking.round(flatten(record.as_dict()))
-        if on_round is not None:
-            on_round(record, total)
-
     try:
-        if tracking.names:
-            tracking.begin(begun(experiment), points_of(where.folder))
         if watcher is not None:
             watcher.start(experiment.config, where.devices)
         rows = store.rows() if reuse else ()
         if any(map(is_former, rows)):
             _log.warning("%s", FORMER_STORE.format(store=store.root))
-        row = remeasure.execute_or_measure(store, rows, experiment, where, ended, watcher)
+        row = train(store, rows, experiment, where, tracking, on_round, watcher)
         store_run(store, row)
     except BaseException:
         tracking.close()
@@ -188,13 +177,13 @@ def plan_run(
     (4, True)
     """
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
-    devices = _devices(experiment, places, workers)
+    devices = choose_devices(places.device, experiment.workers(workers))
     steps = local_steps(experiment)
     steps.check()
     stored, earlier = store.finished(experiment.ids.row), None
     if stored is None:
         kind = devices[0].partition(":")[0]
-        earlier = remeasure.trained_before(store.rows(), store, experiment, kind)
+        earlier = trained_before(store.rows(), store, experiment, kind)
     return RunPlan(
         run_id=experiment.ids.row,
         stored=stored is not None,
@@ -222,30 +211,13 @@ def _experiment(
             raise ConfigError(f"an Experiment is complete: give {given[-1]} to `resolve`")
         found = spec
     elif given in ([], ["preset"]):
-        found = _by_hand(spec, settings, data_dir)
+        check_names(spec)
+        origin = Origin(settings.preset or CUSTOM)
+        found = Experiment(canonical(spec), origin, data_dir=data_dir)
     else:
         raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
     origin = found.origin
     return found.under(replace(origin, argv=origin.argv or command_line()))
-
-
-def _by_hand(config: RunConfig, settings: Settings, data_dir: Path | None) -> Experiment:
-    check_names(config)
-    return Experiment(canonical(config), Origin(settings.preset or CUSTOM), data_dir=data_dir)
-
-
-def _devices(
-    experiment: Experiment, places: Places, workers: int | None, lanes: int | None = None
-) -> Sequence[str]:
-    """Return the device of each process that trains clients."""
-    return choose_devices(places.device, experiment.workers(workers), lanes)
-
-
-def begun(experiment: Experiment) -> Begun:
-    """Return what viewers are told of a run when it begins."""
-    ids, origin = experiment.ids, experiment.origin
-    named = (origin.preset, experiment.data.name, origin.study_id)
-    return Begun(ids.row, ids.config, experiment.config, *named)
 
 
 def store_run(

@@ -10,11 +10,9 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.execution.execute import Paused, Where, facts, points_of, untrained_figures
-from fedbench.bench.execution.remeasure import execute_or_measure
-from fedbench.bench.execution.run import begun
+from fedbench.bench.execution.remeasure import train
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
@@ -191,7 +189,6 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
 
     def on_round(record: RoundRecord, total: int) -> None:
         nonlocal reported
-        tracking.round(flatten(record.as_dict()))
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             seen = {"loss": record.loss, "collapsed": record.collapsed, "rounds": total}
@@ -207,9 +204,7 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
             return ended("ok", figures=untrained_figures(job.experiment, devices[0]))
         where = Where(folder, devices, job.lanes, until_round=job.until_round)
         rows = [row for i in job.earlier for row in store.replicas(i)]
-        if tracking.names:
-            tracking.begin(begun(job.experiment), points_of(folder))
-        row = execute_or_measure(store, rows, job.experiment, where, on_round)
+        row = train(store, rows, job.experiment, where, tracking, on_round)
         if tracking.names:
             tracking.end(row, points_of(folder))
     except Paused as paused:
