@@ -5,10 +5,9 @@ Which trials go on follows from the records of a rung, so that a restarted study
 decides again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
 from fedbench.bench.experiment.experiment import Experiment
@@ -18,10 +17,9 @@ from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.job import Job
-from fedbench.bench.tuning.rungs import Halving, decide
-from fedbench.bench.tuning.trials import Open, Params, Trials, check_params
-
-Record = Mapping[str, Any]
+from fedbench.bench.tuning.rungs import decide
+from fedbench.bench.tuning.study import Params, Record, Study
+from fedbench.bench.tuning.trials import Open, Trials, check_params
 
 
 @dataclass
@@ -50,24 +48,24 @@ class RungTrials(Trials):
     again.
     """
 
-    def __init__(self, plan: Any, records: Any) -> None:
-        self._halving: Halving = plan.halving
+    def __init__(self, study: Study, records: Sequence[Record]) -> None:
+        assert study.halving is not None
+        self._halving = study.halving
         self._brackets: dict[int, _Bracket] = {}  # by the numbers of their trials
         stored_before = {record["number"] for record in records}
-        study = plan.store.root / "trials" / plan.study_id
-        super().__init__(plan, records)
-        brackets, runs, ended = self._halving.brackets(plan.total), sum(self._halving.counts()), 0
+        super().__init__(study, records)
+        brackets, runs, ended = self._halving.brackets(study.total), sum(self._halving.counts()), 0
         for index, trials in enumerate(brackets):
             if stored_before.issuperset(trials):
                 ended += runs
                 continue
-            folder = study / f"bracket-{index:04d}"
+            folder = study.folder / f"bracket-{index:04d}"
             stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
             ended += len(stored)
             bracket = _Bracket(folder, stored, {*trials})
             self._brackets.update(dict.fromkeys(trials, bracket))
-        self.ended = ended * len(plan.seeds)
-        self.total = runs * len(brackets) * len(plan.seeds)
+        self.ended = ended * len(study.seeds)
+        self.total = runs * len(brackets) * len(study.seeds)
 
     def _begin(self, number: int, params: Params) -> None:
         bracket = self._brackets[number]
@@ -109,9 +107,9 @@ class RungTrials(Trials):
 
     def _with_ranks(self, records: Mapping[int, Record]) -> dict[int, Record]:
         """Return the records of a rung, scored by their ranks in it if the objective is ranks."""
-        if not self._plan.scoring.ranked:
+        if not self._study.scoring.ranked:
             return {**records}
-        one = OF_CLIENTS[self._plan.scoring.name.removesuffix(GATE)]
+        one = OF_CLIENTS[self._study.scoring.name.removesuffix(GATE)]
         ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})
         return {
             number: {
@@ -133,7 +131,7 @@ class RungTrials(Trials):
         counts = halving.counts(rung, len(records))  # of trials: here, and to go on
         kept = decide(records, 0 if last else counts[1])
         needless = sum(counts[1:]) - sum(halving.counts(rung + 1, len(kept)))
-        self.total -= needless * len(self._plan.seeds)
+        self.total -= needless * len(self._study.seeds)
         for number in failed:
             if kept:  # from now on others depend on it
                 bracket.write(number, records[number])

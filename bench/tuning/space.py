@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -136,6 +136,18 @@ class SearchSpace:
             return FloatDistribution(part.low, part.high, log=part.log)
 
         return {key: convert(dimension) for key, dimension in self.dimensions.items()}
+
+    def without(self, names: Collection[str]) -> "SearchSpace":
+        """Return the space without dimensions that the user has set, or that change nothing."""
+        dimensions = {key: dim for key, dim in self.dimensions.items() if key not in names}
+        if not dimensions:
+            listed = ", ".join(sorted(self.dimensions))
+            raise ConfigError(
+                f"every dimension of the search space is set ({listed}): nothing is left to tune;"
+                " use `fedbench run`, or unset one"
+            )
+        points = tuple({k: v for k, v in point.items() if k in dimensions} for point in self.points)
+        return replace(self, dimensions=dimensions, points=points)
 
     @property
     def size(self) -> int | None:

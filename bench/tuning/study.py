@@ -1,384 +1,416 @@
-"""Tuning without labels: Optuna suggests, Ray Tune executes, the store remembers."""
+"""A study: what identifies it, what the store has of it, and what that shows."""
 
+import json
 import logging
+import re
 import shutil
-import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
+from fedbench.bench.execution.run import forget_cell
 from fedbench.bench.experiment.arguments import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import field_infos, get, show
+from fedbench.bench.experiment.fields import field_infos, flat_config, get, show
 from fedbench.bench.experiment.resolve import resolve, user_keys
-from fedbench.bench.experiment.steps import without_effect
-from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
-from fedbench.bench.results.store.replicas import Difference
+from fedbench.bench.method.ids import counted
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
+from fedbench.bench.results.leaderboard.studies import best_trial, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.arguments import grouped
-from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
-from fedbench.bench.tuning.effect import without_effect as dead_dimensions
-from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.executor import Cost, Executor
-from fedbench.bench.tuning.halving import RungTrials
+from fedbench.bench.tuning.effect import without_effect
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
-from fedbench.bench.tuning.samplers import check_space
-from fedbench.bench.tuning.scoring import Scoring
+from fedbench.bench.tuning.samplers import SAMPLERS, check_space
+from fedbench.bench.tuning.scoring import NUM_SEEDS, Scoring
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.trials import WATCHED, StudyPlan, Trials
-from fedbench.bench.tuning.verdict import Verdict
+from fedbench.bench.tuning.verdict import Verdict, judge
 
+Params = dict[str, Any]
+Record = Mapping[str, Any]  # of a trial, as the store has it
 BATCH_SIZE = 4  # trials per batch unless `--batch` says otherwise, whatever the machine
-_RESULTS = (
-    "status", "seeds", "params", "objective", "watched", "seed_objectives", "bytes", "spread",
-    "scores",
-)  # fmt: skip
-"""Entries of a trial that a repetition gives again, to the last bit."""
+WATCHED = "knn_acc"  # the metric that `watch_labels` measures besides the objective
 _ROUNDS = "federation.num_rounds"
 _IMAGES = {f"data.{name}" for name in ("name", "train_subset", "test_subset", *READ_BY_SOURCE)}
 _log = logging.getLogger(__name__)
 
-CONFIRM_FROM = 200
-"""Distance of the first seed of a confirmation from that of the search."""
 
+@dataclass(frozen=True)
+class Study:
+    """A study: the values that identify it, and those that all its trials share."""
 
-@dataclass(frozen=True, repr=False)
-class StudyResult:
-    """The outcome of a study.
+    search: Search  # as asked for
+    base: Experiment  # that trials start from
+    configure: Callable[[Params, int], Experiment]  # parameters and a seed -> that of a run
+    space: SearchSpace  # without the dimensions that the user has set
+    points: Sequence[Params]  # parameters of the first trials; for the sampler `grid`, of all
+    total: int  # number of trials
+    batch_size: int  # trials that are suggested together
+    executor: Executor
+    halving: Halving | None = None  # None = all trials are run to their end
 
-    A trial is a record of `number status objective params seeds watched seconds error` and more.
-    """
+    @classmethod
+    def of(
+        cls, spec: str, settings: Settings, search: Search, places: Places, executor: Executor
+    ) -> Self:
+        """Return the study that the options of `tune` ask for."""
+        given_fields = flatten(settings.set or {}, keep=field_infos(spec))
+        set_by_user = {*user_keys(spec, settings.config_files), *given_fields}
+        space = load_space(spec, file=as_path(search.space_file)).without(set_by_user)
+        # Fields of the method may weigh losses, and those of other weights have no common scale.
+        other_losses = any(name.startswith("method.") for name in space.dimensions)
+        if search.objective is None and search.fidelity != NONE and other_losses:
+            search = replace(search, objective=DEFAULT)
+        scoring = Scoring(search.scored_by)
+        fixed = {
+            **given_fields,
+            # No metric that reads a label is computed, unless it is to be watched.
+            "evaluation.protocols": ["knn"] if search.watch_labels else [],
+            "evaluation.transfer": [],
+            "evaluation.untrained": False,
+            "evaluation.every": 0,
+            "evaluation.online": False,
+            "evaluation.rounds": [],
+            "evaluation.objectives": scoring.objectives,
+        }
+        given = fixed.pop("seed", None)
+        content = content_names(places.cache)
 
-    study_id: str  # its name in the store
-    spec: str
-    preset: str  # that trials start from
-    status: str  # `finished`, or `planned` after `dry_run`
-    best: Mapping[str, Any] | None  # `trial objective params`; None: none, or none can be told
-    trials: tuple[Mapping[str, Any], ...] = field(repr=False)  # all of the store
-    to_run: int  # trials that were, or with `dry_run` would be, executed by this call
-    config_file: Path | None  # YAML with the best values; None before the study has finished
-    untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)  # by `seed`
-    doubts: tuple[str, ...] = ()  # reasons because of which no best trial can be told
-    cautions: tuple[str, ...] = ()  # reasons to be careful with the best values
-    correlation: Correlation | None = None  # of objective and k-NN accuracy, with `watch_labels`
-    objective: str = DEFAULT  # name of the score that was maximised
-    fidelity: Mapping[str, Any] | None = None  # `name eta rounds sizes` of halving
-    kept_errors: tuple[int, ...] = ()  # failed, and not run again: later trials depend on them
-    confirmed: tuple[Confirmed, ...] = ()  # configurations on fresh seeds, with `confirm`
-    repeated: tuple[Difference, ...] | None = None  # from the repetition; None: nothing repeated
-    outdated: tuple[str, ...] = ()  # studies of code that is gone; with `again` they are deleted
-    seconds: float = 0.0  # wall time of this call
-    estimate: Cost | None = None  # of `to_run`, with `dry_run` only
-    preset_params: Mapping[str, Any] = field(default_factory=dict)  # of what trials vary
+        def configure(params: Mapping[str, Any], seed: int | None) -> Experiment:
+            sources = replace(settings, set=fixed, seed=seed)
+            given = {"content": content, "data_dir": places.cache, **vars(sources)}
+            return resolve(spec, tuned=params, **given)
 
-    def __repr__(self) -> str:
-        best = self.best and f"trial {self.best['trial']}: {self.best['params']}"
-        return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}, best {best}>"
+        base = configure({}, given if settings.seed is None else settings.seed)
+        base.workers(2)  # raises: trials run in processes of their own
+        scoring.check_noise(base.config.evaluation.objective_noise)
+        alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}
+        for key in (key for key in space.dimensions if key in alike):
+            why = "its images" if key in _IMAGES else f"--fidelity {search.fidelity}"
+            raise ConfigError(
+                f"the search space varies {key}, which all trials of a study have alike for {why};"
+                f" set it, such as --set {key}={show(get(base.config, key))}"
+            )
+        dead = without_effect(space, lambda params: configure(params, None).config)
+        for key, why in dead.items():
+            _log.warning("%s is not searched: with %s no run reads it", key, why)
+        space = space.without(dead)
+        check_space(search.sampler, space.distributions())
+        points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
+        finite = len(points) if search.sampler == "grid" else space.size
+        total = search.trials if finite is None else min(search.trials, finite)
+        if search.sampler == "grid" and total < len(points):
+            _log.warning("%d of the search space's %d points run; see --trials", total, len(points))
+        elif total < search.trials:
+            _log.warning("the search space holds %d settings: each is a trial, once", total)
+        size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
+        halving = make_halving(
+            search.fidelity,
+            eta=search.eta,
+            rungs=search.rungs,
+            rounds=base.config.federation.num_rounds,
+            least_rounds=base.needs.least_rounds,
+            size=size,
+        )
+        if halving is not None:
+            halving.brackets(total)  # refuses trials that do not fill the last one
+        return cls(
+            search=search,
+            base=base,
+            configure=configure,
+            space=space,
+            points=points,
+            total=total,
+            batch_size=size,
+            executor=executor,
+            halving=halving,
+        )
 
     @property
-    def failed(self) -> int:
-        """Number of trials that ended with an error; diverged ones do not count."""
-        return sum(1 for trial in self.trials if trial["status"] == "error")
+    def store(self) -> Store:
+        """The store of the study."""
+        return self.executor.store
 
+    @property
+    def folder(self) -> Path:
+        """The folder of its records in the store."""
+        return self.store.root / "trials" / self.study_id
 
-@grouped
-def tune(
-    spec: str,
-    *,
-    settings: Settings,
-    search: Search,
-    places: Places,
-    cluster: Cluster,
-    confirm: int = 0,
-    again: bool = False,
-    track: Sequence[str] = (),
-    on_progress: OnProgress | None = None,
-    dry_run: bool = False,
-) -> StudyResult:
-    """Find a method's best settings by a label-free objective.
+    @cached_property
+    def scoring(self) -> Scoring:
+        """The objective by which trials are ranked."""
+        return Scoring(self.search.scored_by)
 
-    The same arguments give the same trials, however often the call is interrupted; more `trials`
-    extend the study. A trial that failed is run again by the next call, unless later ones were
-    suggested after it, which another outcome would change. A dimension that `set`, files or the
-    environment set is not searched.
+    @cached_property
+    def study_id(self) -> str:
+        """Name in the store: a readable part, and a hash of everything that changes the trials."""
+        name = (self.search.study_name or self.base.config.spec).lower()
+        slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:60] or "study"
+        return f"{slug}-{content_id(canonical_json(self._identity()))[:10]}"
 
-    Args:
-        spec: method spec.
-        settings: sources of the configuration.
-        search: the search.
-        places: store, data and device.
-        cluster: runs at a time, and their shares.
-        confirm: then run best trial, preset and worst trial with so many seeds that the search has
-            not used, at least 3, and compare them by labels; 0 = do not.
-        again: repeat the trials that the store has, and compare them; then delete the studies that
-            differ from this one only in code of packages which is not installed any more.
-        track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
-        on_progress: called with every event (`fedbench.bench.tuning.events`).
-        dry_run: count and estimate only.
+    @property
+    def barrier(self) -> int | None:
+        """Trials of which each waits for those before; None if no trial looks at another."""
+        return self.batch_size if SAMPLERS[self.search.sampler].learns else None
 
-    Raises:
-        FedbenchError: for configuration, data, resource or store problems. A study in which no
-            trial gave an objective is no exception: its `best` is None.
-        Interrupted: after a signal; the same call continues.
+    @property
+    def seeds(self) -> range:
+        """Seeds of a trial's runs."""
+        first = self.base.config.seed
+        return range(first, first + self.search.seeds_per_trial)
 
-    >>> from fedbench.bench.testing import new_folder
-    >>> folder, few = new_folder(), {"data.train_subset": 80}
-    >>> study = tune("simclr", set=few, store=folder, trials=4, device="cpu", dry_run=True)
-    >>> study.status, study.to_run
-    ('planned', 4)
-    """
-    began = time.monotonic()
-    search.check()
-    if confirm:
-        evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
-        check_confirm(confirm, evaluated.config)
-    executor = Executor.of(places, cluster, track, on_progress)
-    study = _plan(spec, settings, search, places, executor)
-    store, base = executor.store, study.base
-    for line in (*base.dataset.cautions, *without_effect(base)):
-        _log.warning("%s", line)
-    stored, outdated = study.trials(), study.outdated()
-    repeated = file = cost = None
-    if dry_run:
-        to_run = study.missing(stored) + (study.total if again and stored else 0)
-        runs = [base] * to_run
-        if study.halving is not None:
-            runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
-        runs = runs * search.seeds_per_trial  # their seeds do not change the cost
-        runs += [base] * study.num_checks
-        runs += [evaluated] * 3 * confirm if confirm else []
-        trained = [base] * len(study.unmeasured())
-        cost = executor.cost(runs, trained)
-    else:
-        before = store.trials(study.study_id)  # their ranks would depend on how many there are
-        stored, to_run, file = _run(study)
-        if again and before:
-            to_run += study.total
-            repeated = _repeated(study, before)
-        for study_id in outdated if again else ():
-            store.drop_study(study_id)
-    best = best_trial(stored)
-    untrained = study.untrained
-    confirmed: tuple[Confirmed, ...] = ()
-    if confirm and best is not None and not dry_run:
-        # Far from those of a sweep: a run has one purpose, and would be missing on its board.
-        first = study.base.config.seed + max(CONFIRM_FROM, search.seeds_per_trial)
-        seeds = range(first, first + confirm)
-        confirmed = confirmation(
-            study.configure, stored, seeds, settings, places, cluster, on_progress
+    @property
+    def untrained_seeds(self) -> range:
+        """Seeds of the encoders before training with which the trials are compared."""
+        first = self.base.config.seed
+        return range(first, first + NUM_SEEDS)
+
+    @property
+    def stored(self) -> Record:
+        """The content of `study.json`; empty before the study has begun."""
+        return self.store.study(self.study_id) or {}
+
+    def note(self, **entries: Any) -> None:
+        """Write entries of `study.json`; the others stay."""
+        self.store.write_study(self.study_id, {**self.stored, **entries})
+
+    @property
+    def untrained(self) -> list[Mapping[str, float]]:
+        """Seed and figures of each encoder before training that the stored study has."""
+        return [*self.stored.get("untrained", ())]
+
+    def verdict(self, trials: Sequence[Record]) -> Verdict:
+        """Judge the study by all its trials, of which one at least has an objective."""
+        started = self.base.config.model.weights is not None
+        leads = self.leads(trials)
+        return judge(trials, self.untrained, self.scoring, leads, started=started)
+
+    def unmeasured(self) -> list[int]:
+        """Return the seeds of encoders before training that the stored study does not have."""
+        known = {figures["seed"] for figures in self.untrained}
+        return [seed for seed in self.untrained_seeds if seed not in known]
+
+    @property
+    def preset_params(self) -> Params:
+        """Values of the preset in the fields that trials vary."""
+        values = flat_config(self.base.config)
+        return {key: values.get(key) for key in self.space.dimensions}
+
+    @property
+    def checked(self) -> list[Record]:
+        """Runs of best trials and preset on further seeds: records of `params seed objective`."""
+        return [*self.stored.get("checked", ())]
+
+    @property
+    def fresh_seeds(self) -> range:
+        """Seeds of the runs in `checked`: a best trial is best on those that it was chosen by."""
+        return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
+
+    @property
+    def num_checks(self) -> int:
+        """Number of such runs that a study needs, unless the preset is its best trial."""
+        return 0 if self.scoring.ranked else 2 * len(self.fresh_seeds)
+
+    def compared(self, trials: Sequence[Record]) -> list[Params]:
+        """Return the parameters of best trial and preset; empty if they cannot be compared."""
+        best, preset = best_trial(trials), self.preset_params
+        if best is None or best["params"] == preset or self.scoring.ranked:
+            return []
+        ended = {trial["status"] for trial in trials if trial["params"] == preset}
+        return [] if ended & {"diverged", "error"} else [dict(best["params"]), preset]
+
+    def leads(self, trials: Sequence[Record]) -> list[float] | None:
+        """Return by how much the best trial is ahead of the preset on each fresh seed.
+
+        A seed under which a run has failed or diverged is left out. None if there is no such pair.
+        """
+        if not (compared := self.compared(trials)):
+            return None
+        known = {(canonical_json(c["params"]), c["seed"]): c["objective"] for c in self.checked}
+        found = [
+            [known.get((canonical_json(params), seed)) for params in compared]
+            for seed in self.fresh_seeds
+        ]
+        return [best - preset for best, preset in found if best is not None and preset is not None]
+
+    def unchecked(self, trials: Sequence[Record]) -> list[tuple[Params, int]]:
+        """Return parameters and seed of each run that is missing to judge the best trial."""
+        tried = {(canonical_json(c["params"]), c["seed"]) for c in self.checked}
+        return [
+            (params, seed)
+            for params in self.compared(trials)
+            for seed in self.fresh_seeds
+            if (canonical_json(params), seed) not in tried
+        ]
+
+    def _identity(self) -> dict[str, Any]:
+        dimensions, objective = self.space.dimensions, self.scoring.name
+        # Revision and hash say which images and weights, and the objective which scores.
+        named = {*dimensions, "spec", "data.name", "evaluation.objectives", "model.weights"}
+        values = counted(self.base.config.model_dump(mode="json", exclude={"code"}))
+        return {
+            "benchmark": BENCHMARK_VERSION,
+            "data": self.base.dataset.revision,
+            "base": {key: value for key, value in values.items() if key not in named},
+            "spec": self.base.config.spec,
+            "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
+            "points": self.points,
+            "sampler": self.search.sampler,
+            "batch_size": self.batch_size,
+            "seeds_per_trial": self.search.seeds_per_trial,
+            "name": self.search.study_name,
+            **({"code": self.base.config.code} if self.base.config.code else {}),
+            **({} if objective == DEFAULT else {"objective": objective}),
+            **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
+        }
+
+    def outdated(self) -> tuple[str, ...]:
+        """Return the stored studies that differ from this one in the code of packages only.
+
+        Those whose values a stored run has are left out.
+        """
+        if not self.base.config.code:
+            return ()
+        mine = json.loads(canonical_json(self._identity()))
+        names = {*mine, "objective", "fidelity"} - {"code"}
+        used = {row.study_id for row in self.store.rows()}
+        others = {i: self.store.study(i) or {} for i in self.store.studies() if i not in used}
+        return tuple(
+            study_id
+            for study_id, meta in others.items()
+            if study_id != self.study_id
+            and meta.get("code")
+            and all(meta.get(name) == mine.get(name) for name in names)
         )
-    verdict = Verdict() if best is None else study.verdict(stored)
-    return StudyResult(
-        study_id=study.study_id,
-        spec=base.config.spec,
-        preset=base.origin.preset,
-        status="planned" if dry_run else "finished",
-        best=None
-        if best is None or verdict.doubts
-        else {"trial": best["number"], "objective": best["objective"], "params": best["params"]},
-        untrained=tuple(untrained),
-        doubts=verdict.doubts,
-        cautions=verdict.cautions,
-        objective=study.scoring.name,
-        trials=tuple(stored),
-        to_run=to_run,
-        config_file=file,
-        correlation=correlate(WATCHED, watched(stored, WATCHED)) if search.watch_labels else None,
-        kept_errors=tuple(t["number"] for t in study.kept(stored) if t["status"] == "error"),
-        confirmed=confirmed,
-        repeated=repeated,
-        outdated=outdated,
-        fidelity=None if study.halving is None else study.halving.as_dict(),
-        seconds=time.monotonic() - began,
-        estimate=cost,
-        preset_params=study.preset_params,
-    )
 
+    def description(self) -> dict[str, Any]:
+        """Return the content of `study.json`, as far as it is known from the start."""
+        return {
+            "study_id": self.study_id,
+            "preset": self.base.origin.preset,
+            "optuna": version("optuna"),
+            "seed": self.base.config.seed,
+            "config": self.base.config.model_dump(mode="json"),
+            "dataset": self.base.dataset.name,
+            "whole": self.base.dataset.whole,
+            **self._identity(),
+        }
 
-def _plan(
-    spec: str, settings: Settings, search: Search, places: Places, executor: Executor
-) -> StudyPlan:
-    given_fields = flatten(settings.set or {}, keep=field_infos(spec))
-    space = _without(
-        load_space(spec, file=as_path(search.space_file)),
-        {*user_keys(spec, settings.config_files), *given_fields},
-    )
-    # Fields of the method may weigh losses, and those of other weights have no common scale.
-    other_losses = any(name.startswith("method.") for name in space.dimensions)
-    if search.objective is None and search.fidelity != NONE and other_losses:
-        search = replace(search, objective=DEFAULT)
-    fixed = {
-        **given_fields,
-        # No metric that reads a label is computed, unless it is to be watched.
-        "evaluation.protocols": ["knn"] if search.watch_labels else [],
-        "evaluation.transfer": [],
-        "evaluation.untrained": False,
-        "evaluation.every": 0,
-        "evaluation.online": False,
-        "evaluation.rounds": [],
-        "evaluation.objectives": Scoring(search.scored_by).objectives,
-    }
-    given = fixed.pop("seed", None)
-    content = content_names(places.cache)
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the trials of the store."""
+        return with_ranks(self.store.trials(self.study_id), self.scoring.name)
 
-    def configure(params: Mapping[str, Any], seed: int | None) -> Experiment:
-        sources = replace(settings, set=fixed, seed=seed)
-        given = {"content": content, "data_dir": places.cache, **vars(sources)}
-        return resolve(spec, tuned=params, **given)
+    def kept(self, stored: Sequence[Record]) -> list[Record]:
+        """Return the trials that need no further run; with halving, those of whole brackets.
 
-    base = configure({}, given if settings.seed is None else settings.seed)
-    base.workers(2)  # raises: trials run in processes of their own
-    scoring = Scoring(search.scored_by)
-    scoring.check_noise(base.config.evaluation.objective_noise)
-    alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}
-    for key in (key for key in space.dimensions if key in alike):
-        why = "its images" if key in _IMAGES else f"--fidelity {search.fidelity}"
-        raise ConfigError(
-            f"the search space varies {key}, which all trials of a study have alike for {why};"
-            f" set it, such as --set {key}={show(get(base.config, key))}"
-        )
-    dead = dead_dimensions(space, lambda params: configure(params, None).config)
-    for key, why in dead.items():
-        _log.warning("%s is not searched: with %s no run reads it", key, why)
-    if dead:
-        space = _without(space, dead)
-    check_space(search.sampler, space.distributions())
-    points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
-    finite = len(points) if search.sampler == "grid" else space.size
-    total = search.trials if finite is None else min(search.trials, finite)
-    if search.sampler == "grid" and total < len(points):
-        _log.warning("%d of the search space's %d points run; see --trials", total, len(points))
-    elif total < search.trials:
-        _log.warning("the search space holds %d settings: each is a trial, once", total)
-    size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
-    halving = make_halving(
-        search.fidelity,
-        eta=search.eta,
-        rungs=search.rungs,
-        rounds=base.config.federation.num_rounds,
-        least_rounds=base.needs.least_rounds,
-        size=size,
-    )
-    if halving is not None:
-        halving.brackets(total)  # refuses trials that do not fill the last one
-    return StudyPlan(
-        search=search,
-        base=base,
-        configure=configure,
-        space=space,
-        points=points,
-        total=total,
-        batch_size=size,
-        executor=executor,
-        halving=halving,
-    )
+        A failed one is run again, unless others were suggested, or went on to another rung, after
+        it: another outcome would change the study.
+        """
+        last = max((trial["number"] for trial in stored), default=0)
 
+        def stays(trial: Mapping[str, Any]) -> bool:
+            if trial["status"] != "error":
+                return True
+            if "rung" in trial:  # of those that it competed with, some went on
+                return True
+            size = self.barrier
+            return size is not None and trial["number"] // size < last // size
 
-def _of_rungs(base: Experiment, halving: Halving) -> list[Experiment]:
-    """Return runs with the rounds that each rung of a bracket adds to its trials."""
-    config, runs = base.config, list[Experiment]()
-    steps = zip((0, *halving.rounds), halving.rounds, halving.counts(), strict=False)
-    for before, end, trials in steps:
-        federation = config.federation.model_copy(update={"num_rounds": end - before})
-        shorter = replace(base, config=config.model_copy(update={"federation": federation}))
-        runs += [shorter.on(base.dataset)] * trials
-    return runs
+        kept = [trial for trial in stored if stays(trial)]
+        if self.halving is None:
+            return kept
+        numbers = {trial["number"] for trial in kept}
+        brackets = [b for b in self.halving.brackets(self.total) if numbers.issuperset(b)]
+        return [trial for trial in kept if any(trial["number"] in b for b in brackets)]
 
+    def missing(self) -> int:
+        """Return the number of trials to run."""
+        kept = self.kept(self.trials())
+        return self.total - sum(1 for trial in kept if trial["number"] < self.total)
 
-def _run(study: StudyPlan) -> tuple[list[dict[str, Any]], int, Path | None]:
-    """Run the missing trials; return all trials, the number of new ones, and the best file."""
-    store, study_id = study.store, study.study_id
-    stored = study.trials()
-    to_run = study.missing(stored)
-    if to_run or study.unmeasured() or study.unchecked(stored):
-        store.check_writable()
-        with store.lock(study_id) as locked:
-            if not locked:
-                raise StoreError(
-                    f"study {study_id} is being run by another process on this store; wait for it,"
-                    " or give this one another study name"
-                )
-            stored = study.trials()  # another process may have run some of them
-            to_run, kept = study.missing(stored), study.kept(stored)
-            study.forget_runs(trial["number"] for trial in stored)  # left by a killed process
-            if study.barrier is not None and len(kept) < len(stored):
-                # A killed process may have begun the next batch, which may get other parameters.
-                batch = stored[-1]["number"] // study.batch_size + 1
-                start, rungs = batch * study.batch_size, f"trials/{study_id}/bracket-{batch:04d}"
-                study.forget_runs(range(start, start + study.batch_size))
-                shutil.rmtree(store.root / rungs, ignore_errors=True)
-            if not store.study(study_id):
-                store.write_study(study_id, {**study.description(), "finished_at": None})
-            kind = Trials if study.halving is None else RungTrials
-            try:
-                study.executor.run(kind(study, kept))
-            finally:
-                study.forget(study.run_name("untrained", s) for s in study.untrained_seeds)
-        stored = study.trials()
-    study.forget_runs(trial["number"] for trial in stored)
-    return stored, to_run, _write_best(study, stored)
+    def runs(self, trials: int) -> list[Experiment]:
+        """Return the runs of so many trials and of `checked`; seeds do not change what they cost.
 
+        With halving, those of a trial have the rounds that each rung adds.
+        """
+        base, halving = self.base, self.halving
+        runs = [base] * trials
+        if halving is not None:
+            federation, bracket = base.config.federation, list[Experiment]()
+            rungs = zip((0, *halving.rounds), halving.rounds, halving.counts(), strict=False)
+            for before, end, number in rungs:
+                update = {"federation": federation.model_copy(update={"num_rounds": end - before})}
+                shorter = replace(base, config=base.config.model_copy(update=update))
+                bracket += [shorter.on(base.dataset)] * number
+            runs = bracket * (trials // halving.size)
+        return runs * self.search.seeds_per_trial + [base] * self.num_checks
 
-def _repeated(study: StudyPlan, before: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
-    """Repeat a study in a temporary store; return how its trials differ, but for failed ones."""
-    with temporary_folder() as folder:
-        other = Store(folder)
-        _run(replace(study, executor=study.executor.into(other)))
-        now = {trial["number"]: trial for trial in other.trials(study.study_id)}
-    return tuple(
-        Difference(f"trial {trial['number']} {name}", trial[name], again[name])
-        for trial in before
-        if trial["status"] != "error" and (again := now.get(trial["number"])) is not None
-        for name in _RESULTS
-        if name in trial and name in again and trial[name] != again[name]
-    )
+    def run_name(self, run: int | str, seed: int) -> str:
+        """Return the name of a run's folder; no other study, and no sweep, works in it.
 
+        A run is the number of a trial, on a fresh seed too, or `preset` or `untrained`.
+        """
+        return f"{self.study_id}.{run if isinstance(run, str) else f'{run:04d}'}.{seed}"
 
-def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path | None:
-    """Write a study's best values and its description; return the file of the values, or None."""
-    best = best_trial(trials)
-    if best is None:
-        return None
-    store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
-    earlier, untrained = store.study(study_id) or {}, study.untrained
-    verdict = study.verdict(trials)
-    known = {key: best[key] for key in ("number", "objective", "params")}
-    preset = {"params": study.preset_params} if verdict.doubts else None
-    description = {
-        **study.description(),
-        "trials": len(trials),
-        "best": None if verdict.doubts else known,
-        "recommended": preset,
-        "untrained": untrained,
-        "checked": study.checked,
-        "cautions": [*verdict.doubts, *verdict.cautions],
-        "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
-    }
-    unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best", "cautions"))
-    if not (unchanged and earlier.get("finished_at") and path.exists()):
-        write_best(path, description)
-        store.write_study(study_id, description)
-    return path
+    def forget_runs(self, numbers: Iterable[int]) -> None:
+        """Delete the folders of trials' runs, since only their records are kept."""
+        self.forget(self.run_name(number, seed) for number in numbers for seed in self.seeds)
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Delete folders of runs."""
+        for name in names:
+            forget_cell(self.executor.cells, name)
 
-def _without(space: SearchSpace, names: Collection[str]) -> SearchSpace:
-    """Return the space without the dimensions that the user has set."""
-    dimensions = {key: dim for key, dim in space.dimensions.items() if key not in names}
-    if not dimensions:
-        raise ConfigError(
-            f"every dimension of the search space is set ({', '.join(sorted(space.dimensions))}):"
-            " nothing is left to tune; use `fedbench run`, or unset one"
-        )
-    points = tuple({k: v for k, v in point.items() if k in dimensions} for point in space.points)
-    return replace(space, dimensions=dimensions, points=points)
+    def clear_up(self) -> None:
+        """Delete what a killed process may have left, and write what is known from the start."""
+        stored = self.trials()
+        self.forget_runs(trial["number"] for trial in stored)
+        if self.barrier is not None and len(self.kept(stored)) < len(stored):
+            # It may have begun the next batch, which may get other parameters.
+            batch = stored[-1]["number"] // self.batch_size + 1
+            start = batch * self.batch_size
+            self.forget_runs(range(start, start + self.batch_size))
+            shutil.rmtree(self.folder / f"bracket-{batch:04d}", ignore_errors=True)
+        if not self.stored:
+            self.note(**self.description(), finished_at=None)
+
+    def end(self) -> Path | None:
+        """Write best values and description of a study that has run; return the file of the values.
+
+        None if no trial has an objective.
+        """
+        trials, earlier = self.trials(), self.stored
+        self.forget_runs(trial["number"] for trial in trials)
+        best, path = best_trial(trials), best_file(self.store, self.study_id)
+        if best is None:
+            return None
+        verdict = self.verdict(trials)
+        known = {key: best[key] for key in ("number", "objective", "params")}
+        description = {
+            **self.description(),
+            "trials": len(trials),
+            "best": None if verdict.doubts else known,
+            "recommended": {"params": self.preset_params} if verdict.doubts else None,
+            "untrained": self.untrained,
+            "checked": self.checked,
+            "cautions": [*verdict.doubts, *verdict.cautions],
+            "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+        }
+        compared = ("trials", "best", "cautions")
+        unchanged = all(earlier.get(key) == description[key] for key in compared)
+        if not (unchanged and earlier.get("finished_at") and path.exists()):
+            write_best(path, description)
+            self.store.write_study(self.study_id, description)
+        return path

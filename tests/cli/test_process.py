@@ -38,7 +38,7 @@ def test_readers_of_a_store_load_no_torch_and_planners_no_ray(copy: Path, call: 
         "    try: c.main(words)\n"
         "    except SystemExit as end: assert not end.code, (words, end.code)\n"
         "print(sorted({'torch', 'sklearn', 'ray'} & set(sys.modules)), file=sys.stderr)\n"
-        "import fedbench.bench.tuning.study, fedbench.bench.tuning.sweep\n"
+        "import fedbench.bench.tuning.sweep, fedbench.bench.tuning.tune\n"
         "print('ray' in sys.modules, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.study import tune
+from fedbench.bench.tuning.tune import tune
 
 from .conftest import SMALL, InOneProcess, execute_here
 

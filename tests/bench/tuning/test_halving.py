@@ -17,7 +17,7 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
-from fedbench.bench.tuning.study import tune
+from fedbench.bench.tuning.tune import tune
 
 from .conftest import SMALL, Fake, KilledError, execute_here
 from .test_study import Use

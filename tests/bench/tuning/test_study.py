@@ -19,7 +19,7 @@ from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
-from fedbench.bench.tuning.study import tune
+from fedbench.bench.tuning.tune import tune
 
 from .conftest import SMALL, InOneProcess, KilledError
 

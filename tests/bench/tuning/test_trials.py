@@ -25,7 +25,8 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, SearchSpace
-from fedbench.bench.tuning.trials import StudyPlan, Trials
+from fedbench.bench.tuning.study import Study
+from fedbench.bench.tuning.trials import Trials
 
 LR = FloatRange(type="float", low=1e-3, high=0.3, log=True)
 SPACE: dict[str, Any] = {
@@ -66,7 +67,7 @@ def study(
     points: Any = (POINT,),
 ) -> Trials:
     dataset = load_dataset("digits", train_subset=60, test_subset=30)
-    plan = StudyPlan(
+    plan = Study(
         search=Search(sampler=sampler, study_name="s"),
         base=Experiment(RunConfig(seed=seed)).on(dataset),
         configure=lambda params, seed: Experiment(RunConfig(seed=seed, method={"p": params})),
