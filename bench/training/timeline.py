@@ -33,6 +33,11 @@ _PASSES = 3
 """Forward passes that a training step costs: the backward pass takes two."""
 
 _ROUNDING = 1e-9
+_OF_DEVICES = {
+    "federation": ("deadline", "over_selection", "partial_work", "mode"),
+    "devices": ("failure", "correlation"),
+}
+"""Sections and fields that say nothing without devices."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -305,13 +310,14 @@ def check_devices(config: RunConfig, method: Method) -> None:
             },
         )
     if config.devices.profile == UNIFORM:
-        plain = type(federation)()
-        for name in ("deadline", "over_selection", "partial_work", "mode"):
-            if (value := getattr(federation, name)) != getattr(plain, name):
-                raise ConfigError(
-                    f"federation.{name}={value}: takes devices, and devices.profile=uniform has"
-                    " none; set it to phones, silos or a CSV"
-                )
+        for section, names in _OF_DEVICES.items():
+            given = getattr(config, section)
+            for name in names:
+                if (value := getattr(given, name)) != getattr(type(given)(), name):
+                    raise ConfigError(
+                        f"{section}.{name}={value}: takes devices, and devices.profile=uniform has"
+                        " none; set it to phones, silos or a CSV"
+                    )
         return
     _refuse(
         f"devices.profile={config.devices.profile}",
@@ -325,15 +331,17 @@ def check_devices(config: RunConfig, method: Method) -> None:
             ),
         },
     )
-    if federation.partial_work and federation.deadline is None:
-        raise ConfigError("federation.partial_work=true: reads federation.deadline; set it")
     if not buffered:
+        if federation.partial_work and federation.deadline is None:
+            raise ConfigError("federation.partial_work=true: reads federation.deadline; set it")
         return
-    rounds_only = federation.deadline is not None or federation.over_selection > 1
+    rounds_only = (
+        federation.deadline is not None or federation.over_selection > 1 or federation.partial_work
+    )
     _refuse(
         "federation.mode=buffered",
         {
-            "deadline and over_selection are of rounds": rounds_only,
+            "deadline, over_selection and partial_work are of rounds": rounds_only,
             "statistics of the cohort are summed before a round": needs.pre_round,
             f"the server makes something of {', '.join(needs.extras)} of one round's clients": (
                 needs.extras

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -33,14 +34,15 @@ Make = Callable[..., Setup]
 def fleet(tmp_path: Path) -> Make:
     """Return a maker of runs of the three clients."""
 
-    def make(spec: str = "simclr", columns: Mapping[str, float] = {}, **values: Any) -> Setup:
+    def make(spec: str = "simclr", columns: Mapping[str, Any] = {}, **values: Any) -> Setup:
         given = {**CLIENTS, "client__batch_size": 4, "federation__num_rounds": 3, **values}
         plain = tiny_setup(tiny_config(spec, **CLIENTS))
         flop = 20 * image_flop(plain, plain.make_net())
-        names, more = "".join(f",{n}" for n in columns), "".join(f",{v}" for v in columns.values())
-        rows = "".join(f"{flop / s!r},1e15,1e15{more}\n" for s in SECONDS.values())
+        speeds = [flop / seconds for seconds in SECONDS.values()]
+        links = {"down_mb_per_s": 1e15, "up_mb_per_s": 1e15}
+        table = pd.DataFrame({"flop_per_s": speeds, **links, **columns})
         file = tmp_path / f"{len(list(tmp_path.glob('*.csv')))}.csv"
-        file.write_text(f"flop_per_s,down_mb_per_s,up_mb_per_s{names}\n{rows}", "utf-8")
+        table.to_csv(file, index=False)
         config = tiny_config(spec, devices__profile=str(file), **given)
         check_devices(config, plain.method)
         return tiny_setup(config)
@@ -142,6 +144,20 @@ def test_who_drops_out_has_received_and_sends_nothing(fleet: Make, tmp_path: Pat
         assert (record.loss is None) == (missing == 3)
 
 
+def test_nobody_waits_for_those_that_dropped_out(fleet: Make, tmp_path: Path) -> None:
+    """With A away the round is B's and C's; with a deadline the server waits for C, which is late.
+
+    With C away it ends after the 2 seconds of B, whatever the deadline.
+    """
+    always = 1 - 1e-12
+    without_a = {"failure": [always, 0, 0]}
+    assert shown(fleet(columns=without_a), tmp_path) == [("BC", 5, 0, 1)] * 3
+    late = fleet(columns=without_a, federation__deadline=3.0)
+    assert shown(late, tmp_path) == [("B", 3, 1, 1)] * 3
+    without_c = fleet(columns={"failure": [0, 0, always]}, federation__deadline=30.0)
+    assert shown(without_c, tmp_path) == [("AB", 2, 0, 1)] * 3
+
+
 def test_only_those_online_are_asked_and_an_empty_hour_is_known_before(
     fleet: Make, tmp_path: Path
 ) -> None:
@@ -186,6 +202,32 @@ def test_the_queue_of_a_buffered_run_is_the_one_by_hand(fleet: Make, tmp_path: P
         comes = sorted((names[task.client_id], task.version) for task in this.tasks)
         found.append((pytest.approx(this.seconds), comes))
     assert found == by_hand()
+
+
+def test_who_drops_out_of_a_buffered_run_is_replaced(fleet: Make, tmp_path: Path) -> None:
+    """A never succeeds: B waits in the buffer from 2 s to C's 5 s, then both start anew."""
+    trainer = trainer_of(fleet(**BUFFERED, columns={"failure": [1 - 1e-12, 0, 0]}), tmp_path)
+    names = names_of(trainer)
+    for step, this in enumerate(islice(trainer.timeline.rounds(), 3)):
+        assert this.seconds == pytest.approx(5)
+        comes = sorted((names[task.client_id], task.version) for task in this.tasks)
+        assert comes == [("B", step), ("C", step)]
+        assert len(this.asked) >= this.dropped > 4  # A, again and again, for a second at most each
+
+
+def test_two_at_a_time_take_the_third_when_one_is_done(fleet: Make, tmp_path: Path) -> None:
+    """Beside C, A and B come one after the other (3 s); without it, together, and C starts."""
+    seconds = set()
+    for seed in range(8):
+        setup = fleet(**BUFFERED, federation__participation=0.67, seed=seed)
+        trainer = trainer_of(setup, tmp_path / str(seed))
+        names = names_of(trainer)
+        this = next(trainer.timeline.rounds())
+        assert sorted(names[task.client_id] for task in this.tasks) == ["A", "B"]
+        assert {names[k] for k in this.asked} == {"A", "B", "C"}
+        assert this.seconds is not None
+        seconds.add(round(this.seconds, 6))
+    assert seconds == {2.0, 3.0}
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5])
@@ -241,7 +283,9 @@ def test_a_run_that_was_killed_has_the_same_bits(
     ("spec", "values", "problem"),
     [
         ("simclr", {"devices__profile": "uniform", "federation__deadline": 1.0}, "deadline=1.0"),
+        ("simclr", {"devices__profile": "uniform", "devices__failure": 0.2}, "failure=0.2"),
         ("simclr", {"federation__partial_work": True}, "federation.deadline"),
+        ("simclr", {"federation__mode": "buffered", "federation__partial_work": True}, "of rounds"),
         ("central-ae", {}, "pooled"),
         ("pfedae", {}, "activations"),
         ("simclr", {"privacy__clip": 1.0}, "privacy.clip"),
