@@ -13,11 +13,14 @@ _INTRODUCTION = """# The three papers, line by line
 <!-- Written by docs/papers.py from leaderboards/papers/index.yaml; do not edit. -->
 
 Every algorithm, baseline, loss, evaluation, partition, search, table and figure of the papers,
-and the command that gives it here. *As printed*: configured with the values of the paper or its
+and the command that gives it here; most need `fedbench data prepare cifar10`, tables CIFAR-100 as
+well, and `--dry-run` shows the cost. *As printed*: configured with the values of the paper or its
 release, which does not say that it has been run ([what has](claims.md)); *ours*: something is left
-open, and had to be decided; *deviates*: it is measured otherwise. Other deviations of a method are
-in its file. `fedbench figures O:5` draws a figure from the runs of a store, or says which are
-lacking and which command makes them; `--preset laptop` takes runs at another scale.
+open, and had to be decided; *deviates*: it is measured otherwise. Partition, search and evaluation
+are said once, in their own rows; other deviations of a method are in its file. `fedbench figures
+O:5` draws a figure from the runs of a store, or says which are lacking and which command makes
+them; `--preset laptop` takes runs at another scale. Which number a figure has is inferred from the
+order of the text for O 5 to 7, M 3a and 3b, A 4.2, 4.3 and 4.5 to 4.9.
 """
 
 

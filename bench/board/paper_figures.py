@@ -32,7 +32,7 @@ from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
-from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.files import atomic_write_bytes, user_path
 from fedbench.bench.tuning.grid import Cell, load_grid
 from fedbench.bench.tuning.sweep import label, opener, planned_cells
@@ -268,10 +268,18 @@ def _of_trials(
 
 
 def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ...]:
-    """Draw each panel and each y beside the others, one line a method, and write both forms."""
+    """Draw each panel and each y that a run has beside the others, one line a method."""
     methods = list(dict.fromkeys(spec for of in series.values() for _, spec in of))
     palette = {method: COLOURS[place] for method, place in places(methods).items()}
-    panels = [(panel, y) for panel in series for y in draw.y]
+    panels = [
+        (panel, y)
+        for panel, of in series.items()
+        for y in draw.y
+        if any(points for (of_y, _), points in of.items() if of_y == y)
+    ]
+    if not panels:
+        none = f"evaluation.protocols: no run of {item.item} has {' or '.join(draw.y)}"
+        raise ConfigError(f"{none}; leave the protocols to the preset")
     with drawing(4.6 * len(panels) + 1.8, 4.0) as (figure, forms):
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axis, (panel, y) in zip(axes, panels, strict=True):

@@ -19,10 +19,12 @@ and not on the round. With unit projections z1, z2, features h1, h2 and clients 
 
 Sources: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, definition 3.1 and proposition 3.3
 (read as: two views of an image in different clusters; images whose local cluster agrees with the
-global one); Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3, and equation 6 with
-proposition 2. Ours: the sample; that clusters are made anew from the projections of whatever method
-by Orchestra's own two steps, G = 32 and L = 8 or fewer, so that methods have the same; critics,
-which are linear, and t, which is `evaluation.objective_temperature`.
+global one; neither reading was compared with the paper's words, which may mean the worst cluster
+and not the mean, or the clusters of the training itself); Louizos et al. 2024,
+https://arxiv.org/abs/2405.02081, equation 3, and equation 6 with proposition 2. Ours: the sample;
+that clusters are made anew from the projections of whatever method by Orchestra's own two steps,
+G = 32 and L = 8 or fewer, so that methods have the same; critics, which are linear, and t, which is
+`evaluation.objective_temperature`.
 """
 
 import math

@@ -1,6 +1,7 @@
 """The index of the papers names what exists, and its figures are drawn from rows and curves."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,46 +9,76 @@ import pytest
 from typer.main import get_command
 
 import fedbench
-from fedbench.bench.board.paper_figures import Item, _chosen, _values, index, paper_figure
+from fedbench.bench.board.paper_figures import Draw, Item, _chosen, _values, index, paper_figure
 from fedbench.bench.data.datasets import content_names
-from fedbench.bench.evaluation.catalogue import known
 from fedbench.bench.execution.client_cost import ClientCost
 from fedbench.bench.experiment.arguments import parse_set
-from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.testing import tiny_config
-from fedbench.bench.tuning.grid import load_grid
+from fedbench.bench.tuning.grid import Cell, load_grid, plan, presets_for
 from fedbench.bench.tuning.sweep import opener, planned_cells
 from fedbench.cli import app
 from tests.bench.results.conftest import build_row
 
 ITEMS = index().items
+MLP = {"mlp_acc": 0.4, "mlp_acc_std": 0.1}
 FIGURES = {item.item: item for item in ITEMS if item.draw is not None}
+
+MEASURED_BY = {
+    "knn_acc": "knn",
+    "linear_acc": "linear",
+    "linear_paper_acc": "linear-paper",
+    "mlp_acc": "mlp",
+    "angle_mean": "angles",
+    "mixing": "theory",
+    "consistent": "theory",
+}
+"""Metrics of the figures -> the protocol that gives them."""
+
+
+def chosen(draw: Draw) -> list[Cell]:
+    """Return the cells of a figure, with one seed."""
+    given: dict[str, Any] = {"preset": draw.preset, "methods": draw.methods, "set": draw.set}
+    return _chosen(draw, plan(load_grid(draw.grid), **given, seeds=(0,), environ={}))
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.item)
-def test_every_command_is_one(item: Item) -> None:
+def test_every_command_is_one_and_its_status_that_of_its_values(item: Item) -> None:
+    """What is as printed trains with no value of ours, but for the paper's partition."""
     program, name, *words = shlex.split(item.command)
     assert program == "fedbench"
     commands: Any = get_command(app)
-    command = commands.commands[name]
-    given = command.make_context(name, [*words], resilient_parsing=False).params
+    given = commands.commands[name].make_context(name, [*words]).params
+    assert item.item.partition(":")[0] in index().papers
     assert (item.why == "") == (item.status == "as printed")
+    experiments: list[Experiment] = []
     if name == "figures":
         assert words == [item.item]
         assert item.draw is not None
-        return
-    assert item.item.partition(":")[0] in index().papers
-    if name == "sweep":
-        load_grid(given["grid"])
-        assert given["preset"] in (*preset_names(), None)
+        experiments = [cell.experiment for cell in chosen(item.draw)]
+    elif name == "sweep":
+        grid = load_grid(given["grid"])
+        for preset in presets_for(grid, given["preset"], ()):
+            cells = plan(grid, preset=preset, seeds=(0,), environ={})
+            assert cells
+            experiments += [cell.experiment for cell in cells]
     elif name in ("run", "tune", "partition"):
         settings = parse_set(given["set"])
         spec = given.get("spec") or "simclr"
-        resolve(spec, preset=given["preset"], set=settings, environ={})
+        experiments = [resolve(spec, preset=given["preset"], set=settings, environ={})]
+    ours = {
+        key
+        for experiment in experiments
+        for key, source in experiment.sources.items()
+        if source.endswith("(ours)") and not key.startswith("evaluation.")
+    }
+    if item.status == "as printed":
+        read = {key for key in ours if name != "partition" or key.startswith("data.")}
+        assert read <= {"data.held_out", "data.legacy"}
 
 
 def test_items_are_named_once() -> None:
@@ -55,7 +86,7 @@ def test_items_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("item", FIGURES.values(), ids=FIGURES)
-def test_a_figure_draws_what_its_grid_has(item: Item) -> None:
+def test_a_figure_draws_what_its_runs_measure(item: Item) -> None:
     draw = item.draw
     assert draw is not None
     grid = load_grid(draw.grid).under_preset(draw.preset)
@@ -63,10 +94,21 @@ def test_a_figure_draws_what_its_grid_has(item: Item) -> None:
     assert draw.x in {*grid.keys, *special}
     assert {draw.panel, *draw.where} - {None} <= {*grid.keys}
     assert {*(draw.methods or ())} <= {*grid.methods}
-    assert all(known(name) or name in ClientCost._fields for name in draw.y)
+    if draw.x == "client":
+        assert {*draw.y} <= {*ClientCost._fields}
+        return
+    if draw.x == "objective":  # of studies, which name what they watch
+        assert {*draw.y} == {"knn_acc"}
+        return
+    cells = chosen(draw)
+    assert {cell.config.spec for cell in cells} == {*(draw.methods or grid.methods)}
+    for axis in {draw.x, draw.panel} & {*grid.keys}:
+        assert len({cell.axes.get(axis) for cell in cells}) > 1
+    for cell in cells:
+        assert {MEASURED_BY[y] for y in draw.y} <= {*cell.config.evaluation.protocols}
 
 
-def filled(name: str, store: Store) -> list[Row]:
+def filled(name: str, store: Store, further: Mapping[str, float] = MLP) -> list[Row]:
     """Write a row, and a curve of two rounds, for each run of a figure under `demo`."""
     draw = FIGURES[name].draw
     assert draw is not None
@@ -76,9 +118,8 @@ def filled(name: str, store: Store) -> list[Row]:
     rows = []
     for place, cell in enumerate(cells):
         revision = cell.experiment.dataset.revision
-        metrics = {"mlp_acc": 0.4, "mlp_acc_std": 0.1}
         row = build_row(cell.config, dataset_revision=revision, linear_acc=0.5 + place / 100)
-        row = row.model_copy(update={"further": metrics})
+        row = row.model_copy(update={"further": dict(further)})
         store.write_row(row)
         points = [{"round_index": i, "metrics.knn_acc": 0.1 * (i + 1)} for i in range(2)]
         store.write_curve(store.key(row), points)
@@ -102,6 +143,14 @@ def test_a_figure_is_drawn_or_says_what_is_lacking(name: str, tmp_path: Path) ->
     assert {file.name for file in drawn.files} == {f"{stem}.png", f"{stem}.svg"}
     text = (tmp_path / f"{stem}.svg").read_text(encoding="utf-8")
     assert all(row.method in text for row in rows)
+    assert "linear (paper)" not in text  # no run here has it
+
+
+def test_runs_without_the_metric_of_a_figure_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    filled("A:4.4", store, {})
+    with pytest.raises(ConfigError, match=r"evaluation\.protocols: .*A:4\.4.*mlp_acc"):
+        paper_figure("A:4.4", tmp_path, preset="demo", store=store)
 
 
 def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) -> None:
