@@ -19,7 +19,7 @@ from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.nn.weights import SUFFIX, encoder_file
-from fedbench.bench.results.store.former import ids_that_ship
+from fedbench.bench.results.store.former import former_ids
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system import tensor_files
@@ -224,7 +224,7 @@ def load_encoder(file: Path | str) -> Encoder:
         model = ModelConfig.model_validate(card["model"])
         channels, height, width = map(int, card["image_shape"])
         feature_dim = int(card["feature_dim"])
-        card["run_id"] = ids_that_ship().get(card["run_id"], card["run_id"])
+        card["run_id"] = former_ids().get(card["run_id"], card["run_id"])
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
         reason = " ".join(str(err).split())
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({reason})") from err

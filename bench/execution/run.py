@@ -23,7 +23,6 @@ from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import check_names, resolve
 from fedbench.bench.experiment.steps import cautions, local_steps, without_effect
-from fedbench.bench.results.store.former import FORMER_STORE, is_former
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Tracking
@@ -141,8 +140,6 @@ def _execute(
         if watcher is not None:
             watcher.start(experiment.config, where.devices)
         rows = store.rows() if reuse else ()
-        if any(map(is_former, rows)):
-            _log.warning("%s", FORMER_STORE.format(store=store.root))
         row = train(store, rows, experiment, where, tracking, on_round, watcher)
         store_run(store, row)
     except BaseException:

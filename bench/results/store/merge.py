@@ -1,6 +1,5 @@
 """Merging of stores."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedbench.bench.results.store.former import FORMER, former_ids, is_former
 from fedbench.bench.results.store.packed import PACKED
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of, replica_key
@@ -22,11 +20,9 @@ from fedbench.bench.results.store.store import (
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import (
     atomic_write_bytes,
-    atomic_write_text,
     copy_folder,
     write_error,
 )
-from fedbench.bench.system.scratch import temporary_folder
 
 _SHOWN = 3
 _SETTINGS = ("spec", "space", "sampler", "seed", "seeds_per_trial", "data", "benchmark")
@@ -85,27 +81,11 @@ def merge(
     """
     target, done = open_store(store), Merged()
     opened = [open_store(source).require() for source in sources]
-    if any(is_former(row) for row in target.rows()):
-        raise StoreError(
-            f"{str(target.root)!r} has run ids of an earlier fedbench: merge it, too, into a new"
-            " store: fedbench merge OLD --store NEW"
-        )
     parts = {"cells", "rows", PACKED, "trials", SUBMISSIONS, REPRODUCTIONS}
     for source in opened:
         if parts.isdisjoint(path.name for path in list_folder(source.root)):
             raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
     done.problems = [problem for source in opened for problem in source.problems()]
-    with temporary_folder() as folder:
-        for number, source in enumerate(opened):
-            if any(map(is_former, source.rows())):
-                from fedbench.bench.results.store.renew import renew  # which loads torch
-
-                opened[number] = renew(source, folder / str(number))
-        _merge(target, opened, done, dry_run=dry_run)
-    return done
-
-
-def _merge(target: Store, opened: Sequence[Store], done: Merged, *, dry_run: bool) -> None:
     new, conflicts = _new_rows(target, opened, done)
     files, others = _new_files(target, opened, done)
     conflicts += others
@@ -128,6 +108,7 @@ def _merge(target: Store, opened: Sequence[Store], done: Merged, *, dry_run: boo
         for source in opened:
             _copy_records(source, target)
         target.refresh()
+    return done
 
 
 _Known = tuple[Row, Store]  # a row and the store that has it
@@ -198,14 +179,7 @@ def _copy(row: Row, source: Store, target: Store) -> None:
 
 
 def _copy_records(source: Store, target: Store) -> None:
-    """Copy who submitted and who reproduced rows, and old ids.
-
-    The name of a file of the first two is a hash of its content.
-    """
-    if ids := former_ids(source.root / FORMER):
-        ids = {**former_ids(target.root / FORMER), **ids}
-        text = json.dumps(ids, indent=0, sort_keys=True)
-        atomic_write_text(target.root / FORMER, f"{text}\n")
+    """Copy who submitted and who reproduced rows; a file's name is a hash of its content."""
     for folder in (SUBMISSIONS, REPRODUCTIONS):
         for path in sorted((source.root / folder).rglob("[!.]*")):
             there = target.root / path.relative_to(source.root)

@@ -24,7 +24,10 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
 SCHEMA_VERSION = 5
-"""Raised with every new column, which is nullable or has a default; none changes its type."""
+"""Raised with every new column, which is nullable or has a default; none changes its type.
+
+Rows before 4 have other ids, and are not read.
+"""
 UNMOVED = 2.0**-24
 """Relative movement of weights that `float32`, of 24 binary digits, cannot tell from none."""
 
@@ -128,7 +131,7 @@ class Row(Record):
     measured_from: str | None = _column(
         "row_id of the run whose weights were evaluated instead of training them once more"
     )
-    schema_version: int = _column("version of these columns", NUMBER, default=SCHEMA_VERSION, ge=1)
+    schema_version: int = _column("version of these columns", NUMBER, default=SCHEMA_VERSION, ge=4)
     benchmark_version: str = _needed("rows of two versions are not comparable")
     status: Literal["ok", "error", "diverged"] = _needed("how the run ended")
     error: str | None = _column("what went wrong, where status is error")

@@ -10,7 +10,6 @@ cells/<row_id>/                    checkpoints, curve.parquet and the lock of a 
 cells/<row_id>@<hash>/             the same of a replica
 submissions/<id>.json              manifests of bundles that were added: who submitted which rows
 reproductions/<row_id>/<hash>.json rows that others got when they repeated a run
-former-ids.json                    old id -> id, in a store that `fedbench merge` has renewed
 leaderboard.parquet                all rows, sorted (`frame.py`); may be deleted; makes reading fast
 at-chance.json                     terms of rows' losses that ended at chance; derived likewise
 ```
@@ -33,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from fedbench.bench.results.store.former import current_ids, only
+from fedbench.bench.results.store.former import current_ids
 from fedbench.bench.results.store.frame import Frame
 from fedbench.bench.results.store.packed import PACKED, Packed
 from fedbench.bench.results.store.reader import (
@@ -179,9 +178,12 @@ class Store:
         if row is None and len(run_id) >= _MIN_PREFIX:
             files = [*self._packed.names(), *(p.stem for p in tables_in(self.root / "rows"))]
             names = {name.partition("@")[0] for name in files}
-            found = only(run_id, sorted(name for name in names if name.startswith(run_id)))
-            found = found or only(run_id, [i for i in current_ids(run_id, self.root) if i in names])
-            row = None if found is None else self.row(found)
+            found = sorted(name for name in names if name.startswith(run_id))
+            found = found or [name for name in current_ids(run_id) if name in names]
+            if len(found) > 1:
+                shown = ", ".join(found[:3])
+                raise ConfigError(f"{len(found)} runs begin with {run_id!r}: {shown}; give more")
+            row = self.row(found[0]) if found else None
         if row is None:
             raise StoreError(
                 f"no run {run_id!r} in store {str(self.root)!r}; `fedbench runs` lists run"

@@ -39,6 +39,7 @@ CONFIG = RunConfig().model_dump(mode="json")
         ("env_json", '{"a": ' * 5000 + "1" + "}" * 5000, "env_json"),
         ("scaled_json", '{"client.lr": 1e999}', "scaled_json"),
         ("future.name", 1.0, "future.name"),
+        ("schema_version", 3, "schema_version"),
     ],
 )
 def test_a_row_with_other_values_is_named_and_the_others_are_read(

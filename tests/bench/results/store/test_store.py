@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.former import former_ids
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -24,6 +25,12 @@ def test_runs_by_the_beginning_of_their_id(store: Store) -> None:
             store.find(unknown)
     with pytest.raises(ConfigError, match=r"abcd00+, abcd10+"):
         store.find("abcd")
+
+
+def test_an_id_of_before_the_first_release_finds_its_run(store: Store) -> None:
+    old, new = next(iter(former_ids().items()))
+    store.write_row(build_row(row_id=new))
+    assert store.find(old).row_id == store.find(old[:12]).row_id == new
 
 
 def test_rows_are_kept_sorted_and_found(store: Store) -> None:
