@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
+import pandas as pd
 from pydantic import Field, JsonValue
 
 from fedbench.bench.config import Strict
@@ -182,29 +182,23 @@ def _chosen(draw: Draw, cells: Sequence[Cell]) -> list[Cell]:
 
 
 Point = tuple[float | str, float, float]
-"""Place on the axis, mean, and standard deviation over seeds or clients."""
-Series = dict[str, dict[tuple[str, str], list[Point]]]
-"""By panel, and by y and method, points in the order of the axis."""
+"""Place on the axis, value, and its deviation over clients."""
+_POINTS = ["panel", "y", "method", "x", "value", "spread"]
+"""Columns of what is drawn."""
 
 
-def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> Series:
-    values: dict[tuple[str, str, str], dict[Any, list[tuple[float, float]]]] = {}
+def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> pd.DataFrame:
+    """Return `_POINTS`: means over seeds in the order of the axis, with the spread over them."""
+    found = []
     for cell, row in runs:
         panel = "" if draw.panel is None else f"{draw.panel}={get(cell.config, draw.panel)}"
         for y in draw.y:
-            of = values.setdefault((panel, y, cell.config.spec), {})
-            for x, value, spread in _values(draw, cell, row, y, store):
-                of.setdefault(x, []).append((value, spread))
-    found: Series = {}
-    for (panel, y, spec), of in values.items():
-        points = []
-        for x, several in of.items():
-            mean = float(np.mean([value for value, _ in several]))
-            over_clients = float(np.mean([spread for _, spread in several]))
-            over_seeds = float(np.std([v for v, _ in several], ddof=1)) if several[1:] else 0.0
-            points.append((x, mean, over_clients if draw.spread == "clients" else over_seeds))
-        found.setdefault(panel, {})[y, spec] = points
-    return found
+            points = _values(draw, cell, row, y, store)
+            found += [(panel, y, cell.config.spec, *point) for point in points]
+    every = pd.DataFrame(found, columns=[*_POINTS[:4], "value", "clients"])
+    by = every.groupby(_POINTS[:4], sort=False)
+    spread = ("clients", "mean") if draw.spread == "clients" else ("value", "std")
+    return by.agg(value=("value", "mean"), spread=spread).fillna(0.0).reset_index()
 
 
 def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[Point]:
@@ -215,30 +209,23 @@ def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[
             found[point["round_index"] + 1] = point.get(f"metrics.{y}", point.get(y))
         if y in row.metrics:  # the last evaluation is the row's
             found[int(row.rounds_done or row.num_rounds)] = row.metrics[y]
-        for done, measured in found.items():
-            if measured is not None:
-                yield done, float(measured), 0.0
-        return
-    if y in row.metrics:
+        yield from ((done, float(value), 0.0) for done, value in found.items() if value is not None)
+    elif y in row.metrics:
         yield get(cell.config, draw.x), row.metrics[y], row.metrics.get(f"{y}_std", 0.0)
 
 
-def _of_clients(draw: Draw, cells: Sequence[Cell]) -> Series:
+def _of_clients(draw: Draw, cells: Sequence[Cell]) -> pd.DataFrame:
     """Measure a round of one client of each method; nothing of it is in a store."""
     costs: dict[str, ClientCost] = {}
     for cell in cells:
         if cell.config.spec not in costs:
             costs[cell.config.spec] = client_cost(cell.experiment)
     base = costs[draw.relative_to or cells[0].config.spec]
-    return {
-        "": {
-            (y, f"{spec}, {100 * cost.share:.1g} % beside steps"): [
-                (spec, getattr(cost, y) / getattr(base, y), 0.0)
-            ]
-            for spec, cost in costs.items()
-            for y in draw.y
-        }
-    }
+    points = []
+    for spec, cost in costs.items():
+        name = f"{spec}, {100 * cost.share:.1g} % beside steps"
+        points += [("", y, name, spec, getattr(cost, y) / getattr(base, y), 0.0) for y in draw.y]
+    return pd.DataFrame(points, columns=_POINTS)
 
 
 def _of_trials(
@@ -246,56 +233,46 @@ def _of_trials(
 ) -> PaperFigure:
     """Draw the objective of trials against a watched metric, and the correlation of all."""
     studies = [store.study(name) or {} for name in store.studies()]
-    found: Series = {"": {}}
-    for meta in studies:
-        if meta.get("preset") == preset and meta["spec"] in (draw.methods or ()):
-            for trial in store.trials(meta["study_id"]):
-                watched, score = trial.get("watched") or {}, trial.get("objective")
-                if score is not None and draw.y[0] in watched:
-                    of = found[""].setdefault((draw.y[0], meta["spec"]), [])
-                    of.append((float(score), float(watched[draw.y[0]]), 0.0))
-    have = {spec for _, spec in found[""]}
-    lacking = tuple(f"trials of {spec}" for spec in draw.methods or () if spec not in have)
+    found = [
+        (draw.y[0], meta["spec"], trial["objective"], trial["watched"][draw.y[0]], 0.0)
+        for meta in studies
+        if meta.get("preset") == preset and meta["spec"] in (draw.methods or ())
+        for trial in store.trials(meta["study_id"])
+        if trial["objective"] is not None and trial["watched"].get(draw.y[0]) is not None
+    ]
+    points = pd.DataFrame(found, columns=_POINTS[1:])
+    without = [spec for spec in draw.methods or () if spec not in {*points.method}]
     search = ["--trials", "12", "--set", "federation.num_rounds=20", "--watch-labels"]
-    lacks = next((spec for spec in draw.methods or () if spec not in have), "orchestra")
-    command = shlex.join(["fedbench", "tune", lacks, *words, *search])
-    if lacking:
+    command = shlex.join(["fedbench", "tune", *(without or ["orchestra"])[:1], *words, *search])
+    if without:
+        lacking = tuple(f"trials of {spec}" for spec in without)
         return PaperFigure(item.item, item.what, (), lacking, command)
-    points = np.array([point[:2] for series in found[""].values() for point in series])
-    r = float(np.corrcoef(points.T.astype(float))[0, 1])
-    files = _write(file, item, draw, {f"R = {r:.2f}": found[""]})
+    panel = f"R = {points.x.corr(points.value):.2f}"
+    files = _write(file, item, draw, points.assign(panel=panel))
     return PaperFigure(item.item, item.what, files, (), command)
 
 
-def _write(file: Path, item: Item, draw: Draw, series: Series) -> tuple[Path, ...]:
+def _write(file: Path, item: Item, draw: Draw, points: pd.DataFrame) -> tuple[Path, ...]:
     """Draw each panel and each y that a run has beside the others, one line a method."""
-    methods = list(dict.fromkeys(spec for of in series.values() for _, spec in of))
-    palette = {method: COLOURS[place] for method, place in places(methods).items()}
-    panels = [
-        (panel, y)
-        for panel, of in series.items()
-        for y in draw.y
-        if any(points for (of_y, _), points in of.items() if of_y == y)
-    ]
+    palette = {name: COLOURS[place] for name, place in places(points.method).items()}
+    panels = dict(iter(points.groupby(["panel", "y"], sort=False)))
     if not panels:
         none = f"evaluation.protocols: no run of {item.item} has {' or '.join(draw.y)}"
         raise ConfigError(f"{none}; leave the protocols to the preset")
     with drawing(4.6 * len(panels) + 1.8, 4.0) as (figure, forms):
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axis, (panel, y) in zip(axes, panels, strict=True):
+        for axis, ((panel, y), shown) in zip(axes, panels.items(), strict=True):
             scale = 100 if is_accuracy(y) else 1
-            for spec in methods:
-                if not (points := series[panel].get((y, spec))):
-                    continue
-                x, mean, spread = zip(*points, strict=True)
-                high, wide = (scale * np.array(part) for part in (mean, spread))
-                look = {"color": palette[spec], "label": spec}
+            for spec, of in shown.groupby("method", sort=False):
+                place = (of.x, scale * of.value)
+                look: dict[str, Any] = {"color": palette[str(spec)], "label": spec}
                 if draw.x == "client":
-                    axis.bar(x, high, yerr=wide, **look)
+                    axis.bar(*place, **look)
                 elif draw.x == "objective":
-                    axis.scatter(x, high, s=14, **look)
+                    axis.scatter(*place, s=14, **look)
                 else:
-                    axis.errorbar(x, high, yerr=wide, marker="o", markersize=3, capsize=2, **look)
+                    look |= {"marker": "o", "markersize": 3, "capsize": 2}
+                    axis.errorbar(*place, yerr=scale * of.spread, **look)
             if draw.x.endswith(("alpha", "num_clients")):
                 axis.set_xscale("log")
             relative = f", {draw.relative_to} = 1" if draw.relative_to else ""

@@ -6,7 +6,7 @@ the list in the docs are made of `BOARD`. A new column is one object there, such
     Column(
         "hours",
         "wall time of all runs",
-        lambda seeds: seeds.means(seeds.of(seeds.done, "wall_seconds") / 3600),
+        lambda seeds: seeds.means(seeds.done.wall_seconds / 3600),
         "hours",
         "short",
     )
@@ -25,6 +25,7 @@ import pandas as pd
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.evaluation.shrinkage import SHARES
+from fedbench.bench.results.leaderboard.comparability import metric_values
 from fedbench.bench.results.leaderboard.seeds import Seeds
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import content_id
@@ -157,8 +158,11 @@ class Column:
     """In JSON, CSV and frames, for good: users rely on it."""
     meaning: str
     """One line, shown in the docs."""
-    value: Callable[[Seeds], Any] | None = None
-    """Values of all lines; None: ranks, names and tests between the lines of a class give it."""
+    value: Callable[[Seeds], Any] | str | None = None
+    """Values of all lines, or the column of `Seeds.table` that has them.
+
+    None: ranks, names and tests between the lines of a class give them.
+    """
     title: str | Callable[[str], str] = ""
     """Heading for people, perhaps by the metric that ranks; empty: for machines only."""
     text: str | Callable[[Any], str] = "plain"
@@ -250,20 +254,16 @@ def _published(line: Any) -> str:
     )
 
 
-def _reached(line: Any, name: str = "rounds_to_reach") -> str:
+def _reached(name: str) -> Callable[[Any], str]:
     """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
-    if line.num_reached is None or not line.n_seeds:
-        return ""
-    value = getattr(line, name)
-    return f"{line.num_reached} of {line.n_seeds} seeds" if value is None else short(value)
 
+    def cell(line: Any) -> str:
+        if line.num_reached is None or not line.n_seeds:
+            return ""
+        value = getattr(line, name)
+        return f"{line.num_reached} of {line.n_seeds} seeds" if value is None else short(value)
 
-def _gb_reached(line: Any) -> str:
-    return _reached(line, "gb_to_reach")
-
-
-def _hours_reached(line: Any) -> str:
-    return "" if line.hours_to_reach is None else short(line.hours_to_reach)
+    return cell
 
 
 def _other(name: str) -> Callable[[str], str]:
@@ -280,35 +280,19 @@ def _per_title(metric: str) -> str:
     return "% / GB" if is_accuracy(metric) else "per GB"
 
 
-def _study(part: int) -> Callable[[Seeds], Any]:
-    return lambda seeds: [study[part] for study in seeds.studies]
-
-
-def _summary(name: str) -> Callable[[Seeds], Any]:
-    return lambda seeds: [getattr(each, name) for each in seeds.summaries]
-
-
-def _rounds(name: str) -> Callable[[Seeds], Any]:
-    return lambda seeds: seeds.over_rounds[name]
-
-
-def _first(name: str) -> Callable[[Seeds], Any]:
-    return lambda seeds: seeds.of(seeds.first, name)
-
-
 def _alike(name: str) -> Callable[[Seeds], Any]:
     return lambda seeds: seeds.means_alike(name)
 
 
 def _megabytes(*names: str) -> Callable[[Seeds], Any]:
     def value(seeds: Seeds) -> Any:
-        return seeds.means(sum(seeds.of(seeds.done, name) for name in names) / 1e6)
+        return seeds.means(sum(seeds.done[name] for name in names) / 1e6)
 
     return value
 
 
 def _collapsed(seeds: Seeds) -> Any:
-    return seeds.any(seeds.figures(seeds.done, "collapsed") > 0)
+    return seeds.any(metric_values(seeds.done, "collapsed") > 0)
 
 
 def _terms(seeds: Seeds) -> Any:
@@ -333,13 +317,12 @@ def _failed(seeds: Seeds) -> Any:
 
 
 def _revealing(seeds: Seeds) -> Any:
-    return seeds.most(seeds.of(seeds.done, "revealing_messages").fillna(0))
+    return seeds.most(seeds.done.revealing_messages.fillna(0))
 
 
 def _per_byte(seeds: Seeds) -> Any:
-    moved = seeds.of(seeds.done, "bytes_up", "bytes_down").fillna(0).sum(axis="columns") / 1e9
-    means = [each.mean for each in seeds.summaries]
-    mean = seeds.done["at"].map(dict(zip(seeds.first["at"], means, strict=True)))
+    moved = seeds.done[["bytes_up", "bytes_down"]].fillna(0).sum(axis="columns") / 1e9
+    mean = seeds.done["at"].map(seeds.table.set_index("at")["mean"])
     return seeds.means((mean.astype("float64") / moved)[moved > 0])
 
 
@@ -356,22 +339,21 @@ def _clients_own(suffix: str) -> Callable[[Seeds], Any]:
 
 
 def _contracted(seeds: Seeds) -> Any:
-    done = seeds.done[seeds.of(seeds.done, "num_rounds") > 0]
+    done = seeds.done[seeds.done.num_rounds > 0]
     shrunk = pd.Series(False, done.index)
     for name, share in SHARES.items():
-        shrunk |= seeds.figures(done, name) < share * seeds.figures(done, f"untrained_{name}")
+        shrunk |= metric_values(done, name) < share * metric_values(done, f"untrained_{name}")
     return seeds.any(shrunk)
 
 
 def _epsilon(seeds: Seeds) -> Any:
-    every = seeds.of(seeds.done, "epsilon")
-    return seeds.most(every.fillna(math.inf)).where(lambda largest: largest < math.inf, None)
+    largest = seeds.most(seeds.done.epsilon.fillna(math.inf))
+    return largest.where(largest < math.inf, None)
 
 
 def _epsilon_of(seeds: Seeds) -> Any:
-    protects = seeds.of(seeds.done.drop_duplicates("at"), "epsilon_of")
-    by_line = dict(zip(seeds.rows["at"][protects.index], protects, strict=True))
-    return [None if pd.isna(epsilon) else by_line[at] for at, epsilon in _epsilon(seeds).items()]
+    protects = seeds.done.drop_duplicates("at").set_index("at").epsilon_of
+    return [None if pd.isna(epsilon) else protects[at] for at, epsilon in _epsilon(seeds).items()]
 
 
 def _replicas(seeds: Seeds) -> Any:
@@ -385,8 +367,8 @@ def _replica_spread(seeds: Seeds) -> Any:
 
 
 def _difference(seeds: Seeds) -> Any:
-    pairs = zip(seeds.summaries, seeds.published, strict=True)
-    return [None if p is None or s.mean is None else s.mean - p.value for s, p in pairs]
+    pairs = zip(seeds.table["mean"], seeds.published, strict=True)
+    return [None if p is None or mean is None else mean - p.value for mean, p in pairs]
 
 
 def _reproduced(seeds: Seeds) -> Any:
@@ -414,18 +396,18 @@ _REACH = "first evaluated round with the accuracy asked for, mean over seeds"
 
 BOARD = (
     Column("rank", "1 is best, ties share it; null if not ranked", None, "rank", always=True),
-    Column("method", "spec", _first("method"), "method", lambda line: line.label, always=True),
+    Column("method", "spec", "method", "method", lambda line: line.label, always=True),
     Column("variant", "hyperparameters in which lines of a method differ, if a class has several"),
     Column("label", "name in tables and charts"),
-    Column("config_id", "identity of the training configuration", _first("config_id")),
+    Column("config_id", "identity of the training configuration", "config_id"),
     Column("metric", "ranked by", lambda seeds: seeds.metric),
     Column(
-        "mean", "of the metric over seeds", _summary("mean"), heading, _spread,
+        "mean", "of the metric over seeds", "mean", heading, _spread,
         explains={"±": "± half of the 95 % interval over seeds; of 2 seeds both values"},
     ),
-    Column("std", "likewise; needs 2 seeds", _summary("std")),
-    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds", _summary("ci95_low")),
-    Column("ci95_high", "likewise", _summary("ci95_high")),
+    Column("std", "likewise; needs 2 seeds", "std"),
+    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds", "ci95_low"),
+    Column("ci95_high", "likewise", "ci95_high"),
     Column(
         "best", "the first, or not told from it by a t-test; null with fewer than 3 seeds", None,
         "best", lambda line: MARKS[line.standing], 2, explains={"*": _STAR, "?": _UNCLEAR},
@@ -437,7 +419,7 @@ BOARD = (
     Column("standing", "place beside the first of its class, see `separation.STANDINGS`"),
     Column("p_best", "p-value of the test against the first of the class, adjusted"),
     Column("detectable", "smallest difference to the first that is found with probability 0.8"),
-    Column("n_seeds", "seeds that measured the metric", _summary("n"), "seeds", always=True),
+    Column("n_seeds", "seeds that measured the metric", "n", "seeds", always=True),
     Column("seeds", "these seeds", lambda seeds: seeds.lists(seeds.measured.seed)),
     Column("values", "the metric of each", lambda seeds: seeds.lists(seeds.measured.value)),
     Column(
@@ -460,15 +442,17 @@ BOARD = (
     Column("objective_mean", "likewise", _alike("objective"), _other("objective"), "score", 8),
     Column(
         "area", "mean k-NN accuracy over the rounds; needs curves, as do the next four",
-        _rounds("area"), "area %", "percent", 9, explains={"area": _AREA},
+        "area", "area %", "percent", 9, explains={"area": _AREA},
     ),
-    Column("rounds_to_reach", _REACH, _rounds("rounds_to_reach"), "rounds to", _reached, 3),
-    Column("gb_to_reach", "in bytes [1e9 B]", _rounds("gb_to_reach"), "GB to", _gb_reached, 3),
     Column(
-        "hours_to_reach", "in simulated hours of the devices", _rounds("hours_to_reach"),
-        "hours to", _hours_reached, 3,
+        "rounds_to_reach", _REACH, "rounds_to_reach", "rounds to", _reached("rounds_to_reach"), 3,
     ),
-    Column("num_reached", "seeds that got there; null means unless all", _rounds("num_reached")),
+    Column("gb_to_reach", "in bytes [1e9 B]", "gb_to_reach", "GB to", _reached("gb_to_reach"), 3),
+    Column(
+        "hours_to_reach", "in simulated hours of the devices", "hours_to_reach",
+        "hours to", "short", 3,
+    ),
+    Column("num_reached", "seeds that got there; null means unless all", "num_reached"),
     Column("mb_up", "sent by clients [1e6 B]", _megabytes("bytes_up"), "MB up", "short", 10),
     Column("mb_down", "sent to clients", _megabytes("bytes_down"), "MB down", "short", 12),
     Column("mb_up_down", "both directions of one run", _megabytes("bytes_up", "bytes_down")),
@@ -487,7 +471,7 @@ BOARD = (
     Column("contracted", "whether projections have lost half of their spread", _contracted),
     Column(
         "unmoved", "whether a run that was to train has moved no weight",
-        lambda seeds: seeds.any(seeds.of(seeds.done, "unmoved")),
+        lambda seeds: seeds.any(seeds.done.unmoved),
     ),
     Column("at_chance", "terms of the loss that ended at chance", _terms),
     Column("num_at_chance", "such runs", _num_at_chance),
@@ -496,19 +480,19 @@ BOARD = (
     Column("num_failed", "runs that failed", _failed),
     Column(
         "tuned", "whether hyperparameters come from a study",
-        lambda seeds: seeds.any(seeds.of(seeds.rows, "tuned")),
+        lambda seeds: seeds.any(seeds.rows.tuned),
     ),
-    Column("selection", "how they were chosen", _first("selection")),
-    Column("tune_runs", "runs of that study; null if untuned or not known", _study(0)),
-    Column("tuned_on", "data set of that study if it is another one", _study(1)),
-    Column("preset", "that the first run started from", _first("preset")),
+    Column("selection", "how they were chosen", "selection"),
+    Column("tune_runs", "runs of that study; null if untuned or not known", "tune_runs"),
+    Column("tuned_on", "data set of that study if it is another one", "tuned_on"),
+    Column("preset", "that the first run started from", "preset"),
     Column("epsilon", "differential privacy, the largest; null unless every run has it", _epsilon),
     Column("epsilon_of", "what it protects", _epsilon_of),
     Column("revealing_messages", "with something of a single image, most of any seed", _revealing),
     Column("num_replicas", "further runs of these seeds that got another value", _replicas),
     Column("replica_spread", "of the values of one seed, the most of any seed", _replica_spread),
     Column("reproduced", "people who reproduced its runs, of that with the fewest", _reproduced),
-    Column("class_id", "identity of the comparability class", _first("class_id")),
+    Column("class_id", "identity of the comparability class", "class_id"),
     Column("settings_id", "equal for equal hyperparameters, whatever the class", _settings_id),
 )  # fmt: skip
 """Every column of the board, in the order of tables and machine formats."""

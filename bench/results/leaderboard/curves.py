@@ -123,7 +123,14 @@ def load_curves(
     return curves, sorted(problem for problem in loaded.values() if isinstance(problem, str))
 
 
-Reached = tuple[float | None, float | None, float | None, float | None, int | None]
+class Reached(NamedTuple):
+    """How fast the seeds of a line got to an accuracy; None where that is not known."""
+
+    area: float | None = None
+    rounds_to_reach: float | None = None
+    gb_to_reach: float | None = None
+    hours_to_reach: float | None = None
+    num_reached: int | None = None
 
 
 def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> list[Reached]:
@@ -138,11 +145,11 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
 
     def summed(curves: Sequence[Curve], rounds: tuple[int, ...]) -> Reached:
         if not curves or not {*at} <= {*rounds}:
-            return None, None, None, None, None
+            return Reached()
         known = [[e for i, e in _by_round(curve).items() if i in at] for curve in curves]
         there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
         whole = there if len(there) == len(known) else []
-        return (
+        return Reached(
             mean([size for curve in known if (size := area(curve)) is not None]),
             mean([e.rounds for e in whole]),
             mean([e.num_bytes / 1e9 for e in whole]),

@@ -70,7 +70,11 @@ class Group:
 def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.DataFrame:
     """Return the lines of all classes of rows, by a metric; they are not named and ranked yet."""
     seeds = Seeds(rows, metric, beside)
-    values = {c.name: c.value(seeds) for c in BOARD if c.value is not None}
+    values = {
+        c.name: seeds.table[c.value] if isinstance(c.value, str) else c.value(seeds)
+        for c in BOARD
+        if c.value is not None
+    }
     # A column has one value for each line, or one for all; an index of its own means nothing.
     lists = {k: v.array if isinstance(v, pd.Series) else v for k, v in values.items()}
     found = pd.DataFrame(lists, index=seeds.first["at"])

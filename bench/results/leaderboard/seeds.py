@@ -8,7 +8,6 @@ counts that has it and, of those, finished first.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
@@ -17,10 +16,17 @@ import pandas as pd
 
 from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.comparability import measured_alike, metric_values
-from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
+from fedbench.bench.results.leaderboard.curves import (
+    CURVE_METRICS,
+    Curve,
+    Reached,
+    longest,
+    over_rounds,
+)
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import published_number
-from fedbench.bench.results.leaderboard.statistics import Summary, mean, summarize
+from fedbench.bench.results.leaderboard.statistics import mean, summarize
+from fedbench.bench.results.store.columns import CONFIG, PLATFORM
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.settings import hyperparameters
 from fedbench.bench.system.identity import canonical_json
@@ -50,8 +56,7 @@ class Beside(TypedDict, total=False):
 class Seeds:
     """Rows of a board by line and seed.
 
-    Lists of values have one for each line. The parts of `rows` that count for something are
-    frames with a few columns; `of` gives any other column of their rows.
+    Lists of values have one for each line. Parts of `rows` that count for something keep its index.
 
     Args:
         frame: rows of `Store.frame`, with the `class_id` of each.
@@ -59,8 +64,8 @@ class Seeds:
         beside: what else is known of the runs.
 
     Attributes:
-        rows: all rows, with their line in `at`, their seed's number in `slot`, and the metric in
-            `value`.
+        rows: all rows without their settings, sorted, with their line in `at`, their seed's number
+            in `slot`, and the metric in `value`.
         first: the first row of each line.
         ends: how each seed ended: its first run that did not fail.
         ok: the finished runs of the seeds that did not diverge.
@@ -69,14 +74,15 @@ class Seeds:
     """
 
     def __init__(self, frame: pd.DataFrame, metric: str, beside: Beside) -> None:
-        self.metric, self.beside, self._frame = metric, beside, frame
-        by = [*_BY, "seed", "finished_at", "row_id", "replica"]
-        rows = frame[[*by, "status"]].reset_index(drop=True).sort_values(by)
-        self._order = rows.index.to_numpy()  # places in the frame
-        self.rows = rows.reset_index(drop=True)
-        self.rows["at"] = self.rows.groupby(_BY).ngroup()
-        self.rows["slot"] = self.rows.groupby([*_BY, "seed"]).ngroup()
-        self.rows["value"] = metric_values(frame, metric).to_numpy()[self._order]
+        self.metric, self.beside = metric, beside
+        rows = frame[[name for name in frame.columns if not name.startswith((CONFIG, PLATFORM))]]
+        order = [*_BY, "seed", "finished_at", "row_id", "replica"]
+        rows = rows.sort_values(order, ignore_index=True)
+        self.rows = rows.assign(
+            at=rows.groupby(_BY).ngroup(),
+            slot=rows.groupby([*_BY, "seed"]).ngroup(),
+            value=metric_values(rows, metric),
+        )
         ended = self.rows[self.rows.status != "error"]
         self.ends = ended.drop_duplicates("slot")
         whole = self.ends.slot[self.ends.status == "ok"]
@@ -85,27 +91,12 @@ class Seeds:
         self.done = pd.concat([self.measured, self.ok]).drop_duplicates("slot").sort_index()
         self.first = self.rows.drop_duplicates("at")
 
-    def of(self, rows: pd.DataFrame, *names: str) -> Any:
-        """Return a column of the store for some rows, or several as a frame."""
-        places = self._order[rows.index.to_numpy()]
-        found = self._frame[names[0] if len(names) == 1 else [*names]].take(places)
-        return found.set_axis(rows.index)
-
-    def figures(self, rows: pd.DataFrame, metric: str) -> pd.Series[float]:
-        """Return a metric of some rows; NaN where it was not measured."""
-        if metric in self._frame:
-            return self.of(rows, metric).astype("float64")  # type: ignore[no-any-return]
-        return pd.Series(float("nan"), rows.index)
-
     # Values of each line
 
     def lists(self, values: pd.Series[Any]) -> list[tuple[Any, ...]]:
         """Return the values of some rows, without missing ones, for each line."""
-        found: dict[int, list[Any]] = defaultdict(list)
-        there = values.dropna()
-        for at, value in zip(self.rows["at"][there.index].tolist(), there.tolist(), strict=True):
-            found[at].append(value)
-        return [tuple(found[at]) for at in self.first["at"]]
+        found = values.dropna().groupby(self.rows["at"]).agg(tuple)
+        return [found.get(at, ()) for at in self.first["at"]]
 
     def means(self, values: pd.Series[float]) -> list[float | None]:
         """Return means of the values of some rows, exactly rounded: in any order of the rows."""
@@ -132,18 +123,16 @@ class Seeds:
         """
         if name == self.metric:
             return self.means(self.measured.value)
-        values = self.figures(self.ok[self._alike(settings_of or name)], name).dropna()
+        alike = measured_alike(self.rows, settings_of or name)
+        values = metric_values(self.ok[alike[self.ok.index]], name).dropna()
         return self.means(values[~self.rows.slot[values.index].duplicated()])
 
-    def _alike(self, name: str) -> pd.Series[bool]:
-        """Return True for the finished rows that measured a metric as most of their class did."""
-        alike = measured_alike(self._frame, name).to_numpy()[self._order]
-        return pd.Series(alike)[self.ok.index]
-
     @cached_property
-    def summaries(self) -> list[Summary]:
-        """Mean, deviation and interval of the metric over seeds."""
-        return [*map(summarize, self.lists(self.measured.value))]
+    def table(self) -> pd.DataFrame:
+        """The first row of each line, its `Summary`, its study, and what its curves reach."""
+        summaries = pd.DataFrame(map(summarize, self.lists(self.measured.value)), dtype=object)
+        found = [summaries.set_axis(self.first.index), self._studies(), self._over_rounds()]
+        return pd.concat([self.first, *found], axis="columns")
 
     @cached_property
     def start(self) -> pd.Series[float]:
@@ -154,8 +143,8 @@ class Seeds:
         """
         again = self.ok[self.ok.slot.isin(self.measured.slot)]
         rows = pd.concat([self.measured, again.drop(self.measured.index)])
-        found = self.figures(rows, f"untrained_{self.metric}")
-        values: pd.Series[float] = found[self.of(rows, "num_rounds") > 0].dropna()
+        found = metric_values(rows, f"untrained_{self.metric}")
+        values = found[rows.num_rounds > 0].dropna()
         return values[~rows.slot[values.index].duplicated()]
 
     @property
@@ -171,14 +160,12 @@ class Seeds:
 
         Minutes on a GPU would make a method look faster than another that ran on a CPU.
         """
-        device = self.of(self.done, "device").fillna("").str.partition(":")[0]
-        done = self.done.assign(device=device)
+        done = self.done.assign(device=self.done.device.fillna("").str.partition(":")[0])
         runs = done.value_counts(["class_id", "device"]).reset_index()
         most = runs.sort_values(["count", "device"], ascending=[False, True])
         usual = most.drop_duplicates("class_id").set_index("class_id").device
-        took = self.of(done, "wall_seconds", "train_seconds", "measured_from")
-        trained = took.train_seconds.where(took.measured_from.notna(), 0.0)  # by another run
-        minutes: pd.Series[float] = (took.wall_seconds + trained) / 60
+        trained = done.train_seconds.where(done.measured_from.notna(), 0.0)  # by another run
+        minutes: pd.Series[float] = (done.wall_seconds + trained) / 60
         return minutes[done.device == done.class_id.map(usual)]
 
     # What stands beside rows
@@ -205,18 +192,16 @@ class Seeds:
             return [None] * len(self.first)
         without = (self.rows.status != "ok") | self.rows.value.isna()
         order = self.rows.assign(without=without).sort_values(["at", "without"], kind="stable")
-        names = ("method", "dataset", "backbone", "num_rounds", "config_json", "benchmark_version")
-        picked = lines(self.of(order.drop_duplicates("at"), *names))
+        names = ["method", "dataset", "backbone", "num_rounds", "config_json", "benchmark_version"]
+        picked = lines(order.drop_duplicates("at")[names])
         return [published_number(row, self.metric) for row in picked]
 
-    @cached_property
-    def studies(self) -> list[tuple[int | None, str | None]]:
-        """Runs of the study of each line, and the study's data set if it is another one."""
+    def _studies(self) -> pd.DataFrame:
+        """Return the runs of the study of each line, and its data set if it is another one."""
         known = self.beside.get("studies", {})
-        of = self.of(self.rows, "study_id")
-        of = of[of.isin([*known])]
-        study_of = dict(zip(self.rows["at"][of.index][::-1], of[::-1], strict=True))  # the first
-        read = lines(self.of(self.first, "dataset", "dataset_revision", "config_json"))
+        of = self.rows[self.rows.study_id.isin([*known])].drop_duplicates("at")
+        study_of = dict(zip(of["at"], of.study_id, strict=True))
+        read = lines(self.first[["dataset", "dataset_revision", "config_json"]])
         found: list[tuple[int | None, str | None]] = []
         for at, row in zip(self.first["at"], read, strict=True):
             study = known.get(study_of.get(at, ""))
@@ -227,7 +212,7 @@ class Seeds:
                     ":" not in study.dataset and is_on(row, study.dataset)
                 )
                 found.append((study.runs, None if same else study.dataset))
-        return found
+        return pd.DataFrame(found, self.first.index, ["tune_runs", "tuned_on"], dtype=object)
 
     @cached_property
     def settings(self) -> list[str]:
@@ -236,10 +221,10 @@ class Seeds:
         They are those before a grid's rules scaled any, unless two lines of a class would then be
         one.
         """
-        found: pd.Series[str] = self.of(self.first, "hyperparameters").astype(object)
+        found: pd.Series[str] = self.first.hyperparameters.astype(object)
         again = found.groupby(self.first.class_id).transform(lambda each: each.duplicated())
         same = found.isin(found[again])
-        configs = self.of(self.first[same], "config_json")
+        configs = self.first.config_json[same]
         as_run = [canonical_json(hyperparameters(json.loads(text))) for text in configs]
         found[same] = pd.Series(as_run, configs.index, dtype=object)
         return found.tolist()
@@ -258,20 +243,19 @@ class Seeds:
         alike = self.ok.row_id.isin([*self.curves])
         for name in CURVE_METRICS if self.curves else ():
             if name != self.metric:
-                alike &= self._alike(name) | self.figures(self.ok, name).isna()
+                of_class = measured_alike(self.rows, name)[self.ok.index]
+                alike &= of_class | metric_values(self.ok, name).isna()
         chosen = [
             max(members.index, key=lambda i: longest(self.curves[members.row_id[i]]))
             for _, members in self.ok[alike].groupby("slot")
         ]
         return self.lists(self.rows.row_id[chosen])
 
-    @cached_property
-    def over_rounds(self) -> dict[str, list[Any]]:
-        """Area, rounds, gigabytes and hours to an accuracy, and seeds that got there."""
-        names = ("area", "rounds_to_reach", "gb_to_reach", "hours_to_reach", "num_reached")
-        found = pd.DataFrame(None, self.first.index, [*names], dtype=object)
+    def _over_rounds(self) -> pd.DataFrame:
+        """Return area, rounds, gigabytes and hours to an accuracy, and seeds that got there."""
+        found = pd.DataFrame(None, self.first.index, Reached._fields, dtype=object)
         of_line = pd.Series(self.curve_ids, self.first.index, dtype=object)
         for _, members in of_line.groupby(self.first.class_id) if self.curves else ():
             of_class = [[self.curves[i] for i in ids] for ids in members]
-            found.loc[members.index, [*names]] = over_rounds(of_class, self.beside.get("reach"))
-        return {name: found[name].tolist() for name in names}
+            found.loc[members.index] = over_rounds(of_class, self.beside.get("reach"))
+        return found
