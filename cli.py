@@ -18,6 +18,7 @@ import typer
 import fedbench
 from fedbench.bench.execution import fork_server
 from fedbench.bench.experiment.arguments import Places, Settings, Sources, as_path
+from fedbench.bench.results.choice import Board, Chosen, Ranked
 from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
 from fedbench.bench.system.errors import ConfigError
@@ -213,7 +214,7 @@ def show(run_id: opt.RunId, output: opt.Output, store: opt.StoreDir = None) -> N
 
 @command("fedbench leaderboard --grid heterogeneity --format markdown")
 def leaderboard(
-    board: opt.Board,
+    board: Board,
     output: opt.Output,
     format_: Annotated[
         opt.Format | None, Option("Format of the output; default: table.", "--format")
@@ -242,17 +243,12 @@ def leaderboard(
 def compare(
     first: opt.Compared,
     second: opt.ComparedTo,
+    chosen: Ranked,
     output: opt.Output,
-    grid: opt.GridFilter = None,
-    dataset: opt.DatasetFilter = None,
-    preset: opt.PresetFilter = None,
-    purpose: opt.PurposeFilter = "evaluation",
-    metric: opt.RankedBy = "linear",
     store: opt.StoreDir = None,
 ) -> None:
     """Compare two methods, or two runs: difference, interval, test, what differs."""
-    chosen: dict[str, Any] = {"grid": grid, "dataset": dataset, "preset": preset}
-    result = fedbench.compare(first, second, store, purpose=purpose, metric=metric, **chosen)
+    result = fedbench.compare(first, second, store, **vars(chosen))
     warn(*result.problems)
     output.show(result, show_results.show_comparison)
 
@@ -260,17 +256,15 @@ def compare(
 @command("fedbench report results.html --grid heterogeneity")
 def report(
     file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],
+    chosen: Chosen,
     folders: opt.Folders,
     output: opt.Output,
-    grid: opt.GridFilter = None,
-    dataset: opt.DatasetFilter = None,
     images: opt.Images = True,
-    purpose: opt.PurposeFilter = "evaluation",
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
     with Status("report", quiet=output.quiet) as status:
-        chosen = {"grid": grid, "dataset": dataset, "purpose": purpose, **vars(folders)}
-        result = fedbench.report(file, images=images, tell=status.update, **chosen)
+        given = opt.values(chosen, folders)
+        result = fedbench.report(file, images=images, tell=status.update, **given)
     warn(*result.problems)
     output.show(result)
 

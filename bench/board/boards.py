@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.chance import marks
+from fedbench.bench.results.choice import PURPOSES, Board, Chosen
 from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
 from fedbench.bench.results.leaderboard.leaderboard import why_empty
 from fedbench.bench.results.leaderboard.studies import spent
-from fedbench.bench.results.purposes import PURPOSES
 from fedbench.bench.results.report.page import Report, write_page
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
+from fedbench.bench.system.arguments import grouped, one_of
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
 from fedbench.bench.system.files import user_path
 
@@ -28,35 +29,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def leaderboard(
-    store: Store | Path | str | None = None,
-    *,
-    grid: str | None = None,
-    dataset: str | None = None,
-    preset: str | None = None,
-    methods: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    purpose: str = "evaluation",
-    metric: str = "linear_acc",
-    published: bool = True,
-    reach: float | None = None,
-    min_seeds: int = 1,
-) -> Ranking:
+@grouped
+def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ranking:
     """Rank the runs of a store.
+
+    Methods are ranked among those that are asked for. `reach`, a k-NN accuracy in [0, 1], also adds
+    the mean over the rounds; it needs `evaluation.every` for more than one value per run.
 
     Args:
         store: see `open_store`.
-        grid: only cells of this grid (a name, or a YAML file).
-        dataset: only runs on this data set.
-        preset: only runs that started from this preset.
-        methods: only runs of these specs, which are ranked among themselves.
-        columns: of tables and CSV, by heading or by name in JSON; None = all.
-        purpose: only runs that were made for it, one of `PURPOSES`; `all` = every run.
-        metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
-        published: look up the published numbers.
-        reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
-            over the rounds. Needs `evaluation.every` for more than one value per run.
-        min_seeds: leave out entries with fewer seeds that measured the metric or diverged.
+        chosen: what is ranked, and what is shown.
 
     Raises:
         ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
@@ -68,20 +50,21 @@ def leaderboard(
     >>> leaderboard(demo_store()).to_frame()[["rank", "method", "n_seeds"]].values.tolist()
     [[1, 'simclr', 1]]
     """
+    reach, min_seeds, presets = chosen.reach, chosen.min_seeds, chosen.preset and [chosen.preset]
     if reach is not None and not 0 <= reach <= 1:
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
     if min_seeds < 1:
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
     store = open_store(store).require()
-    frame = store.frame()
-    for column, wanted in (("preset", preset and [preset]), ("method", methods)):
-        if wanted is not None and not frame.empty:
+    every = store.frame()
+    for column, wanted in (("preset", presets), ("method", chosen.methods)):
+        if wanted is not None and not every.empty:
             for name in wanted:
-                if name not in (held := sorted(frame[column].unique())):
+                if name not in (held := sorted(every[column].unique())):
                     raise UnknownNameError(column, name, held, "; known = in the store")
-            frame = frame[frame[column].isin(wanted)]
-    everything, frame = frame, for_purpose(frame, purpose)
-    row_ids = None if grid is None else _cells_of(store.rows(), grid)
+            every = every[every[column].isin(wanted)]
+    made = _for_purpose(every, chosen)
+    frame = _narrowed(made, store, chosen)
     curves, unreadable = (None, []) if reach is None else load_curves(store, frame)
     people: dict[str, int] | None = None
     records: Mapping[str, Any] = {}
@@ -92,12 +75,10 @@ def leaderboard(
         people = {run_id: record.count for run_id, record in records.items()}
     board = rank(
         frame,
-        row_ids=row_ids,
-        dataset=dataset,
-        metric=metric,
+        metric=chosen.metric,
         min_seeds=min_seeds,
-        columns=columns,
-        published=published,
+        columns=chosen.columns,
+        published=chosen.published,
         studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
@@ -108,8 +89,8 @@ def leaderboard(
     if not board.groups:
         nothing = f"no line has {min_seeds} seeds that measured {board.metric} or diverged"
         if min_seeds == 1:
-            nothing = why_empty(frame, dataset=dataset, grid=grid)
-            if held := sorted({*everything.purpose} - {*frame.purpose}):
+            nothing = why_empty(made, dataset=chosen.dataset, grid=chosen.grid)
+            if held := sorted({*every.purpose} - {*made.purpose}):
                 nothing += f"; it has runs for {', '.join(held)}: add --purpose all"
         return Ranking(board, problems, nothing)
     shown = {run_id for entry in board.entries for run_id in entry.run_ids}
@@ -117,20 +98,12 @@ def leaderboard(
     return Ranking(board, problems, reproductions=found)
 
 
-def for_purpose(frame: "pd.DataFrame", purpose: str) -> "pd.DataFrame":
-    """Return the runs that were made for a purpose; `all` = every run."""
-    if purpose not in (known := (*PURPOSES, "all")):
-        raise UnknownNameError("purpose", purpose, known)
-    return frame if purpose == "all" else frame[frame.purpose == purpose]
-
-
+@grouped
 def report(
     file: Path | str,
     store: Store | Path | str | None = None,
     *,
-    grid: str | None = None,
-    dataset: str | None = None,
-    purpose: str = "evaluation",
+    chosen: Chosen,
     data_dir: Path | str | None = None,
     images: bool = True,
     tell: Callable[[str], None] = lambda _: None,
@@ -140,9 +113,7 @@ def report(
     Args:
         file: ends in .html; replaced if it exists.
         store: see `open_store`.
-        grid: only cells of this grid (a name, or a YAML file).
-        dataset: only runs on this data set.
-        purpose: only runs that were made for it, as in `leaderboard`.
+        chosen: what it is of.
         data_dir: data caches that the labels of clients are read from; see `load_dataset`.
         images: show a training and a test image of each class where a data cache is at hand.
         tell: is called with a line about what is done next.
@@ -162,18 +133,30 @@ def report(
     file, store = user_path(file), open_store(store).require()
     if file.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
-    frame = for_purpose(store.frame(), purpose)
-    if grid is not None:
-        frame = frame[frame.row_id.isin(_cells_of(store.rows(), grid))]
-    if dataset is not None:
-        frame = on_dataset(frame, dataset)
-    if frame.empty and (grid or dataset):
+    frame = _narrowed(_for_purpose(store.frame(), chosen), store, chosen)
+    of = grid, dataset = chosen.grid, chosen.dataset
+    if frame.empty and any(of):
         raise StoreError(why_empty(store.frame(), dataset=dataset, grid=grid))
-    title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
+    title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, *of)))
     data_dir = None if data_dir is None else Path(data_dir)
     named = named_by_content(frame)
     shown = content(store, named, data_dir=data_dir, title=title, show_images=images, tell=tell)
     return write_page(file, shown, len(frame))
+
+
+def _for_purpose(frame: "pd.DataFrame", chosen: Chosen) -> "pd.DataFrame":
+    """Return the runs that were made for a purpose."""
+    one_of("purpose", PURPOSES)(chosen.purpose)
+    return frame if chosen.purpose == "all" else frame[frame.purpose == chosen.purpose]
+
+
+def _narrowed(frame: "pd.DataFrame", store: Store, chosen: Chosen) -> "pd.DataFrame":
+    """Return the runs on a data set and of a grid."""
+    if chosen.dataset is not None:
+        frame = on_dataset(frame, chosen.dataset)
+    if chosen.grid is not None:
+        frame = frame[frame.row_id.isin(_cells_of(store.rows(), chosen.grid))]
+    return frame
 
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:

@@ -33,6 +33,11 @@ def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | No
     return check
 
 
+def parse_names(text: str | None) -> list[str] | None:
+    """Split `a,b` into its words; None stays None."""
+    return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

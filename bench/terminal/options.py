@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from fedbench.bench.experiment.arguments import DATA_DIR, SET, STORE, parse_set
-from fedbench.bench.results.purposes import Purpose
-from fedbench.bench.system.arguments import Option
+from fedbench.bench.results.choice import Purpose
+from fedbench.bench.system.arguments import Option, parse_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import check_spec
 from fedbench.bench.terminal.console import emit_json
@@ -77,11 +77,6 @@ def argument(text: str, metavar: str, check: Callable[[Any], Any] | None = None)
     return typer.Argument(metavar=metavar, help=text, callback=check)
 
 
-def parse_names(text: str | None) -> list[str] | None:
-    """Split `a,b` into its words; None stays None."""
-    return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
-
-
 def _parse_seeds(text: str | None) -> list[int] | None:
     words = parse_names(text)
     if words is not None and not (words and all(w.isascii() and w.isdigit() for w in words)):
@@ -124,9 +119,6 @@ Again = Annotated[
 ]
 Compared = Annotated[str, argument("Method, line of the board, or run id.", "A")]
 ComparedTo = Annotated[str, argument("The same; it is subtracted from the first.", "B")]
-GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
-DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
-PresetFilter = Annotated[str | None, Option("Only runs that started from this preset.")]
 DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]
 ReproducedBy = Annotated[str | None, Option("Your name: record who repeated the run.", "--by")]
 Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
@@ -225,8 +217,8 @@ class Filters:
     """Which stored runs are listed."""
 
     method: Annotated[str | None, Option("Only runs of this method.", metavar="SPEC")] = None
-    dataset: DatasetFilter = None
-    preset: PresetFilter = None
+    dataset: Annotated[str | None, Option("Only runs on this data set.")] = None
+    preset: Annotated[str | None, Option("Only runs that started from this preset.")] = None
     status: Annotated[
         Literal["ok", "error", "diverged"] | None, Option("Only runs that ended so.")
     ] = None
@@ -248,50 +240,6 @@ class Filters:
             check=lambda number: number or None,
         ),
     ] = 30
-
-
-PurposeFilter = Annotated[
-    Literal["evaluation", "selection", "confirmation", "exploration", "all"],
-    Option("Only runs that were made for this; those that chose settings judge nothing."),
-]
-
-
-RankedBy = Annotated[
-    str, Option("Metric to rank by: linear, knn, objective, or another that runs have measured.")
-]
-
-
-@dataclass(frozen=True)
-class Board:
-    """What a leaderboard ranks."""
-
-    grid: GridFilter = None
-    dataset: DatasetFilter = None
-    preset: PresetFilter = None
-    methods: Annotated[
-        Sequence[str] | None,
-        _listed("Only runs of these methods.", metavar="A,B", check=parse_names),
-    ] = None
-    columns: Annotated[
-        Sequence[str] | None,
-        _listed(
-            "Columns of tables and CSV, by heading or by name in --json; default: all.",
-            metavar="A,B",
-            check=parse_names,
-        ),
-    ] = None
-    purpose: PurposeFilter = "evaluation"
-    metric: RankedBy = "linear"
-    published: Annotated[
-        bool, Option("Show published numbers too.", "--published/--no-published")
-    ] = True
-    reach: Annotated[
-        float | None, Option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
-    ] = None
-    min_seeds: Annotated[
-        int,
-        Option("Leave out lines with fewer than N seeds; diverged ones count.", limits={"min": 1}),
-    ] = 1
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedbench.bench.experiment.arguments import Places, Sources
 from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
-from fedbench.bench.results.purposes import Purpose
+from fedbench.bench.results.choice import Purpose
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped

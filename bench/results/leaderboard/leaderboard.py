@@ -56,8 +56,6 @@ class Leaderboard:
 def leaderboard(
     frame: pd.DataFrame,
     *,
-    row_ids: Collection[str] | None = None,
-    dataset: str | None = None,
     metric: str = "linear_acc",
     min_seeds: int = 1,
     columns: Collection[str] | None = None,
@@ -71,9 +69,7 @@ def leaderboard(
     Raises:
         UnknownNameError: a metric that is no column and in no row, or an unknown column.
     """
-    rows = named_by_content(frame if dataset is None else on_dataset(frame, dataset))
-    if row_ids is not None:
-        rows = rows[rows.row_id.isin(row_ids)]
+    rows = named_by_content(frame)
     metric, reach = _checked_metric(metric, rows), beside.get("reach")
     chosen = BOARD if columns is None else columns_named(columns, metric)
     if rows.empty:

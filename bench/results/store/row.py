@@ -19,7 +19,7 @@ from pydantic import (
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation import metrics
-from fedbench.bench.results.purposes import Purpose
+from fedbench.bench.results.choice import Purpose
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
