@@ -255,7 +255,7 @@ def _of_trials(
 def _write(file: Path, item: Item, draw: Draw, points: pd.DataFrame) -> tuple[Path, ...]:
     """Draw each panel and each y that a run has beside the others, one line a method."""
     palette = {name: COLOURS[place] for name, place in places(points.method).items()}
-    panels = dict(iter(points.groupby(["panel", "y"], sort=False)))
+    panels: dict[Any, pd.DataFrame] = dict(iter(points.groupby(["panel", "y"], sort=False)))
     if not panels:
         none = f"evaluation.protocols: no run of {item.item} has {' or '.join(draw.y)}"
         raise ConfigError(f"{none}; leave the protocols to the preset")

@@ -285,10 +285,7 @@ def _alike(name: str) -> Callable[[Seeds], Any]:
 
 
 def _megabytes(*names: str) -> Callable[[Seeds], Any]:
-    def value(seeds: Seeds) -> Any:
-        return seeds.means(sum(seeds.done[name] for name in names) / 1e6)
-
-    return value
+    return lambda seeds: seeds.means(seeds.done[[*names]].sum(axis="columns", skipna=False) / 1e6)
 
 
 def _collapsed(seeds: Seeds) -> Any:

@@ -102,7 +102,7 @@ def test_a_figure_draws_what_its_runs_measure(item: Item) -> None:
         return
     cells = chosen(draw)
     assert {cell.config.spec for cell in cells} == {*(draw.methods or grid.methods)}
-    for axis in {draw.x, draw.panel} & {*grid.keys}:
+    for axis in {*grid.keys} & {draw.x, draw.panel}:
         assert len({cell.axes.get(axis) for cell in cells}) > 1
     for cell in cells:
         assert {MEASURED_BY[y] for y in draw.y} <= {*cell.config.evaluation.protocols}
