@@ -437,9 +437,9 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
         Claim(
             "Fine-tuned on 1 % and 10 % of the labels, methods keep that order (table 1).",
             note="`fedbench sweep --grid orchestra-table1 --preset cross-device-finetune` measures "
-            "it, on labels that no client had; no row here has been measured so. On sets below "
-            "50,000 images it stopped too early to tell until 2026-11 "
-            "([log](../leaderboards/studies/log.md)).",
+            "it, on labels that no client had; no row here has been measured so. At `laptop` "
+            "fine-tuning on 10 % puts a trained encoder below an untrained one "
+            "([why](../leaderboards/studies/few_labels/README.md)).",
         ),
         Claim(
             "More clients, of fewer images each, cost Orchestra less than others.",
