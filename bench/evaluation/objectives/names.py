@@ -78,8 +78,8 @@ OF_CLIENTS = {
 }
 
 FINDINGS = {
-    DEFAULT: "the one score that compares methods; within a method it orders configurations with"
-    " tau 0.56 on four methods and 0.77 on four others (leaderboards/studies/log.md)",
+    DEFAULT: "orders configurations of a method, and methods less well: tau 0.56 on four methods"
+    " and 0.77 on four others (leaderboards/studies/log.md)",
     LOSS: "orders configurations with tau 0.65 on four methods, but 0.15 on four others, where"
     " align-unif has 0.77 (leaderboards/studies/confirmation)",
     "loss+sep": "orders configurations of four methods with tau 0.35, where align-unif has 0.77"
