@@ -86,6 +86,9 @@ class Dataset:
         return channels, height, width
 
 
+_NOTES = ("sizes", "changed", "left_out", "read_as")
+
+
 @dataclass(frozen=True)
 class PreparedDataset:
     """A data set that is ready for use, and what was found in it."""
@@ -99,6 +102,7 @@ class PreparedDataset:
     sizes: Mapping[str, int] | None  # images by "width x height" as stored; None = not known
     changed: Mapping[str, int] | None  # images that were turned or put on white; None = not known
     left_out: Sequence[Mapping[str, Any]] | None  # `why`, `count`, `first` files; None = not known
+    read_as: Sequence[str] | None  # where labels and test images were found; None = not known
     preview: Path | None = None  # picture with two images of each class
 
     def as_dict(self) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def prepare(
         len(arrays["test_labels"]),
         found,
         # A cache that an older fedbench made has no notes.
-        **{key: cache.meta.get("notes", {}).get(key) for key in ("sizes", "changed", "left_out")},
+        **{key: cache.meta.get("notes", {}).get(key) for key in _NOTES},
         preview=preview,
     )
 
@@ -364,7 +368,9 @@ def _identity(name: str, source: Source, reading: Reading) -> str | None:
     try:
         identity = source.identity()
     except OSError as err:
-        raise DataError(f"{name} cannot be read: {err.strerror or err} ({err.filename})") from err
+        is_link = err.filename and Path(err.filename).is_symlink()
+        why = "a link to a file that is not there" if is_link else err.strerror or err
+        raise DataError(f"{name} cannot be read: {why} ({err.filename})") from err
     options = reading.identity()
     return f"{identity} {options}" if identity is not None and options else identity
 

@@ -1,6 +1,7 @@
 """What a data set holds: images per class, copies, images of both splits, images of one colour."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,8 @@ class Survey:
             return [f"all {total:,} images are equal: nothing can be learnt from them"]
         copies = [f"{count:,} in {split}" for split, count in self.copies.items() if count]
         missing = [each["name"] for each in self.classes if not (each["train"] and each["test"])]
+        times = Counter(" ".join(each["name"].casefold().split()) for each in self.classes)
+        alike = [name for name, count in times.items() if count > 1 < len(name)]
         said = {
             f"classes without an image in train or test: {', '.join(missing[:5])}"
             + (", …" if len(missing) > 5 else ""): len(missing),
@@ -42,6 +45,7 @@ class Survey:
             " an accuracy on them is no measure": self.test_in_train,
             f"images that have two labels or more: {self.two_labels:,}": self.two_labels,
             "all labels are of one class: every accuracy is 100 %": len(self.classes) == 1,
+            f"classes that differ in case or blanks alone: {', '.join(alike[:5])}": len(alike),
             f"copies of another image of their split: {', '.join(copies)}": len(copies),
             f"images of one colour alone: {self.one_colour:,} of {total:,}": self.one_colour,
         }

@@ -201,7 +201,7 @@ def show_prepared(prepared: PreparedDataset) -> None:
         classes.append({"class": "(no label)", **record["unlabelled"]})
     record["left_out"] = [
         f"{each['count']:,} ({each['why']}): "
-        + ", ".join("/".join(Path(file).parts[-2:]) for file in each["first"])
+        + ", ".join("/".join(Path(file).parts[-3:]) for file in each["first"])
         for each in record["left_out"] or ()
     ]
     show_records(classes[:_MOST_CLASSES], ("class", "train", "test"))

@@ -155,13 +155,16 @@ def _is_path(name: str) -> tuple[bool, bool]:
 def with_kind(name: str) -> str:
     """Return the name of a data set; a path gets its kind before it, as its files show it.
 
-    >>> with_kind("digits"), with_kind("folder:photos")
+    >>> with_kind("digits"), with_kind("Folder:photos")
     ('digits', 'folder:photos')
 
     Raises:
         ConfigError: for a folder that shows no kind, or several.
     """
-    if ":" in name or name in entries():
+    kind, colon, path = name.partition(":")
+    if colon:
+        return f"{kind.lower()}:{path}"
+    if name in entries():
         return name
     is_folder, is_file = _is_path(name)
     if not is_folder:
@@ -231,7 +234,9 @@ class PathSource(Source):
 
     def require(self) -> None:
         if not self.path.is_dir():
-            is_file = f"is a file, not a folder; one file is file:{self.path}"
+            packed = self.path.name.lower().endswith(ARCHIVES)
+            remedy = "unpack it, and name the folder" if packed else f"one file is file:{self.path}"
+            is_file = f"is a file, not a folder; {remedy}"
             reason = is_file if self.path.exists() else "does not exist"
             raise DataError(f"{self.kind}:{self.path}: the path {reason}")
 
@@ -239,6 +244,9 @@ class PathSource(Source):
     def files(self) -> Iterable[Path]:
         """Return all files that are read, in a fixed order."""
 
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".rar", ".7z")
+"""Endings of files of which users read the unpacked folder."""
 
 _HIDDEN = frozenset(
     {

@@ -69,23 +69,33 @@ Part = Iterable[Picture]
 """Images in the order of their source; iterated anew each time."""
 
 
+VALIDATION = "images of validation, as there is a test split"
+"""Why a split is left out."""
+
+
 class LeftOut(NamedTuple):
     """Images or files of a source that are not read."""
 
     why: str
     files: Sequence[Path | str]
     said: bool = True  # in a warning, as they may be images that the user wants
+    rows: int | None = None  # images in the files, where they are known and more than one each
+
+    @property
+    def number(self) -> int:
+        """Images that are left out, or files where their images are not counted."""
+        return len(self.files) if self.rows is None else self.rows
 
     def __str__(self) -> str:
-        """The reason, the number of files and the first of them."""
-        first = ["/".join(Path(file).parts[-2:]) for file in self.files[:3]]
+        """The reason, the number of images or files, and the first files."""
+        first = ["/".join(Path(file).parts[-3:]) for file in self.files[:3]]
         more = ", …" if len(self.files) > len(first) else ""
-        return f"{len(self.files):,} ({self.why}): {', '.join(first)}{more}"
+        return f"{self.number:,} ({self.why}): {', '.join(first)}{more}"
 
     def record(self) -> dict[str, Any]:
-        """Return the reason, the number of files and the first of them."""
+        """Return the reason, the number of images or files, and the first files."""
         first = [str(file) for file in self.files[:5]]
-        return {"why": self.why, "count": len(self.files), "first": first}
+        return {"why": self.why, "count": self.number, "first": first}
 
 
 class Splits(NamedTuple):
@@ -96,6 +106,7 @@ class Splits(NamedTuple):
     # Names by number, also of labels that are text; None: text in its order, else numbers.
     class_names: tuple[str, ...] | None
     left_out: Sequence[LeftOut] = ()  # those without files say nothing
+    read_as: Sequence[str] = ()  # where labels and test images were found, in a line each
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
         """Yield `train` or `test` and each image, in the order of the source.
@@ -257,6 +268,7 @@ def write_splits(
         "sizes": found | ({"others": rest} if rest else {}),
         "changed": dict(notes),
         "left_out": [each.record() for each in left_out],
+        "read_as": [*splits.read_as],
     }
     return class_names
 
@@ -298,9 +310,12 @@ def _numbered(
         num_classes = max(map(int, used), default=-1) + 1
         if missing := sorted(set(range(num_classes)) - used):
             listed = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+            hidden = sum(layout.labels.count(HIDDEN) for layout in layouts.values())
+            none = f"; {HIDDEN} is no label, and {hidden:,} images have it" if hidden else ""
             raise DataError(
-                f"the largest label is {num_classes - 1:,}, but {len(missing):,} of the classes"
-                f" below it have no image ({listed}); number them without gaps, or name all classes"
+                f"{name}: the largest label is {num_classes - 1:,}, but {len(missing):,} of the"
+                f" classes below it have no image ({listed}){none}; number classes 0, 1, 2, …"
+                " without gaps, or write their names in place of numbers"
             )
         class_names = tuple(map(str, range(num_classes)))
     if train and test - train:

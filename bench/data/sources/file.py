@@ -2,9 +2,11 @@
 
 import codecs
 import csv
+import glob
 import gzip
 import io
 import math
+import os
 import re
 import zipfile
 import zlib
@@ -44,6 +46,7 @@ PATH_COLUMNS = (*IMAGE_COLUMNS, "file_name", "filename", "path", "file")
 MAGIC = {"parquet": b"PAR1", "idx": b"\0\0", "npz": b"PK"}
 """First bytes of a file of each kind; others are CSV."""
 
+_UTF8 = "save it as CSV in UTF-8 (in Excel: CSV UTF-8)"
 _LONGEST = 1 << 20  # characters of the names of all columns
 _BRIEF = 200  # characters of a library's message, which may quote a whole row
 
@@ -81,7 +84,9 @@ class OneFile(PathSource):
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and (header := _header(file, self.reading)).path:
-                    files += _paths(file, _values(file, header), header)
+                    named = _paths(file, _values(file, header), header)
+                    _check_there(file, named)
+                    files += named
         return files
 
     def splits(self, scratch: Path) -> Splits:
@@ -102,7 +107,7 @@ class OneFile(PathSource):
                 return _npz(self.path)
         if kind == "idx":
             train, *test = map(_pictures_of_idx, files.values())
-            return Splits([train], test, None)
+            return Splits([train], test, None, read_as=_beside(files))
         tables: dict[Split, CsvRows] = {}
         for split, file in files.items() if kind == "csv" else ():
             with _reading(file):
@@ -115,7 +120,8 @@ class OneFile(PathSource):
         for shard in cast("list[Shard]", [*splits.train, *splits.test] if tables else []):
             _check_labels(shard.open(), shard.found().label, shard.place)
         unnamed = LeftOut(f"not named in {self.path.name}", _unnamed(tables.values()))
-        return splits._replace(left_out=[*splits.left_out, unnamed])
+        read_as = [*splits.read_as, *_beside(files)]
+        return splits._replace(left_out=[*splits.left_out, unnamed], read_as=read_as)
 
     def _of_splits(self) -> dict[Split, Path]:
         """Return the file and, if there is one, that of the test images."""
@@ -136,6 +142,13 @@ class OneFile(PathSource):
                     f"{like[0]} may have the test images of {self.path}, whose name it has not;"
                     " name both files alike, or move one of them elsewhere"
                 )
+        if split_of(_plain(self.path.name), strict=False) == "test":
+            beside = _in(self.path.parent, _plain(self.path.name))
+            if train := [f for f in beside if split_of(_plain(f.name), strict=False) == "train"]:
+                raise DataError(
+                    f"{self.path} has test images by its name; those of training are in"
+                    f" {train[0].name}: name file:{train[0]}, which reads both"
+                )
         return {"train": self.path}
 
     def _others(self, split: Split) -> list[Path]:
@@ -155,6 +168,10 @@ class OneFile(PathSource):
             return []
         beside = _in(folder.parent, folder.name)
         return [other for other in beside if split_of(other.name) == split and other.is_dir()]
+
+
+def _beside(files: Mapping[Split, Path]) -> list[str]:
+    return [f"test images: {files['test']}"] if "test" in files else []
 
 
 def _in(folder: Path, name: str) -> list[Path]:
@@ -178,6 +195,17 @@ def _reading(file: Path) -> Iterator[None]:
     except (*broken, pa.ArrowException) as err:
         lines = str(err).splitlines() or [type(err).__name__]
         raise DataError(f"{file} cannot be read ({lines[0][:_BRIEF]})") from err
+
+
+@contextmanager
+def _in_utf8(file: Path) -> Iterator[None]:
+    """Say what to do about text in another encoding."""
+    try:
+        yield
+    except ValueError as err:  # of Python and of Arrow
+        if isinstance(err, UnicodeDecodeError) or "invalid UTF8" in str(err):
+            raise DataError(f"{file} is not text in UTF-8; {_UTF8}") from err
+        raise
 
 
 class PackedFile(gzip.GzipFile):
@@ -209,6 +237,8 @@ def _kind(file: Path) -> str:
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             return kind
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{file} is text in UTF-16; {_UTF8}")
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         raise DataError(
             f"{file} is JSON, which is not read; write images and labels as Parquet, those of LEAF"
@@ -271,7 +301,7 @@ class Header(NamedTuple):
 
 
 def _header(file: Path, reading: Reading) -> Header:
-    with _open(file) as stream:
+    with _open(file) as stream, _in_utf8(file):
         first = stream.readline(_LONGEST).decode("utf-8-sig").rstrip("\r\n")
     separator = max(",;\t", key=first.count)
     try:
@@ -302,7 +332,7 @@ def _values(file: Path, header: Header) -> Any:
     from pyarrow import csv as arrow_csv
 
     pixels = {*header.pixels}
-    with _open(file) as stream:
+    with _open(file) as stream, _in_utf8(file):
         table = arrow_csv.read_csv(
             pa.BufferReader(stream.read()),
             read_options=arrow_csv.ReadOptions(column_names=header.names, skip_rows=1),
@@ -322,6 +352,29 @@ def _values(file: Path, header: Header) -> Any:
 
 def _paths(file: Path, table: Any, header: Header) -> list[Path]:
     return [file.parent / path for path in table[header.path].to_pylist()]
+
+
+def _check_there(file: Path, images: Sequence[Path]) -> None:
+    """Raise `DataError` if a CSV names images that are not there, with what may help."""
+    missing = [row for row, image in enumerate(images) if not image.is_file()]
+    if not missing:
+        return
+    first = images[missing[0]]
+    named = os.path.relpath(first, file.parent)
+    slashes = Path(str(first).replace("\\", "/"))
+    like = sorted(first.parent.glob(f"{glob.escape(first.name)}.*")) if first.name else []
+    remedy = (
+        "write / in place of \\"
+        if slashes != first and slashes.is_file()
+        else f"write the ending, as in {like[0].name}"
+        if like
+        else f"paths begin at the folder of the CSV, {file.parent}"
+    )
+    is_link = "a link to nothing" if first.is_symlink() else "not there"
+    raise DataError(
+        f"{file}: {len(missing):,} of {len(images):,} images are not there, the first in row"
+        f" {missing[0]}: {named!r} is {is_link}; {remedy}"
+    )
 
 
 def _folders(paths: Sequence[str]) -> list[str]:
@@ -451,6 +504,11 @@ def _squares(flat: npt.NDArray[np.uint8], file: Path) -> npt.NDArray[np.uint8]:
 def _npz(file: Path) -> Splits:
     with _open(file) as stream:
         data = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+        if not zipfile.is_zipfile(data) or not all(
+            name.endswith(".npy") for name in zipfile.ZipFile(data).namelist()
+        ):
+            raise DataError(f"{file} is no .npz file of arrays; unpack a .zip, and name its folder")
+        data.seek(0)
         with np.load(data, allow_pickle=False) as arrays:
             unpacked = sum(member.file_size for member in arrays.zip.infolist())
             check_unpacked(str(file), file.stat().st_size, unpacked)

@@ -7,6 +7,7 @@ images, and needs 4 s of processor time to list 21,000 files where this module n
 import os
 import re
 import shlex
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource, check_utf8, is_hidden
-from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits, check_spelling
+from fedbench.bench.data.sources.decode import VALIDATION, LeftOut, Picture, Splits, check_spelling
 from fedbench.bench.data.sources.image_files import looks_like_image
 from fedbench.bench.data.sources.splits import KNOWN, Split, is_split_name, nearest, some, split_of
 from fedbench.bench.system.errors import DataError
@@ -89,7 +90,14 @@ class Folder:
                     folder.hidden.append(file)
                 elif entry.is_dir():
                     check_utf8(entry.name)
-                    folder.folders[entry.name] = cls.read(file, (*above, identity))
+                    # Archives made on a Mac write ä as a and two dots, others as one letter.
+                    name = unicodedata.normalize("NFC", entry.name)
+                    if name in folder.folders:
+                        raise DataError(
+                            f"{path} holds two folders {name!r}, whose letters are encoded in two"
+                            " ways (Unicode NFC and NFD); merge them"
+                        )
+                    folder.folders[name] = cls.read(file, (*above, identity))
                 elif is_image(file):
                     folder.images.append(file)
                 else:
@@ -166,19 +174,20 @@ class ImageFolders(PathSource):
         if found["train"] is not root:
             left_out.append(_beside(root))
         if "test" in found and "validation" in found:
-            left_out.append(LeftOut("test goes before it", found["validation"].all_images))
+            left_out.append(LeftOut(VALIDATION, found["validation"].all_images))
         if train.images and not train.with_images:
             _check_tables(whole)
             unlabelled = [] if test is None else [_pictures(test)]
             return Splits([[*_pictures(train), *extra]], unlabelled, (), left_out)
         classes = tuple(train.folders)
+        read_as = [*_inside(train), *["test images: those of validation"] * ("test" not in found)]
         parts = [_training_pictures(train, classes), extra]
         check_spelling(classes, test.folders if test else (), str(train.path))
         if test is None:
             if found["train"] is root:
                 _check_classes(root)
             _check_unlabelled(train, ())
-            return Splits(parts, [], classes, left_out)
+            return Splits(parts, [], classes, left_out, _inside(train))
         test = _inner(test, split_of(test.path.name, strict=False))
         left_out.append(_beside(test))
         _check_unlabelled(train, test.folders)
@@ -193,7 +202,7 @@ class ImageFolders(PathSource):
                 f"{test.path} has {len(test.images)} images in no class folder and none in one;"
                 f" make the folders of {train.path} there, or remove {test.path.name}/"
             )
-        return Splits(parts, [_by_class(test, classes)], classes, left_out)
+        return Splits(parts, [_by_class(test, classes)], classes, left_out, read_as)
 
 
 SOURCES["folder:PATH"] = Entry(
@@ -296,6 +305,15 @@ def _check_tables(whole: Folder) -> None:
 def _beside(folder: Folder) -> LeftOut:
     """Images that lie in no folder while others do."""
     return LeftOut("in no class folder", folder.images if folder.with_images else [])
+
+
+def _inside(folder: Folder) -> list[str]:
+    """Say which folders lie in class folders, whose images are read as of these classes."""
+    within = [
+        f"{name}/{inner}" for name, each in folder.folders.items() for inner in each.with_images
+    ]
+    text = f"folders inside class folders, as of their class: {len(within)} ({some(within)})"
+    return [text] if within else []
 
 
 def _pictures(folder: Folder | None, label: int = HIDDEN) -> list[Picture]:

@@ -174,6 +174,7 @@ class WebDataset(HubFolder):
 
     def splits(self, scratch: Path) -> Splits:
         for file in self.files():
+            check_whole(file)
             check_samples(file)
         return super().splits(scratch)
 
@@ -183,6 +184,19 @@ _ALIKE = 5  # samples whose kinds of files the reader compares
 _MANY = 20  # kinds of files in one sample: names with dots make one sample of all
 _NAME = re.compile(r"(?P<sample>(?:.*/)?[^./]+)\.(?P<kind>[^/]+)")
 _IMAGES = frozenset({"png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "gif"})
+
+
+def check_whole(file: Path) -> None:
+    """Raise `DataError` for a tar file without its end; the reader would stop there in silence."""
+    try:
+        with tarfile.open(file, "r:") as tar, file.open("rb") as stream:
+            tar.getmembers()
+            stream.seek(tar.offset)
+            end = stream.read(tarfile.BLOCKSIZE)
+    except (tarfile.TarError, EOFError) as err:
+        raise DataError(f"{file} is damaged or cut off ({first_line(err)}); copy it again") from err
+    if end != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise DataError(f"{file} has no end of archive: it is cut off; copy it again")
 
 
 def check_samples(file: Path) -> None:

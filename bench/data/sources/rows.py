@@ -1,17 +1,19 @@
 """Rows of a table: the columns that hold images, labels, clients and splits."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Self
+from unicodedata import normalize
 
 from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.data.sources.decode import LeftOut, Picture, Splits
+from fedbench.bench.data.sources.decode import VALIDATION, LeftOut, Picture, Splits
 from fedbench.bench.data.sources.splits import (
     Split,
     check_rows,
@@ -20,13 +22,25 @@ from fedbench.bench.data.sources.splits import (
     hints_at_split,
     is_split_name,
     may_be_split,
+    some,
     split_of_row,
     split_that,
+    words_of,
 )
 from fedbench.bench.system.errors import DataError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
+_NO_CLASSES = frozenset(
+    {
+        "id", "ids", "idx", "index", "key", "uuid", "hash", "md5", "client", "user", "writer",
+        "author", "site", "hospital", "center", "centre", "clinic", "institution", "patient",
+        "subject", "donor", "device", "scanner", "camera", "caption", "text", "description",
+        "comment", "title", "url", "link", "width", "height", "size", "age", "sex", "gender",
+        "date", "time", "year", "latitude", "longitude", "patientid", "userid", "imageid",
+    }
+)  # fmt: skip
+"""Words of columns that are no labels, be they the only column beside that of images."""
 _FIRST = 1000  # rows in which the first word of a column is looked for
 _UNNAMED = re.compile(r"|unnamed: ?\d+", re.IGNORECASE)
 
@@ -52,6 +66,7 @@ class Shard:
     says: Split | None = None  # split that its name says
     columns: tuple[Field, ...] = ()  # those that say the split of each row
     only: Split | None = None  # split whose rows alone are read; None: all, which must be of `says`
+    count: int | None = None  # rows of `only`
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the images in their order."""
@@ -101,6 +116,18 @@ class Shard:
             schema = self.open().features.arrow_schema
             return columns_of(schema, self.place, self.reading, self.columns)
 
+    def read_as(self) -> str:
+        """Say which column the labels are read from, and which columns are not read."""
+        found = self.found()
+        with self._reading():
+            kinds = kinds_of(self.open().features.arrow_schema)
+        used = {*filter(None, found), *self.columns, *(place[:1] for place in filter(None, found))}
+        rest = [".".join(place) for place in kinds if place not in used]
+        label = (
+            f"labels: column {'.'.join(found.label)!r}" if found.label else "no column of labels"
+        )
+        return label + (f"; not read: {some(rest)}" if rest else "")
+
     @property
     def title(self) -> str:
         """Its name, and the split whose rows are read."""
@@ -123,23 +150,25 @@ class Shard:
             words = partial(_words_of, features=rows.features, places=places)
             rows = _only(rows, places) if places else ()
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
+            times = Counter[tuple[Any, ...]]()
             for number, row in enumerate(rows):
-                found.setdefault(tuple(words(row).values()), number)
+                said = tuple(words(row).values())
+                found.setdefault(said, number)
+                times[said] += 1
             names = [".".join(place) for place in places]
             values = dict(zip(names, map(set, zip(*found, strict=True)), strict=False))
             used = columns_that_split(values, self.place, asked)
             if not used:
                 return {}
-            splits = {
-                split_of_row(
-                    {c: v for c, v in zip(names, row, strict=True) if c in used},
-                    f"{self.place}, row {number}",
-                    asked,
-                )
-                for row, number in found.items()
-            }
+            splits = Counter[Split]()
+            for row, number in found.items():
+                given = {c: v for c, v in zip(names, row, strict=True) if c in used}
+                splits[split_of_row(given, f"{self.place}, row {number}", asked)] += times[row]
             columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
-        return {split: replace(self, columns=columns, only=split) for split in splits}
+        return {
+            split: replace(self, columns=columns, only=split, count=count)
+            for split, count in splits.items()
+        }
 
     def checked(self) -> Self:
         """Return the shard with the columns whose words must be those of its name."""
@@ -188,7 +217,8 @@ def value_of(row: Any, place: Field | None) -> Any:
 
 
 def _names_of(features: Any, place: Field | None) -> tuple[str, ...]:
-    return tuple(getattr(value_of(features, place), "names", None) or ())
+    names = getattr(value_of(features, place), "names", None) or ()
+    return tuple(normalize("NFC", name) for name in names)
 
 
 def _words_of(row: Any, features: Any, places: Sequence[Field]) -> dict[str, Any]:
@@ -208,7 +238,7 @@ def label_of(value: Any, names: tuple[str, ...], place: str) -> int | str:
     if isinstance(value, str):
         if (text := value.strip()) == str(HIDDEN):
             raise DataError(f"{place}: the label is the text {text!r}; for none, leave it empty")
-        return text or HIDDEN
+        return normalize("NFC", text) or HIDDEN
     if value is None or value == HIDDEN:
         return HIDDEN
     label: int = value
@@ -284,7 +314,8 @@ def columns_of(
     fitting = [name for name in others if is_label(kinds[name])]
     labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
     # Without any column that could be meant the images are unlabelled.
-    meant = [name for name in kinds if name in fitting or name[0] in LABEL_COLUMNS]
+    classes = [name for name in fitting if _NO_CLASSES.isdisjoint(words_of(name[-1]))]
+    meant = [n for n in kinds if (classes and n in fitting) or n[0] in LABEL_COLUMNS]
     if (wanted := reading.label_column) is not None:
         labels = [find("data.label_column", wanted)]
     elif unfit := [name for name in others if name[-1].lower() in LABEL_COLUMNS and not labels]:
@@ -292,7 +323,7 @@ def columns_of(
             f"{place}: {'.'.join(unfit[0])}: {kinds[unfit[0]]} holds no classes; needed are whole"
             f" numbers or text there, or in data.label_column=NAME; found: {listed}"
         )
-    elif not labels and [len(name) for name in fitting] == [1]:
+    elif not labels and fitting == classes and [len(name) for name in fitting] == [1]:
         labels = fitting
     if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
         raise DataError(
@@ -323,14 +354,19 @@ def splits_of_shards(
     if not train:
         raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
     test, rest = shards.get("test"), shards.get("validation", ())
+    of_test = ["test images: those of validation"] if test is None and rest else []
     if test is None:
         test, rest = rest, ()
-    left_out = [*left_out, LeftOut("test goes before it", [shard.title for shard in rest])]
+    counts = [shard.count for shard in rest if shard.count is not None]
+    rows = sum(counts) if counts else None
+    left_out = [*left_out, LeftOut(VALIDATION, [shard.title for shard in rest], rows=rows)]
     # No client of a test image is asked for.
     test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
     # Names in the order of the first file; those of further files follow.
     names = [name for shard in labelled or test for name in shard.class_names()]
-    return Splits(train, test, tuple(dict.fromkeys(names)) or None, left_out)
+    columns = dict.fromkeys(shard.read_as() for shard in (*train[:1], *test[:1]))
+    read_as = [*columns, *of_test]
+    return Splits(train, test, tuple(dict.fromkeys(names)) or None, left_out, read_as)
 
 
 def _divided(shards: Sequence[Shard]) -> dict[Split, list[Shard]]:

@@ -43,7 +43,7 @@ def split_of(name: str, *, strict: bool = True) -> Split | None:
     >>> [split_of(name) for name in ("Training", "seg_test", "PublicTest", "trains", "eval2")]
     ['train', 'test', 'test', None, 'validation']
     """
-    said = {split for word in _words(name) if (split := _split_of_word(word))}
+    said = {split for word in words_of(name) if (split := _split_of_word(word))}
     if said == {"train", "unlabelled"}:
         return "unlabelled"
     if len(said) > 1:
@@ -55,12 +55,12 @@ def split_of(name: str, *, strict: bool = True) -> Split | None:
 
 def is_split_name(name: str) -> bool:
     """True if a name is nothing but a split: `Train`, `test_2`, `Test Set`, not `bullet_train`."""
-    return _split_of_word("".join(_words(name))) is not None
+    return _split_of_word("".join(words_of(name))) is not None
 
 
 def hints_at_split(name: str) -> bool:
     """True if a word of a name may be short for a split: `mnist_tr`."""
-    return not _SHORT.isdisjoint(_words(name))
+    return not _SHORT.isdisjoint(words_of(name))
 
 
 def template(name: str) -> str:
@@ -68,7 +68,7 @@ def template(name: str) -> str:
     return _PART.sub(lambda m: "<split>" if split_of(m[0]) else m[0].lower(), name)
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
     """Return the words of a name: parts of letters, or these at their capitals."""
     words = []
     for part in _PART.findall(name):
@@ -94,7 +94,7 @@ def may_be_split(column: str) -> bool:
 
 
 def _flag(column: str) -> Split | None:
-    match = _FLAG.fullmatch("".join(_words(column.removeprefix("json."))))
+    match = _FLAG.fullmatch("".join(words_of(column.removeprefix("json."))))
     return _split_of_word(match[1] or match[2]) if match else None
 
 

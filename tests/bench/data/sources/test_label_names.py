@@ -102,12 +102,15 @@ def test_empty_text_is_no_label(tmp_path: Path) -> None:
     assert (dataset.class_names, int((dataset.train_labels < 0).sum())) == (("fox",), 8)
 
 
-def test_letters_of_two_forms_are_named(tmp_path: Path) -> None:
+def test_letters_of_two_forms_are_one_class(tmp_path: Path) -> None:
+    """An archive made on a Mac has é as two characters, others as one."""
     folders(tmp_path / "set", "train", 2)
     name = folders(tmp_path / "set", "test", 2, first=100)
     for split, word in (("train", "caf\u00e9"), ("test", "cafe\u0301")):
         (tmp_path / "set" / split / "cat").rename(tmp_path / "set" / split / word)
-    refused(name, tmp_path / "data", "nearest: 'caf\u00e9'")
+    assert "caf\u00e9" in load_dataset(name, tmp_path / "data").class_names
+    (tmp_path / "set/train/cafe\u0301").mkdir()
+    refused(name, tmp_path / "data", "NFC and NFD")
 
 
 def test_folders_whose_names_differ_in_case(tmp_path: Path) -> None:

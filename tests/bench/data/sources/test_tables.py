@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.system.errors import ConfigError, DataError
 from tests.bench.data.files import refused, shade
@@ -78,7 +78,8 @@ def test_text_stays_text(labels: str, gives: dict[str, int], tmp_path: Path) -> 
         ("0.0 1.0 nan", "12 x 'nan'"),
         ("cat Cat dog", "'Cat' and 'cat'"),
         ("cat -1 dog", "'-1'"),
-        ("1 2 3", "no image"),
+        ("1 2 3", r"csv: the largest label is 3.* \(0\)"),
+        ("-1 1", "-1 is no label, and 18 images"),
     ],
 )
 def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Path) -> None:
@@ -93,6 +94,11 @@ def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Pa
         ("Unnamed: 0,id,image,label", "7,8,{},", {"-": COUNT}),
         (",image,word", "7,{},a", {"a": COUNT}),
         (",image", "7,{}", {"-": COUNT}),  # a number for each row is no class
+        ("image,site", "{},north", {"-": COUNT}),
+        ("image,patientId", "{},7", {"-": COUNT}),
+        ("image,caption,width", "{},a cat,32", {"-": COUNT}),
+        ("image,word,site", "{},a,north", "word: string, site: string"),
+        ("image,class_of_site", "{},north", {"-": COUNT}),
     ],
 )
 def test_columns_that_are_no_labels(header: str, row: str, gives: Any, tmp_path: Path) -> None:
@@ -282,6 +288,53 @@ def test_a_file_of_another_name_beside_it(tmp_path: Path) -> None:
     refused(name, tmp_path / "data", r"Test/labels\.csv may have the test images")
 
 
+def test_what_was_read_is_said(tmp_path: Path) -> None:
+    csv(tmp_path / "set", "file_name,target,label,age", "{},a,b,7", file="train.csv")
+    name = csv(tmp_path / "set", "file_name,label", "{},b", file="val.csv", first=100)
+    prepared = prepare(name.replace("val", "train"), tmp_path / "data")
+    assert prepared.read_as == [
+        "labels: column 'label'; not read: target, age",
+        "labels: column 'label'",
+        f"test images: {tmp_path}/set/val.csv",
+    ]
+    refused(name.replace("val", "test"), tmp_path / "data", "does not exist")
+    (tmp_path / "set/val.csv").rename(tmp_path / "set/test.csv")
+    refused(name.replace("val", "test"), tmp_path / "data", r"name file:\S*train\.csv")
+
+
+def test_validation_rows_are_counted(tmp_path: Path) -> None:
+    rows = [f"{{}},a,{split}" for split in ("train", "test", "valid")]
+    name = csv(tmp_path / "set", "file_name,label,data set", *rows)
+    (left_out,) = prepare(name, tmp_path / "data").left_out or ()
+    assert (left_out["count"], "validation" in left_out["why"]) == (COUNT // 3, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("{}x.png", "36 of 36 images .* row 0: .000x.png. is not there; paths begin at"),
+        ("{}", "write the ending, as in 000.png"),
+        (".\\{}.png", r"write / in place of"),
+        ("link.png", "link.png' is a link to nothing"),
+    ],
+)
+def test_images_that_are_not_there(path: str, named: str, tmp_path: Path) -> None:
+    name = csv(tmp_path / "set", "file_name,label", "{},a")
+    (tmp_path / "set/link.png").symlink_to("gone")
+    rows = [f"{path.format(f'{i:03}')},a" for i in range(COUNT)]
+    (tmp_path / "set/labels.csv").write_text("\n".join(["file_name,label", *rows, ""]))
+    refused(name, tmp_path / "data", named)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+@pytest.mark.parametrize("header", ["file_name,label", "file_name,Größe"])
+def test_text_in_another_encoding(header: str, encoding: str, tmp_path: Path) -> None:
+    name = csv(tmp_path / "set", header, "{},Äpfel")
+    file = tmp_path / "set/labels.csv"
+    file.write_bytes(file.read_text("utf-8").encode(encoding))
+    refused(name, tmp_path / "data", "UTF-8")
+
+
 def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
     for file in ("testing.csv", "Test.csv", "train.csv"):
         name = csv(tmp_path / "set", "file_name,label", "{},a", file=file)
@@ -333,6 +386,22 @@ def test_names_in_tar_shards(names: list[str], named: str, tmp_path: Path) -> No
         assert counts(f"webdataset:{root}", tmp_path / "data")["test"] == {"0": 6, "1": 6}
         return
     refused(f"webdataset:{root}", tmp_path / "data", named)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.51, 1 - 1e-9])
+def test_a_tar_shard_that_is_cut_off(kept: float, tmp_path: Path) -> None:
+    """In the middle of an image, at the end of one, and before the end of the archive."""
+    (tmp_path / "set").mkdir()
+    file = tmp_path / "set/train.tar"
+    with tarfile.open(file, "w") as tar:
+        for i in range(12):
+            for kind, data in (("png", shade(i)), ("cls", b"0")):
+                member = tarfile.TarInfo(f"{i:02}.{kind}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        whole_size = tar.offset
+    file.write_bytes(file.read_bytes()[: int(kept * whole_size) // 256 * 256])
+    refused(f"webdataset:{tmp_path}/set", tmp_path / "data", "train.tar .*cut off")
 
 
 @pytest.mark.parametrize(

@@ -229,3 +229,32 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
     revision = load_dataset(f"file:{images}", tmp_path / "data").revision
     monkeypatch.setattr(datasets, "REVISIONS", {revision: "fashion-mnist"})
     assert load_dataset("fashion-mnist", tmp_path / "data").class_names[9] == "Ankle boot"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder:{}/set.zip", "unpack it, and name the folder"),
+        ("file:{}/set.zip", "unpack a .zip"),
+        ("folder:{}/set.csv", "one file is file:"),
+        ("folder:{}/linked", "a link to a file that is not there"),
+    ],
+)
+def test_what_is_of_another_kind(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/a.png").symlink_to("gone")
+    (tmp_path / "linked/b.png").write_bytes(GOOD)
+    (tmp_path / "set.csv").write_text("file_name,label\n")
+    shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path, "set.csv")
+    refused(name.format(tmp_path), tmp_path / "data", message)
+
+
+def test_folders_inside_class_folders_are_said(tmp_path: Path) -> None:
+    for inner in ("animals/cat", "animals/dog", "vehicles/car"):
+        for split in ("train", "test"):
+            file = tmp_path / "set" / split / inner / "0.png"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(GOOD)
+    prepared = datasets.prepare(f"folder:{tmp_path}/set", tmp_path / "data")
+    (said,) = prepared.read_as or ()
+    assert "3 (animals/cat, animals/dog, vehicles/car)" in said
