@@ -6,17 +6,15 @@ decides again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedbench.bench.evaluation.objectives.names import GATE, OF_CLIENTS
-from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import mean_ranks
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.tuning.job import Job
 from fedbench.bench.tuning.rungs import decide
 from fedbench.bench.tuning.study import Params, Record, Study
 from fedbench.bench.tuning.trials import Open, Trials, check_params
@@ -77,16 +75,10 @@ class RungTrials(Trials):
         check_params(repr(name), stored["params"], params)
         self._reached(number, stored)
 
-    def _job(self, name: str, run: Experiment, label: str, number: int | None = None) -> Job:
-        job = super()._job(name, run, label, number)
-        if number is None:
-            return job
+    def _stage(self, number: int) -> tuple[str, int | None]:
         rung, rounds = self._brackets[number].rung, self._halving.rounds
-        return replace(
-            job,
-            label=f"{label} · rung {rung + 1}/{len(rounds)}",
-            until_round=None if rung == len(rounds) - 1 else rounds[rung],
-        )
+        until = None if rung == len(rounds) - 1 else rounds[rung]
+        return f" · rung {rung + 1}/{len(rounds)}", until
 
     def _close(self, number: int, trial: Open) -> None:
         bracket, record = self._brackets[number], self._summary(trial)

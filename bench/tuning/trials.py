@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -42,8 +42,7 @@ class Open:
     """A trial with runs that are due or running."""
 
     params: Params
-    left: deque[Job]
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)  # by seed
     error: str | None = None
 
 
@@ -51,7 +50,7 @@ class Trials:
     """The runs of a study, as jobs; writes a record for every trial that is complete.
 
     Trials with `records` need no further run. Encoders before training that the stored study does
-    not have are measured first.
+    not have are measured first, and runs on further seeds of best trial and preset come last.
     """
 
     def __init__(self, study: Study, records: Sequence[Record]) -> None:
@@ -69,10 +68,14 @@ class Trials:
         self._untrained = study.untrained
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
+        self._due: deque[Job] = deque()
         self._takes: dict[str, Callable[[Outcome], None]] = {}  # by the names of jobs
-        self._to_measure = deque(map(self._start, study.unmeasured()))
-        self._unmeasured = len(self._to_measure)
-        self._to_check: deque[Job] = deque()
+        starts = study.unmeasured()
+        self._unmeasured = len(starts)
+        for seed in starts:
+            start = study.configure({}, seed)
+            take = partial(self._take_start, seed)
+            self._add("untrained", start, {}, f"start seed={seed}", take, untrained=True)
         done = sum(number in self._records for number in range(study.total))
         self.ended = done * len(study.seeds)
         # Fewer as soon as some turn out not to be needed.
@@ -85,26 +88,44 @@ class Trials:
         return not waiting and self._next >= self._study.total
 
     def next(self) -> Job | None:
-        """Return a run of the first open trial that has one left, else of a new suggestion.
+        """Return a run that is due, else the first of a new suggestion.
 
-        Encoders before training come first, and runs on further seeds of best trial and preset
-        last. None = the next run depends on missing outcomes.
+        None = the next run depends on missing outcomes.
         """
-        if self._to_measure:
-            return self._to_measure.popleft()
-        if self._study.scoring.gated and self._unmeasured:  # no trial is judged before
-            return None
-        while True:
-            for trial in self._open.values():
-                if trial.left:
-                    return trial.left.popleft()
+        gated = self._study.scoring.gated  # no trial is judged before its encoders are measured
+        while not self._due and not (gated and self._unmeasured):
             while not self._suggested and not self._batch and self._next < self._study.total:
                 self._ask_batch()
                 self._tell_batch()
             if not self._suggested:  # a batch runs, or this was the last trial
-                return self._to_check.popleft() if self._to_check else None
+                break
             number = self._suggested.popleft()
             self._begin(number, dict(self._batch[number].params))
+        return self._due.popleft() if self._due else None
+
+    def done(self, outcome: Outcome) -> None:
+        """Take the outcome of a run; write the trial's record after the last one."""
+        self._takes.pop(outcome.job.name)(outcome)
+
+    def _add(
+        self,
+        of: int | str,
+        run: Experiment,
+        params: Params,
+        label: str,
+        take: Callable[[Outcome], None],
+        **more: Any,
+    ) -> None:
+        """Queue a run of a trial, by its number, or of the preset or of no training, by name."""
+        study, seed = self._study, run.config.seed
+        name = study.run_name(of, seed)
+        preset = study.base.origin.preset
+        origin = Origin(preset, study.study_id, "selection", argv=command_line())
+        known = {"name": name, "label": label, "shared": False, "scored_by": study.scoring.name}
+        known |= {"values": {**params, "seed": seed}, **more}
+        run = run.on(study.base.dataset).under(origin)
+        self._due.append(study.executor.job(run, **known))
+        self._takes[name] = take
 
     def _ask_batch(self) -> None:
         study, size = self._study, self._study.barrier or self._study.total
@@ -185,14 +206,13 @@ class Trials:
         """Queue the runs on further seeds that the best trial and the preset still need."""
         study = self._study
         trials = with_ranks([*self._records.values()], study.scoring.name)
-        for params, seed in study.unchecked(trials):
-            is_preset, best = params == study.preset_params, best_trial(trials) or {}
-            name = study.run_name("preset" if is_preset else best["number"], seed)
+        missing, best = study.unchecked(trials), best_trial(trials) or {}
+        for params, seed in missing:
+            is_preset = params == study.preset_params
             label = f"{'preset' if is_preset else 'best'} seed={seed}"
-            job = self._job(name, study.configure(params, seed), label)
-            self._to_check.append(replace(job, values={**params, "seed": seed}))
-            self._takes[name] = partial(self._take_check, params, seed)
-        self.total += len(self._to_check)
+            of, take = "preset" if is_preset else best["number"], self._take_check
+            self._add(of, study.configure(params, seed), params, label, partial(take, params, seed))
+        self.total += len(missing)
 
     def _take_check(self, params: Params, seed: int, outcome: Outcome) -> None:
         study = self._study
@@ -203,17 +223,8 @@ class Trials:
             study.note(checked=sorted([*study.checked, ended], key=canonical_json))
         study.forget([outcome.job.name])
 
-    def done(self, outcome: Outcome) -> None:
-        """Take the outcome of a run; write the trial's record after the last one."""
-        self._takes.pop(outcome.job.name)(outcome)
-
-    def _start(self, seed: int) -> Job:
-        """Return the job of an encoder before training."""
-        name, run = self._study.run_name("untrained", seed), self._study.configure({}, seed)
-        self._takes[name] = partial(self._take_start, seed)
-        return replace(self._job(name, run, f"start seed={seed}"), untrained=True)
-
     def _take_start(self, seed: int, outcome: Outcome) -> None:
+        """Take the figures of an encoder before training."""
         self._unmeasured -= 1
         if outcome.figures is None:
             _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
@@ -222,38 +233,34 @@ class Trials:
         self._untrained = sorted(known, key=lambda figures: figures["seed"])
         self._study.note(untrained=self._untrained)
 
+    def _begin(self, number: int, params: Params) -> None:
+        """Queue the runs of a trial; one whose values do not go together ends at once."""
+        study, trial = self._study, Open(params)
+        self._open[number] = trial
+        try:
+            runs = [study.configure(params, seed) for seed in study.seeds]
+        except ConfigError as err:  # values that are legal one by one but not together
+            trial.error = str(err)
+            self.total -= len(study.seeds)
+            self._close(number, trial)
+            return
+        given = "".join(f" {key}={show(value)}" for key, value in params.items())
+        stage, until = self._stage(number)
+        for seed, run in zip(study.seeds, runs, strict=True):
+            of_seed = f" seed={seed}" if len(runs) > 1 else ""
+            label = f"trial {number}{of_seed} ·{given}{stage}"
+            take = partial(self._take_run, number, seed)
+            self._add(number, run, params, label, take, until_round=until)
+
+    def _stage(self, number: int) -> tuple[str, int | None]:
+        """Return what the labels of a trial end in, and the round after which its runs pause."""
+        return "", None
+
     def _take_run(self, number: int, seed: int, outcome: Outcome) -> None:
         trial = self._open[number]
         trial.outcomes[seed] = outcome
         if len(trial.outcomes) == len(self._study.seeds):
             self._close(number, trial)
-
-    def _begin(self, number: int, params: Params) -> None:
-        study, trial = self._study, Open(params, deque())
-        self._open[number] = trial
-        try:
-            for seed in study.seeds:
-                run = study.configure(params, seed)
-                name = study.run_name(number, seed)
-                self._takes[name] = partial(self._take_run, number, seed)
-                given = " ".join(f"{key}={show(value)}" for key, value in params.items())
-                named = f"trial {number}" + (f" seed={seed}" if len(study.seeds) > 1 else "")
-                label = f"{named} · {given}" if given else named
-                job = self._job(name, run, label, number)
-                trial.left.append(replace(job, values={**params, "seed": seed}))
-        except ConfigError as err:  # values that are legal one by one but not together
-            trial.error = str(err)
-            trial.left.clear()
-            self.total -= len(study.seeds)
-            self._close(number, trial)
-
-    def _job(self, name: str, run: Experiment, label: str, number: int | None = None) -> Job:
-        """Return the job of a trial's run, or without `number` of an encoder before training."""
-        study = self._study
-        preset = study.base.origin.preset
-        origin = Origin(preset, study.study_id, "selection", argv=command_line())
-        known = {"name": name, "label": label, "shared": False, "scored_by": study.scoring.name}
-        return study.executor.job(run.on(study.base.dataset).under(origin), **known)
 
     def _close(self, number: int, trial: Open) -> None:
         del self._open[number]
