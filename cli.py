@@ -17,7 +17,7 @@ import typer
 
 import fedbench
 from fedbench.bench.execution import fork_server
-from fedbench.bench.experiment.arguments import Places, Settings, Sources, as_path
+from fedbench.bench.experiment.common_options import Places, Settings, Sources, as_path
 from fedbench.bench.results.choice import Board, Chosen, Ranked
 from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
@@ -149,7 +149,7 @@ def run(
 @command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
 def tune(
     spec: opt.Spec,
-    search: opt.Search,
+    tuning: opt.Tuning,
     settings: Settings,
     cluster: Cluster,
     places: Places,
@@ -157,14 +157,14 @@ def tune(
 ) -> Code:
     """Search for good hyperparameters without using labels."""
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
-        given = opt.values(search, settings, places, cluster)
+        given = opt.values(tuning, settings, places, cluster)
         result = fedbench.tune(spec, on_progress=progress, **given)
-    again = search.again and not search.dry_run
+    again = tuning.again and not tuning.dry_run
     show_runs.note_outdated(result.outdated, again=again)
     output.show(result, show_tuning.show_study)
     if result.repeated:
         return DIFFERENT
-    if (result.failed or not (result.best or result.doubts)) and not search.dry_run:
+    if (result.failed or not (result.best or result.doubts)) and not tuning.dry_run:
         return FAILED
     if output.suggests and result.config_file is not None:
         note(show_tuning.advice(result, settings, places.store))

@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue
 from fedbench.bench.config import Strict
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.experiment.fields import known_keys
-from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.results.store.row import PaperCell
 from fedbench.bench.results.store.schema import decode, encode
 

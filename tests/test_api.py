@@ -12,7 +12,7 @@ import pytest
 
 import fedbench
 from fedbench import RunConfig
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.training.history import RoundRecord
 
 TINY = {"federation.num_rounds": 1, "data.train_subset": 200}

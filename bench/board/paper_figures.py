@@ -27,7 +27,7 @@ from fedbench.bench.execution.figures import (
     drawing,
     measure,
 )
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row

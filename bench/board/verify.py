@@ -24,7 +24,7 @@ from fedbench.bench.board.reproductions import record_reproduction
 from fedbench.bench.execution.compare import REPRODUCED, Reproduction
 from fedbench.bench.execution.execute import OnRound, plugin_packages
 from fedbench.bench.execution.run import reproduce
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row

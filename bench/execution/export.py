@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone

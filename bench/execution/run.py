@@ -17,8 +17,8 @@ from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
-from fedbench.bench.experiment.arguments import Places, Settings, as_path
 from fedbench.bench.experiment.code import changed_code, not_recorded
+from fedbench.bench.experiment.common_options import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import check_names, resolve
@@ -101,7 +101,7 @@ def run(
     if row is not None and again:
         given: dict[str, Any] = {"workers": workers, "lanes": lanes, "device": places.device}
         given |= {"on_round": on_round, "on_progress": on_progress}
-        repeated = _repeat(store, run_id, experiment, None, **given)
+        repeated = _run_again(store, run_id, experiment, None, **given)
         row = repeated.claimed
     if row is None:
         experiment.setup.layout(experiment.setup.make_net())  # raises before anything is written
@@ -308,10 +308,10 @@ def reproduce(
     if changed := changed_code(row.code, experiment.config.code):
         _log.warning("%s: the result may differ from run %s", not_recorded(changed), row.row_id)
     given = {"device": device, "workers": workers, "on_round": on_round}
-    return _repeat(store, run_id, experiment, keep, **given)
+    return _run_again(store, run_id, experiment, keep, **given)
 
 
-def _repeat(
+def _run_again(
     store: Store, run_id: str, experiment: Experiment, keep: Any, **given: Any
 ) -> Reproduction:
     """Run a stored run again, in the store `keep` or a temporary one, and compare it."""

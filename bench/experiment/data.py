@@ -12,7 +12,7 @@ from fedbench.bench.data.partition import PartitionSummary, balanced_labels, mak
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.sources.decode import Progress
-from fedbench.bench.experiment.arguments import Settings, as_path
+from fedbench.bench.experiment.common_options import Settings, as_path
 from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.arguments import grouped

@@ -18,10 +18,10 @@ from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.views.recipes import check_view
 from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import build, check_key, check_kind, infos_of
-from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.aggregate import check_aggregator

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from fedbench.bench.experiment.arguments import DATA_DIR, SET, STORE, parse_set
+from fedbench.bench.experiment.common_options import DATA_DIR, SET, STORE, parse_set
 from fedbench.bench.results.choice import Purpose
 from fedbench.bench.system.arguments import Option, parse_names
 from fedbench.bench.system.errors import ConfigError
@@ -18,7 +18,7 @@ from fedbench.bench.system.method_names import check_spec
 from fedbench.bench.terminal.console import emit_json
 from fedbench.bench.terminal.tables import show_record
 from fedbench.bench.tuning.cluster import CORES, LANES
-from fedbench.bench.tuning.search import Search as OfStudy
+from fedbench.bench.tuning.search import Search
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
@@ -171,7 +171,7 @@ class Execution(Tracked):
 
 
 @dataclass(frozen=True)
-class Search(OfStudy, Tracked):
+class Tuning(Search, Tracked):
     """How a study searches, and whether it is only planned."""
 
     confirm: Annotated[

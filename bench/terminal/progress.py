@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
-from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
+from fedbench.bench.tuning.events import CellDone, CellProgress, CellsBegan, Event
 
 if TYPE_CHECKING:
     from fedbench.bench.config import RunConfig
@@ -125,7 +125,7 @@ class SweepProgress(Status):
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
-        if isinstance(event, Began):
+        if isinstance(event, CellsBegan):
             self._begin(event)
             return
         if event.eta_seconds is not None:
@@ -159,7 +159,7 @@ class SweepProgress(Status):
     def _elapsed(self) -> str:
         return f"{duration(int(time.monotonic() - self._began))} so far"
 
-    def _begin(self, event: Began) -> None:
+    def _begin(self, event: CellsBegan) -> None:
         self._done, self._total = event.done, event.total
         device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
         number = "as many as the cluster holds" if event.concurrency is None else event.concurrency

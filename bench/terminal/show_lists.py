@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SOURCES = {
     "methods": "terminal.show_lists:method_records",
-    "presets": "experiment.presets:preset_records",
+    "presets": "experiment.preset_loading:preset_records",
     "grids": "tuning.grid:grid_records",
     "spaces": "tuning.space:space_records",
     "objectives": "tuning.scoring:objective_records",

@@ -15,7 +15,7 @@ from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import duration, parameters, text
 
 if TYPE_CHECKING:
-    from fedbench.bench.experiment.arguments import Settings
+    from fedbench.bench.experiment.common_options import Settings
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.tuning.confirm import Confirmed
     from fedbench.bench.tuning.sweep import SweepResult

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from fedbench.bench.experiment.arguments import as_path
+from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError

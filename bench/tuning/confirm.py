@@ -9,7 +9,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.experiment.arguments import Places, Settings, Sources
+from fedbench.bench.experiment.common_options import Places, Settings, Sources
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.leaderboard.statistics import (

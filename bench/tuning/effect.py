@@ -35,7 +35,7 @@ def unread(config: RunConfig) -> dict[str, str]:
     return found
 
 
-def without_effect(
+def dead_dimensions(
     space: SearchSpace, configure: Callable[[dict[str, Any]], RunConfig]
 ) -> dict[str, str]:
     """Map dimensions that no trial reads to the reason.

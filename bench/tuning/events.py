@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Began:
+class CellsBegan:
     """There are cells to run; sent at once, before the first process starts."""
 
     total: int  # cells of the whole command
@@ -42,5 +42,5 @@ class CellDone:
     error: str | None = None  # in one line
 
 
-Event = Began | CellProgress | CellDone
+Event = CellsBegan | CellProgress | CellDone
 OnProgress = Callable[[Event], None]

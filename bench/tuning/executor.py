@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from fedbench.bench.execution.estimate import Estimator, start_seconds
-from fedbench.bench.experiment.arguments import Places
+from fedbench.bench.experiment.common_options import Places
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.tuning.cluster import Cluster, Share, local_gpus
-from fedbench.bench.tuning.events import Began, OnProgress
+from fedbench.bench.tuning.events import CellsBegan, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs
 from fedbench.bench.tuning.ray.nodes import Pool
+from fedbench.bench.tuning.ray.process import driver_token
 from fedbench.bench.tuning.ray.session import ray_session
-from fedbench.bench.tuning.ray.trial import driver_token
 
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
 """Starts of a job whose process dies; more in a cluster, which may lose its nodes."""
@@ -100,7 +100,7 @@ class Executor:
         remaining = max(1, jobs.total - jobs.ended)  # runs beside those of the total may be left
         if self.on_progress is not None:
             at_a_time = None if limit is None else min(limit, remaining)
-            self.on_progress(Began(jobs.total, jobs.ended, at_a_time, self.share.gpus))
+            self.on_progress(CellsBegan(jobs.total, jobs.ended, at_a_time, self.share.gpus))
         joined = cluster.address is not None
         cpus = None if limit is None else limit * self.share.cpus
         with ray_session(cpus, cluster.address) as session:
@@ -110,20 +110,20 @@ class Executor:
             # All at once: short jobs would end before a second process is up, and Tune would drop
             # it.
             os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(pool.slots(), remaining))
-            from fedbench.bench.tuning.ray import search  # imports Ray: the session is ready
+            from fedbench.bench.tuning.ray import tuner  # imports Ray: the session is ready
 
-            searcher = search.JobSearcher(
+            searcher = tuner.JobSearcher(
                 jobs,
                 pool,
                 session,
                 attempts=_ATTEMPTS_IN_CLUSTER if joined else _ATTEMPTS_HERE,
-                patience=max(search.LOST_SECONDS, cluster.wait_for_nodes),
+                patience=max(tuner.LOST_SECONDS, cluster.wait_for_nodes),
                 token=driver_token(self.cells.root) if joined else None,
                 on_progress=self.on_progress,
                 tracking=self.tracking,
             )
             while not searcher.exhausted:
-                search.run_tuner(searcher, pool, session.folder.resolve() / "tune")
+                tuner.run_tuner(searcher, pool, session.folder.resolve() / "tune")
                 if searcher.failure is not None:
                     raise searcher.failure
                 session.raise_if_ending()

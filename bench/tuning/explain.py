@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from fedbench.bench.config.kinds import kind_text
 from fedbench.bench.config.presets import Preset
 from fedbench.bench.experiment.fields import check_key, field_infos
-from fedbench.bench.experiment.presets import load_preset, preset_names
+from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import variable
 from fedbench.bench.method import registry
 from fedbench.bench.tuning.space import read_space, space_file

@@ -27,7 +27,7 @@ from fedbench.bench.experiment.fields import (
     get,
     known_keys,
 )
-from fedbench.bench.experiment.presets import load_preset, preset_names
+from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries

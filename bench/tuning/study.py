@@ -18,7 +18,7 @@ from fedbench.bench.config.identity import READ_BY_SOURCE
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.execution.run import forget_cell
-from fedbench.bench.experiment.arguments import Places, Settings, as_path
+from fedbench.bench.experiment.common_options import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import field_infos, flat_config, get, show
 from fedbench.bench.experiment.resolve import resolve, user_keys
@@ -29,7 +29,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.effect import without_effect
+from fedbench.bench.tuning.effect import dead_dimensions
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import SAMPLERS, check_space
@@ -103,7 +103,7 @@ class Study:
                 f"the search space varies {key}, which all trials of a study have alike for {why};"
                 f" set it, such as --set {key}={show(get(base.config, key))}"
             )
-        dead = without_effect(space, lambda params: configure(params, None).config)
+        dead = dead_dimensions(space, lambda params: configure(params, None).config)
         for key, why in dead.items():
             _log.warning("%s is not searched: with %s no run reads it", key, why)
         space = space.without(dead)

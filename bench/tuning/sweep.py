@@ -18,8 +18,8 @@ from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
-from fedbench.bench.experiment.arguments import Places, Sources
-from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.common_options import Places, Sources
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
 from fedbench.bench.results.choice import Purpose
@@ -210,7 +210,7 @@ def sweep(
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     repeated: tuple[Reproduction, ...] = ()
     if repeats and not dry_run:
-        repeated = _repeated(repeats, executor)
+        repeated = _run_again(repeats, executor)
     current = [rows[i] for i in named if i in rows]
     statuses = [outcome.status for outcome in source.outcomes]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
@@ -235,7 +235,7 @@ def sweep(
     )
 
 
-def _repeated(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, ...]:
+def _run_again(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, ...]:
     """Run stored cells again in a temporary store, and compare each with its row."""
     with temporary_folder() as folder:
         other = Store(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.experiment.arguments import Places, Settings
+from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import without_effect
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
@@ -143,7 +143,7 @@ def tune(
         to_run, file = _run(study)
         if again and before:
             to_run += study.total
-            repeated = _repeated(study, before)
+            repeated = _run_again(study, before)
         for study_id in outdated if again else ():
             study.store.drop_study(study_id)
     trials = study.trials()
@@ -205,7 +205,7 @@ def _run(study: Study) -> tuple[int, Path | None]:
     return to_run, study.end()
 
 
-def _repeated(study: Study, before: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
+def _run_again(study: Study, before: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
     """Repeat a study in a temporary store; return how its trials differ, but for failed ones."""
     with temporary_folder() as folder:
         other = Store(folder)

@@ -6,7 +6,7 @@ import pytest
 
 import fedbench
 from fedbench.bench.experiment.fields import field_infos, get
-from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.method import registry
 
 from .conftest import Call

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.experiment.arguments import Settings
+from fedbench.bench.experiment.common_options import Settings
 from fedbench.bench.terminal.show_tuning import advice
 from fedbench.bench.tuning.tune import StudyResult
 from tests.bench.tuning.conftest import InOneProcess

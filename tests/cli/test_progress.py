@@ -12,7 +12,7 @@ from fedbench.bench.tuning import events
 def show(progress: SweepProgress) -> None:
     """Send the events of two cells; the first ends well, the second does not."""
     with progress:
-        progress(events.Began(total=3, done=1, concurrency=2, gpus=0.5))
+        progress(events.CellsBegan(total=3, done=1, concurrency=2, gpus=0.5))
         progress(events.CellProgress("a", "simclr seed=0", 0, 4))
         progress(events.CellProgress("a", "simclr seed=0", 1, 4, loss=0.5, collapsed=False))
         progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
@@ -53,7 +53,7 @@ def test_time_and_bar_move_between_events(monkeypatch: pytest.MonkeyPatch) -> No
     now = [100.0]
     monkeypatch.setattr("fedbench.bench.terminal.progress.time.monotonic", lambda: now[0])
     progress = StudyProgress("tune x", quiet=True)
-    progress(events.Began(total=4, done=0, concurrency=2, gpus=0.0))
+    progress(events.CellsBegan(total=4, done=0, concurrency=2, gpus=0.0))
     now[0] = 105.0
     assert "starting Ray · 5 s so far" in progress.lines()[0]
     progress(events.CellProgress("s", "start seed=0", 0, 4))

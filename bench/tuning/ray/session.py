@@ -51,7 +51,7 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations a
 _WORKERS = {
     # Trial processes begin with what they need; those that Ray starts beforehand are not ready
     # when Tune asks for some, and would only compete with these.
-    "preload_python_modules": ["fedbench.bench.tuning.ray.trial", "ray.tune"],
+    "preload_python_modules": ["fedbench.bench.tuning.ray.process", "ray.tune"],
     "prestart_worker_first_driver": False,
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")

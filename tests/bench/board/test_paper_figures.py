@@ -12,7 +12,7 @@ import fedbench
 from fedbench.bench.board.paper_figures import Draw, Item, _chosen, _values, index, paper_figure
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.execution.client_cost import ClientCost
-from fedbench.bench.experiment.arguments import parse_set
+from fedbench.bench.experiment.common_options import parse_set
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row

@@ -11,7 +11,7 @@ from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.config.yaml_files import dump_yaml, parse_yaml
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config, get, known_keys
-from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.method.ids import config_id

@@ -11,7 +11,7 @@ import torch
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.experiment import experiment as module
 from fedbench.bench.experiment.experiment import Experiment, partition_of
-from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import Client, RoundPlan

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.system.errors import ConfigError

@@ -9,7 +9,7 @@ from optuna.distributions import IntDistribution
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.experiment.fields import get
-from fedbench.bench.experiment.presets import preset_names
+from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError

@@ -21,9 +21,9 @@ seeds: [0]
 """
 SCRIPT = """
 import json, sys
-from fedbench.bench.tuning.ray import search
+from fedbench.bench.tuning.ray import tuner
 from fedbench.bench.tuning.sweep import sweep
-run_tuner = search.run_tuner
+run_tuner = tuner.run_tuner
 def shown(*given):
     results = run_tuner(*given)
     if not given[0].stopping:
@@ -31,7 +31,7 @@ def shown(*given):
         last = result.metrics_dataframe.iloc[-1].to_dict()  # of Tune's own logger
         print(json.dumps([result.config["data.alpha"], result.metrics, last], default=str))
     return results
-search.run_tuner = shown
+tuner.run_tuner = shown
 try:
     for epochs in (1, 10000):
         fields = {"federation.num_rounds": 1, "client.local_epochs": epochs}
@@ -52,11 +52,11 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "Began\n"
+        assert process.stdout.readline() == "CellsBegan\n"
         while process.stdout.readline() == "CellProgress\n":
             pass  # until the cell is done
         alpha, result, logged = json.loads(process.stdout.readline())
-        assert process.stdout.readline() == "Began\n"
+        assert process.stdout.readline() == "CellsBegan\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)

@@ -14,12 +14,12 @@ from scipy.stats import qmc
 
 from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.experiment.arguments import Places
+from fedbench.bench.experiment.common_options import Places
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.effect import seen_without_effect, without_effect
+from fedbench.bench.tuning.effect import dead_dimensions, seen_without_effect
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
@@ -266,7 +266,7 @@ def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
             chosen = params.get("server.optimizer", optimizer)
             return RunConfig(server=ServerConfig(optimizer=chosen))
 
-        return without_effect(SearchSpace("simclr", space, (), ""), configure)
+        return dead_dimensions(SearchSpace("simclr", space, (), ""), configure)
 
     assert dead({**RANGES, **fixed}) == {"server.beta2": "server.optimizer=average"}
     assert dead({**RANGES, **fixed}, "yogi") == {}

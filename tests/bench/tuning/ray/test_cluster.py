@@ -12,7 +12,7 @@ from fedbench.bench.execution.run import store_run
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.packages import DISTRIBUTION
-from fedbench.bench.tuning.ray import nodes, session, trial
+from fedbench.bench.tuning.ray import nodes, process, session
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import last, make_job
 
@@ -29,44 +29,44 @@ def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def marked(root: Path) -> Path:
     (root / "cells").mkdir(parents=True)
-    (root / "cells" / trial.TOKEN_FILE).write_text(TOKEN)
+    (root / "cells" / process.TOKEN_FILE).write_text(TOKEN)
     return root
 
 
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
     made = make_job(marked(tmp_path / "store"))
-    assert trial.settle(made, TOKEN) == (made, False)
+    assert process.settle(made, TOKEN) == (made, False)
     shared = replace(make_job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
-    assert trial.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
+    assert process.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(ResourceError, match=r"--checkpoint-dir '.*elsewhere'"):
-        trial.settle(lost, TOKEN)
+        process.settle(lost, TOKEN)
 
 
 def test_a_node_that_sees_no_store_works_in_a_local_folder(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_job(tmp_path / "unseen")
-    settled, local = trial.settle(made, TOKEN)
+    settled, local = process.settle(made, TOKEN)
     assert local
     assert scratch in settled.folder.parents
     outcome = last(settled, history=True)["outcome"]
     assert outcome.status == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
-    assert trial.settle(made, TOKEN)[0].folder.exists()
+    assert process.settle(made, TOKEN)[0].folder.exists()
     context = SimpleNamespace(get_assigned_resources=dict, get_node_id=lambda: "a" * 8)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr("ray.get_gpu_ids", list)
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
-    trial.train({"job": made, "token": TOKEN})
+    process.train({"job": made, "token": TOKEN})
     assert reports[-1]["outcome"].status == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(FedbenchError, match="--checkpoint-dir"):
-        trial.train({"job": elsewhere, "token": TOKEN})
+        process.train({"job": elsewhere, "token": TOKEN})
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "--checkpoint-dir" in reports[-1]["error"]
 
@@ -83,16 +83,16 @@ def test_the_folder_of_another_user_is_not_used(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = make_job(tmp_path / "unseen")
-    trial.settle(unseen, TOKEN)
+    process.settle(unseen, TOKEN)
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr(trial, "reopen", lambda *_: None)
+    monkeypatch.setattr(process, "reopen", lambda *_: None)
     monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
     monkeypatch.setattr(
         Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
     )
     with pytest.raises(ResourceError, match="TMPDIR"):
-        trial.settle(unseen, TOKEN)
+        process.settle(unseen, TOKEN)
 
 
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
@@ -114,15 +114,15 @@ def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
         elsewhere = replace(made.experiment)
         vars(elsewhere)["data"] = replace(made.experiment.data, **other)
         with pytest.raises(ResourceError, match="`fedbench data prepare digits`"):
-            trial.settle(replace(made, experiment=elsewhere), TOKEN)
+            process.settle(replace(made, experiment=elsewhere), TOKEN)
 
 
 def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
-    token = trial.driver_token(tmp_path / "store")
-    assert trial.driver_token(tmp_path / "store") == token  # of the folder, not of the command
+    token = process.driver_token(tmp_path / "store")
+    assert process.driver_token(tmp_path / "store") == token  # of the folder, not of the command
     made = make_job(tmp_path / "store")
-    assert trial.settle(made, token) == (made, False)
-    assert trial.settle(made, trial.driver_token(tmp_path / "other"))[1]
+    assert process.settle(made, token) == (made, False)
+    assert process.settle(made, process.driver_token(tmp_path / "other"))[1]
 
 
 def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", parts.append)
     for gpus in (0.0, 0.25, 1.0, 2.0):
-        trial.limit_memory(gpus)
+        process.limit_memory(gpus)
     assert parts == [pytest.approx(0.9 * 0.25)]  # the rest is for CUDA itself
 
 

@@ -9,7 +9,7 @@ from fedbench.bench.tuning.cluster import Share
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport, Pool
 
-from .test_search import Fixed, jobs, make, name
+from .test_tuner import Fixed, jobs, make, name
 
 UNFIT = {"status": "unfit", "node": "a" * 8, "error": "it does not see the folder"}
 

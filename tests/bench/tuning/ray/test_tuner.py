@@ -21,7 +21,7 @@ from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.session import Session
 
 if TYPE_CHECKING:  # it imports Ray, which one process of three needs
-    from fedbench.bench.tuning.ray.search import JobSearcher
+    from fedbench.bench.tuning.ray.tuner import JobSearcher
 
 
 class Fixed:
@@ -70,7 +70,7 @@ ERROR = Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0).report()
 
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:
-    from fedbench.bench.tuning.ray.search import JobSearcher
+    from fedbench.bench.tuning.ray.tuner import JobSearcher
 
     settings: dict[str, Any] = {
         "pool": Nodes(changes.pop("limit", 2), changes.pop("joined", False)),
@@ -163,7 +163,7 @@ def test_a_store_error_in_a_trial_ends_everything() -> None:
 
 def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedbench.bench.tuning.ray.tuner.time.monotonic", lambda: now[0])
     nodes = Nodes(1)
     searcher = make(Fixed(jobs(1)), pool=nodes)
     nodes.found = 0
@@ -176,7 +176,7 @@ def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedbench.bench.tuning.ray.tuner.time.monotonic", lambda: now[0])
     searcher = make(Fixed(jobs(3)), limit=1, joined=True)
     assert [name(searcher.suggest(trial)) for trial in "ab"] == ["cell-0", None]
     for now[0] in (1.0, 30.0):

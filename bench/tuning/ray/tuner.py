@@ -22,8 +22,8 @@ from fedbench.bench.tuning.events import CellDone, CellProgress, Event, OnProgre
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.pace import Pace
 from fedbench.bench.tuning.ray.nodes import Pool
+from fedbench.bench.tuning.ray.process import train
 from fedbench.bench.tuning.ray.session import Session
-from fedbench.bench.tuning.ray.trial import train
 
 JOBS_PER_TUNER = 500  # jobs per Tuner, as Tune's bookkeeping per trial grows with their number
 LOST_SECONDS = 120.0  # time without any running trial after which the nodes are checked
@@ -140,7 +140,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._emit(CellProgress(job.name, job.label, 0, rounds, eta_seconds=self._left()))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
-        """Handle a report of a trial process (see `job.work` and `trial.train`)."""
+        """Handle a report of a trial process (see `job.work` and `process.train`)."""
         job = self._live.get(trial_id)
         if job is None:
             return

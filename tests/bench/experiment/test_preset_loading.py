@@ -11,7 +11,7 @@ from fedbench.bench.config.yaml_files import load_named, parse_yaml
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config, known_keys
-from fedbench.bench.experiment.presets import check_preset, load_preset, preset_names
+from fedbench.bench.experiment.preset_loading import check_preset, load_preset, preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps
 from fedbench.bench.method import RoundPlan, registry
