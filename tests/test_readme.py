@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import fedbench
+from fedbench.bench.experiment.presets import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.tuning.scoring import names as scores
@@ -134,6 +135,8 @@ def test_costs_are_those_of_the_rows() -> None:
             if len(minutes):
                 ends = [f"{x:.0f}" if x > 2 else f"{x:.1f}" for x in (minutes.min(), minutes.max())]
                 assert shown[preset][column] == " to ".join(ends)
+                if column == 0:
+                    assert load_preset(preset).minutes == " to ".join(ends)
         simclr = runs[(runs.method == "simclr") & (runs.alpha == 0.1)]
         settings = simclr.config_json.str.replace(r'"seed": ?\d+', "", regex=True)
         means = 100 * simclr.groupby(settings).linear_acc.mean()
