@@ -128,7 +128,8 @@ def run(
     """Train one method, then evaluate its encoder."""
     common = {**vars(settings), **vars(places)}
     if dry_run:
-        plan = fedbench.plan_run(spec, workers=execution.workers, **common)
+        viewers = execution.track or ()
+        plan = fedbench.plan_run(spec, workers=execution.workers, track=viewers, **common)
         output.show(plan, show_runs.show_plan)
         return None
     if execution.lanes is None:

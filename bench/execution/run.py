@@ -155,6 +155,7 @@ def plan_run(
     settings: Settings,
     places: Places,
     workers: int | None = None,
+    track: Sequence[str] = (),
 ) -> RunPlan:
     """Identify the run that `run` would do with these arguments, and estimate its cost.
 
@@ -163,6 +164,7 @@ def plan_run(
         settings: sources of the configuration.
         places: store, data and device.
         workers: processes that train clients; None = usable cores, or one per GPU.
+        track: viewers that `run` would need, whose packages must be there.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
@@ -174,6 +176,7 @@ def plan_run(
     (4, True)
     """
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
+    Tracking(track, store)  # refuses one without its package, as `run` does
     devices = choose_devices(places.device, experiment.workers(workers))
     steps = local_steps(experiment)
     steps.check()

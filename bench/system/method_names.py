@@ -22,8 +22,15 @@ _REGISTERED = re.compile(r'^@register\("([^"]+)"', re.MULTILINE)
 
 
 def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNameError:
-    """Return the error for a name of no method; `more` is the end of its message."""
-    return UnknownNameError("method", name, [*known, *ALIASES], _MEANT.get(name, "") + more)
+    """Return the error for a name of no method; `more` is the end of its message.
+
+    A package of this name that lies here was not installed.
+    """
+    more = _MEANT.get(name, "") + more
+    project = Path(name) / "pyproject.toml"
+    if project.is_file() and GROUP in project.read_text("utf-8"):
+        more += f"; its package is here, but not installed: pip install -e {name}"
+    return UnknownNameError("method", name, [*known, *ALIASES], more)
 
 
 @cache

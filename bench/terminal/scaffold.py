@@ -15,7 +15,10 @@ from fedbench.bench.system.method_names import ALIASES
 
 Kind = Literal["method", "objective", "backbone", "slurm", "kubernetes", "machine"]
 _SCRIPTS: dict[Kind, tuple[str, str]] = {
-    "slurm": ("slurm.sh", "sbatch {} sweep --grid heterogeneity --preset cross-device"),
+    "slurm": (
+        "slurm.sh",
+        "sbatch -N 4 {} sweep --grid heterogeneity --preset cross-device --gpus-per-trial 0.25",
+    ),
     "kubernetes": ("rayjob.yaml", "kubectl apply -f {}"),
     "machine": ("machine.sh", "{}"),
 }

@@ -29,6 +29,13 @@ _HEADS = {
     "goes_with": "goes with",
 }
 """Headings of values whose names are no words."""
+_LABELS = {
+    "at_chance": _HEADS["at_chance"],
+    "hours": "time",
+    "device_hours": "time one by one",
+    "finish_hours": "time with N at once",
+}
+"""Labels in records; other values go by the names that JSON has."""
 _DROPPED_FIRST = (
     "aliases goes_with data num_rounds num_clients partition image_shape num_classes num_bytes"
     " seconds objective knn_acc notes preset formula finished_at dataset presets spec"
@@ -49,7 +56,9 @@ def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ())
                  a y
     """
     lists = {
-        name: [*filter(None, value)] if _are_lines(value) else [text(name, value)]
+        _LABELS.get(name, name): [*filter(None, value)]
+        if _are_lines(value)
+        else [text(name, value)]
         for name in names or record
         if (value := record.get(name)) not in (None, "", [], (), {})
     }

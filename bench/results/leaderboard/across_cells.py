@@ -108,7 +108,8 @@ def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int],
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
     """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
-    Nothing is compared where no entry has results in two of the groups. Versions of the benchmark
+    Nothing is compared where no entry has results in two of the groups. Untrained encoders have no
+    cell among those of trained ones. Versions of the benchmark
     have tables of their own: their cells may be the same tasks. So has each revision of a data set
     whose content is not known: folders of one name may hold anything.
     """
@@ -125,7 +126,8 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
         revision = group.keys["dataset_revision"] if ":" in name else None
         of = name, revision, group.keys["benchmark_version"]
         of_data.setdefault(of, []).append(group)
-    for cells in of_data.values():
+    for every in of_data.values():
+        cells = [group for group in every if group.keys["num_rounds"]] or every
         ids = {group.class_id for group in cells}
         axes = [c for c in comparisons if ids.issuperset(c.class_ids)]
         one_axis = len(axes) == 1 and len(axes[0].values) == len(cells)

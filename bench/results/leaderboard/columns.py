@@ -383,8 +383,11 @@ def _settings_id(seeds: Seeds) -> Any:
 
 
 _TEST = "(t test over seeds, Holm, 5 %)"
-_STAR = f"*: the best, or not significantly different from it {_TEST}"
-_UNCLEAR = "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
+BEST = f"the best, or not significantly different from it {_TEST}"
+_UNCLEAR = (
+    "?: too few seeds to say whether it is as good as the best; on the best line: no line is told"
+    " from it"
+)
 _TIES = f"ties: lines that share a letter do not differ significantly from their best {_TEST}"
 _AREA = "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %"
 _LOCAL = "local: on each client's own test images, mean and sd over clients"
@@ -407,7 +410,7 @@ BOARD = (
     Column("ci95_high", "likewise", "ci95_high"),
     Column(
         "best", "the first, or not told from it by a t-test; null with fewer than 3 seeds", None,
-        "best", lambda line: MARKS[line.standing], 2, explains={"*": _STAR, "?": _UNCLEAR},
+        "best", lambda line: MARKS[line.standing], 2, explains={"*": f"*: {BEST}", "?": _UNCLEAR},
     ),
     Column(
         "ties", "letter of a group whose lines are not told from its first", None, "ties",

@@ -16,6 +16,7 @@ import pandas as pd
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellComparison
 from fedbench.bench.results.leaderboard.columns import (
+    BEST,
     BOARD,
     MARKS,
     Column,
@@ -71,6 +72,12 @@ class TextTable:
             if best and row[self.column]:
                 row[self.column] = stress(row[self.column])
         return rows
+
+    @property
+    def bold(self) -> list[str]:
+        """Say what stressed cells have, if there are any."""
+        means = "lines with a star" if "best" in self.header else BEST
+        return [f"bold: {means}"] * any(self.best)
 
     def below(self) -> list[str]:
         """Return the lines under the table: numbered footnotes, then the footer."""
@@ -155,7 +162,8 @@ def _footer(comparison: CellComparison) -> str:
     verdict = f"Friedman p = {comparison.friedman_p:.2g}"
     if comparison.critical_difference is None:
         return f"{cells}: {verdict}, no method can be told from another"
-    return f"{cells}: {verdict}, Nemenyi critical difference {comparison.critical_difference:.2f}"
+    difference = f"Nemenyi critical difference {comparison.critical_difference:.2f}"
+    return f"{cells}: {verdict}, {difference}; *: no further than that from the best"
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -203,6 +211,7 @@ def to_markdown(board: Leaderboard) -> str:
         below = "".join(f"\n\n{markdown(line)}" for line in table.below())
         parts.append(f"### {markdown(table.title)}\n\n{text}{below}\n")
     explained = legend(shown[: len(board.groups)], board.reach)
+    explained += dict.fromkeys(line for table in shown for line in table.bold)
     return "\n".join([*parts, *(f"- {markdown(text)}" for text in explained)])
 
 
@@ -213,7 +222,8 @@ def to_latex(board: Leaderboard) -> str:
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
         header, *rows = (" & ".join(row) + r" \\" for row in (map(_tex, table.header), *body))
-        texts = [table.title, "; ".join(table.below()), "; ".join(legend([table], board.reach))]
+        explained = [*legend([table], board.reach), *table.bold]
+        texts = [table.title, "; ".join(table.below()), "; ".join(explained)]
         caption = ". ".join(filter(None, map(_tex, texts)))
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
         lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows]

@@ -170,4 +170,6 @@ def test_what_cannot_track_says_so_before_the_run(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ResourceError, match=r"pip install 'fedbench-ssl\[wandb\]'"):
         fedbench.run("simclr", store=tmp_path, track=["wandb"])
+    with pytest.raises(ResourceError, match="wandb"):
+        fedbench.plan_run("simclr", store=tmp_path, track=["wandb"])
     assert list(tmp_path.iterdir()) == []

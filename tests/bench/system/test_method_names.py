@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.system.method_names import check_spec, shipped
+from fedbench.bench.system.method_names import check_spec, shipped, unknown_method
+from fedbench.bench.terminal.scaffold import write_start
 
 
 def test_files_have_the_names_that_the_registry_has() -> None:
@@ -35,3 +37,14 @@ def test_a_wrong_name_is_refused_before_torch_is_loaded() -> None:
     assert done.stderr.startswith("error: unknown method 'moco' (known: aligned, byol,")
     with pytest.raises(UnknownNameError, match="did you mean 'simclr'"):
         check_spec("simcrl+uv")
+
+
+def test_a_package_that_lies_here_is_said_to_be_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_start("method", "my-loss", tmp_path / "my-loss")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    monkeypatch.chdir(tmp_path)
+    assert str(unknown_method("my-loss", ["simclr"])).endswith("pip install -e my-loss")
+    assert "pip" not in str(unknown_method("other", ["simclr"]))

@@ -127,6 +127,19 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
     assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
 
 
+def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
+    """Else the start of `a` would be its worst cell, beside methods without such a run."""
+    untrained = RunConfig(spec="a", federation=FederationConfig(num_rounds=0))
+    iid = [
+        build_row(RunConfig(spec=spec, data=DataConfig(partition="iid")), linear_acc=0.9)
+        for spec in "ab"
+    ]
+    rows = [*seeds_of({"a": [0.8], "b": [0.7]}), *iid, build_row(untrained, linear_acc=0.3)]
+    (comparison,) = rank(rows).across()
+    assert (comparison.axis, len(comparison.values)) == (None, 2)
+    assert {entry.method: entry.worst for entry in comparison.entries} == {"a": 0.8, "b": 0.7}
+
+
 def test_lower_is_better_for_the_loss() -> None:
     rows = [
         build_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)

@@ -136,6 +136,15 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert to_csv(rank([])).startswith("rank,method")
 
 
+def test_bold_is_explained_where_something_is_bold() -> None:
+    rows = seeds_of({"a": (0.50, 0.51, 0.52), "b": (0.40, 0.41, 0.42)})
+    whole, chosen = rank(rows), rank(rows, columns=["linear", "seeds"])
+    for form in (to_latex, to_markdown):
+        assert "bold: lines with a star" in form(whole)
+        assert "bold: the best, or not significantly different" in form(chosen)
+        assert "bold" not in form(rank(rows[:1])).replace("textbf", "")
+
+
 def test_chosen_columns_in_tables_and_csv(board: Leaderboard) -> None:
     """By heading or by name; one without a heading goes by its name."""
     rows = [row for alpha in (0.1, 1.0) for row in seeds_of({"byol": (0.25, 0.5)}, alpha)]
