@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.cohort import plan_of
+from fedbench.bench.training.flop import counted
 from fedbench.bench.training.setup import num_batches
 
 _STEPS = 8  # that are measured; 8 batches of 16 fill the memory of Orchestra
@@ -47,10 +47,8 @@ def client_cost(experiment: Experiment) -> ClientCost:
         plan = plan_of(setup, index)
         task = Task(int(np.argmax(setup.partition.sizes)), index, plan, None)
         seconds, beside = _measure(runner, task, server, time.process_time)
-        with FlopCounterMode(display=False) as counter:
-            flop, flop_beside = _measure(
-                runner, task, server, lambda: float(counter.get_total_flops())
-            )
+        with counted() as counter:
+            flop, flop_beside = _measure(runner, task, server, lambda: float(counter.flop))
     return ClientCost(seconds + beside, flop + flop_beside, beside, flop_beside)
 
 

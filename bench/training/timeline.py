@@ -25,6 +25,7 @@ from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.client import Task
 from fedbench.bench.training.cohort import cohort_of, drawn, plan_of, pool_of
 from fedbench.bench.training.devices import UNIFORM, Fleet, Floats, fleet_of
+from fedbench.bench.training.flop import counted
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup, num_batches
 
@@ -259,15 +260,13 @@ def image_flop(setup: Setup, net: Net) -> float:
 
     Heads, and targets that are not trained, are left out; a view for these alone counts in full.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # brings Triton: 80 MB of every process
-
     needs, (parameter, *_) = setup.needs, net["encoder"].parameters()
     image = torch.zeros(1, *setup.spec.image_shape, device=parameter.device)
     net.eval()
-    with FlopCounterMode(display=False) as counter:
+    with counted() as counter:
         net(image, "encoder")
     views = len(needs.views) + len(needs.second_batch)
-    return float(counter.get_total_flops() * _PASSES * views)
+    return float(counter.flop * _PASSES * views)
 
 
 def _gaps(begins: Floats, hours: Floats) -> bool:
