@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fedbench
-from fedbench.bench.experiment.presets import load_preset
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.tuning.scoring import names as scores
