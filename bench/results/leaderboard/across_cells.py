@@ -5,9 +5,9 @@ accuracy of one class with one of another.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -22,6 +22,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     ranks,
     slope,
 )
+from fedbench.bench.results.store.frame import plain
 from fedbench.bench.results.store.settings import CLIENTS
 from fedbench.bench.system.identity import canonical_json
 
@@ -188,55 +189,46 @@ def _families(
 def _compare(
     values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
 ) -> CellComparison:
-    by_method: dict[tuple[str, str], dict[int, Any]] = {}
-    for index, cell in enumerate(cells):
-        for entry in cell.entries:
-            if entry.rank is not None:
-                by_method.setdefault((entry.method, entry.joined_by), {})[index] = entry
-    better = needed(metric).score
-    found: list[dict[str, Any]] = []
-    scores: list[dict[int, float]] = []
-    for entries in by_method.values():
-        first = next(iter(entries.values()))
-        diverged = tuple(i in entries and entries[i].num_diverged > 0 for i in range(len(cells)))
-        known = {i: entry.mean for i, entry in entries.items() if not diverged[i]}
-        halves = {i: half_interval(entries[i]) for i in known}
-        ties = {i: entries[i].ties for i in known}
-        tenfold = {i: 0.0 if axis is None else math.log10(float(values[i])) for i in known}
-        found.append(
+    better, places = needed(metric).score, range(len(cells))
+    tenfold = [0.0 if axis is None else math.log10(float(value)) for value in values]
+    lines = pd.concat([cell.frame.assign(cell=place) for place, cell in enumerate(cells)])
+    lines = lines[lines["rank"].notna()].set_index("cell")
+    records, scores = [], []
+    for _, of in lines.groupby(["method", "joined_by"], sort=False):
+        known = of[of.num_diverged == 0]
+        of_cell = dict(zip(known.index, known.itertuples(index=False, name="Line"), strict=True))
+        every = [of_cell.get(place) for place in places]
+        scores.append(known["mean"].map(better).reindex(of.index, fill_value=-math.inf))
+        records.append(
             {
-                "method": first.method,
-                "variant": first.variant,
-                "label": first.label,
-                "means": tuple(known.get(i) for i in range(len(cells))),
-                "halves": tuple(halves.get(i) for i in range(len(cells))),
-                "ties": tuple(ties.get(i) for i in range(len(cells))),
-                "coverage": len(entries) / len(cells),
-                "worst": None if any(diverged) else min(known.values(), key=better),
-                "slope": slope([*tenfold.values()], [*known.values()]),
-                "diverged": diverged,
-                "num_runs": sum(entry.n_seeds for entry in entries.values()),
-                "num_at_chance": sum(entry.num_at_chance for entry in entries.values()),
-                "minimises_objective": first.minimises_objective,
-                "mean_rank": None,
-                "best": None,
+                **of.iloc[0][["method", "variant", "label", "minimises_objective"]],
+                "means": tuple(line and line.mean for line in every),
+                "halves": tuple(line and half_interval(line) for line in every),
+                "ties": tuple(line and line.ties for line in every),
+                "coverage": len(of) / len(cells),
+                "worst": min(known["mean"], key=better) if len(known) == len(of) else None,
+                "slope": slope([tenfold[place] for place in known.index], [*known["mean"]]),
+                "diverged": tuple(p in of.index and p not in known.index for p in places),
+                "num_runs": sum(of.n_seeds),
+                "num_at_chance": sum(of.num_at_chance),
             }
         )
-        scores.append({i: better(known[i]) if i in known else -math.inf for i in entries})
-    frequent = [at for at, entry in enumerate(found) if entry["coverage"] > 0.5]
-    common = [i for i in range(len(cells)) if frequent and all(i in scores[at] for at in frequent)]
-    table = [[scores[at][i] for at in frequent] for i in common]
-    p = friedman_p(table) if len(table) >= MIN_CELLS else None
+    found = pd.DataFrame(records, columns=[*COLUMNS], dtype=object)
+    table = pd.concat(scores, axis="columns", ignore_index=True)[
+        [*found.index[found.coverage > 0.5]]
+    ]
+    table = table.dropna() if len(table.columns) else table[:0]
+    p = friedman_p(table.to_numpy().tolist()) if len(table) >= MIN_CELLS else None
     rejected = p is not None and p <= LEVEL
-    difference = nemenyi_difference(len(frequent), len(table)) if rejected else None
-    if len(frequent) > 1 and len(table) > 1:
-        columns = zip(*(ranks(row) for row in table), strict=True)
-        means = [math.fsum(column) / len(table) for column in columns]
-        for at, rank in zip(frequent, means, strict=True):
-            best = None if difference is None else rank <= min(means) + difference
-            found[at] |= {"mean_rank": rank, "best": best}
-    found.sort(key=_order)
-    objects = partial(pd.Series, dtype=object)  # which keeps None
+    difference = nemenyi_difference(len(table.columns), len(table)) if rejected else None
+    if len(table.columns) > 1 and len(table) > 1:
+        rank = table.apply(ranks, axis="columns", result_type="broadcast").mean()
+        found.loc[rank.index, "mean_rank"] = rank
+        if difference is not None:
+            found.loc[rank.index, "best"] = rank <= rank.min() + difference
+    order = found.assign(least=-found.coverage).sort_values(
+        ["mean_rank", "least", "method", "label"]
+    )
     return CellComparison(
         axis=axis,
         metric=metric,
@@ -246,13 +238,8 @@ def _compare(
         num_common=len(table),
         friedman_p=p,
         critical_difference=difference,
-        frame=pd.DataFrame({name: objects([e[name] for e in found]) for name in COLUMNS}),
+        frame=plain(order[[*COLUMNS]].reset_index(drop=True)),
     )
-
-
-def _order(entry: Mapping[str, Any]) -> tuple[bool, float, float, str, str]:
-    rank = entry["mean_rank"]
-    return rank is None, rank or 0.0, -entry["coverage"], entry["method"], entry["label"]
 
 
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
