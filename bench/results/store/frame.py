@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedbench.bench.results.store.columns import COST, METRIC, row_table
-from fedbench.bench.results.store.packed import Packed
-from fedbench.bench.results.store.reader import Mark, file_mark, load_all, tables_in
+from fedbench.bench.results.store.packed import PACKED, read_pack
+from fedbench.bench.results.store.reader import THREADS, Mark, file_mark, load, tables_in
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FURTHER = {
-    "packed": (pa.string(), "the file of packed runs that it is in; null = a file of its own"),
-    "file": (pa.string(), "name of the row's file, without its ending"),
-    "size": (pa.int64(), "of that file [B]"),
+    "place": (pa.string(), "the file that it is in, below the store"),
+    "file": (pa.string(), "the name that a file of its own has, without the ending"),
+    "size": (pa.int64(), "of the file [B]"),
     "changed": (pa.int64(), "time of its last change [ns]"),
     "replica": (pa.string(), "hash of the results, which tells replicas apart"),
     "whole_config": (pa.string(), "all settings, as JSON"),
@@ -58,8 +59,8 @@ _SCHEMA = pa.schema(
     [*ROW_SCHEMA, *(pa.field(name, kind) for name, (kind, _) in FURTHER.items())],
     metadata=ROW_SCHEMA.metadata,
 )
-_FILE = ("packed", "file", "size", "changed")
-_Place = tuple[str | None, str, int, int]
+_FILE = ("place", "file", "size", "changed")
+_Place = tuple[str, str, int, int]
 """The columns `_FILE` of a row."""
 _VERSION = b"fedbench.derived_by"
 _ORDER = (
@@ -71,7 +72,7 @@ _ORDER = (
 
 def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame, in the order of a store."""
-    return _plain_names(_sorted(_table(rows, [(None, "", 0, 0)] * len(rows))))
+    return _plain_names(_sorted(_table(rows, [("", "", 0, 0)] * len(rows))))
 
 
 def _plain_names(table: pa.Table) -> pd.DataFrame:
@@ -97,9 +98,8 @@ def lines(frame: pd.DataFrame) -> Iterator[Any]:
 class Frame:
     """The table of a store, in `file`."""
 
-    def __init__(self, root: Path, packed: Packed) -> None:
-        self.file, self._folder = root / "leaderboard.parquet", root / "rows"
-        self._packed = packed
+    def __init__(self, root: Path) -> None:
+        self.file, self._root = root / "leaderboard.parquet", root
         self._problems: list[str] = []
         self._table: pa.Table | None = None
         self._mark: Mark | None = None  # of the file when it was read or written
@@ -142,36 +142,30 @@ class Frame:
         return bool(table.num_rows)
 
     def _up_to_date(self) -> pa.Table:
-        paths = tables_in(self._folder)
-        marks = {path.stem: mark for path in paths if (mark := file_mark(path)) is not None}
+        paths = [*tables_in(self._root / "rows"), *tables_in(self._root / PACKED)]
+        marks = {path.relative_to(self._root).as_posix(): file_mark(path) for path in paths}
         table = self._table
         if table is None or file_mark(self.file) != self._mark:
             self._mark, table = file_mark(self.file), self._stored()
             self._is_new = table is None
         known = _SCHEMA.empty_table() if table is None else table
-        packs = self._packed.files()
         columns = (known.column(name).to_pylist() for name in _FILE)
-        whole = [
-            (packs.get(pack) if pack else marks.get(name)) == tuple(mark)
-            for pack, name, *mark in zip(*columns, strict=True)
-        ]
+        whole = [marks.get(place) == (*mark,) for place, _, *mark in zip(*columns, strict=True)]
         kept = known.filter(pa.array(whole, pa.bool_()))
-        there = {*kept.column("file").to_pylist()}
-        new = load_all([path for path in paths if path.stem not in there], Row)
-        rows = [(row, path.stem) for path, row in new.items() if isinstance(row, Row)]
-        files: list[_Place] = [(None, name, *marks.get(name, (0, 0))) for _, name in rows]
-        self._problems = [text for text in new.values() if isinstance(text, str)]
-        for pack in sorted(packs.keys() - {*kept.column("packed").to_pylist()}):
-            try:
-                found = self._packed.pack(pack).rows
-            except StoreError as error:
-                self._problems.append(str(error))
-                continue
-            rows += [(row, name) for name, row in found.items()]
-            files += [(pack, name, *packs[pack]) for name in found]
-        if rows or not all(whole):
-            added = _table([row for row, _ in rows], files)
-            known = _sorted(pa.concat_tables([kept, added], promote_options="permissive"))
+        new = sorted(marks.keys() - {*kept.column("place").to_pylist()})
+        with ThreadPoolExecutor(THREADS) as threads:
+            found = threads.map(_read, [self._root / place for place in new])
+            loaded = dict(zip(new, found, strict=True))
+        self._problems = [text for text in loaded.values() if isinstance(text, str)]
+        added = [
+            (row, (place, name, *(marks[place] or (0, 0))))
+            for place, rows in loaded.items()
+            if not isinstance(rows, str)
+            for name, row in rows.items()
+        ]
+        if added or not all(whole):
+            more = _table([row for row, _ in added], [file for _, file in added])
+            known = _sorted(pa.concat_tables([kept, more], promote_options="permissive"))
             self._is_new = True
         if known is not self._table:
             self._table, self._rows, self._frame = known, None, None
@@ -184,6 +178,17 @@ class Frame:
             if (table.schema.metadata or {}).get(_VERSION) == _metadata()[_VERSION]:
                 return table
         return None
+
+
+def _read(path: Path) -> Mapping[str, Row] | str:
+    """Return the rows in a file by name, or what is wrong with it."""
+    if path.parent.name != PACKED:
+        row = load(path, Row)
+        return row if isinstance(row, str) else {path.stem: row} if row else {}
+    try:
+        return read_pack(path, file_mark(path)).rows
+    except StoreError as error:
+        return str(error)
 
 
 @cache

@@ -172,9 +172,11 @@ def _copy(row: Row, source: Store, target: Store) -> None:
     known = [(other, target) for other in target.replicas(row.row_id)]
     outcome = _outcome(row, source, known)  # the run may have been finished meanwhile
     if outcome != "same":
-        key = replica_key(row) if outcome == "replica" else row.row_id
-        _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
-        target.take_packed_curve(key, source, source.key(row))
+        name, key = source.key(row), replica_key(row) if outcome == "replica" else row.row_id
+        if source.cell_dir(name).is_dir():
+            _copy_cell(source.cell_dir(name), target.cell_dir(key), row)
+        elif points := source.curve(name):  # of a packed run
+            target.write_curve(key, points)
         target.write_replica(row) if outcome == "replica" else target.write_row(row)
 
 
@@ -245,7 +247,7 @@ def _copy_cell(source: Path, target: Path, row: Row) -> None:
 
     Its row is written later, so that a torn copy is redone.
     """
-    if row.status == "error" or not source.is_dir():
+    if row.status == "error":
         return
     try:
         for left in list_folder(target):

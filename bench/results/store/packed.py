@@ -73,6 +73,11 @@ class Pack:
         """The rows by name."""
         return dict(zip(self.places, self._rows(range(len(self._curves))), strict=True))
 
+    def of(self, row_id: str) -> list[Row]:
+        """Return the rows of one run."""
+        rows = self.rows.values() if row_id in self.places else ()
+        return [row for row in rows if row.row_id == row_id]
+
     def curve(self, name: str) -> list[dict[str, Any]]:
         """Return the rounds of a run by its name."""
         return _points(self._curves[self.places[name]])
@@ -95,39 +100,11 @@ def _points(text: Any) -> list[dict[str, Any]]:
         raise StoreError(f"{CURVE} holds no list of rounds") from err
 
 
-class Packed:
-    """The packed runs of a store."""
-
-    def __init__(self, root: Path) -> None:
-        self._folder = root / PACKED
-
-    def files(self) -> dict[str, Mark]:
-        """Return size and time of each file by its name."""
-        marks = {path.name: file_mark(path) for path in tables_in(self._folder)}
-        return {name: mark for name, mark in marks.items() if mark is not None}
-
-    def pack(self, file: str) -> Pack:
-        """Return the content of a file; a StoreError names it if it is damaged."""
-        path = self._folder / file
-        return read_pack(path, file_mark(path))
-
-    def names(self) -> list[str]:
-        """Return the names of all rows: `<row id>`, or `<row id>@<hash>` for replicas."""
-        return [name for pack in self._readable() for name in pack.places]
-
-    def of(self, row_id: str) -> list[Row]:
-        """Return the rows of one run."""
-        packs = [pack for pack in self._readable() if row_id in pack.places]
-        return [row for pack in packs for row in pack.rows.values() if row.row_id == row_id]
-
-    def curve(self, name: str) -> list[dict[str, Any]]:
-        """Return the rounds of a run by its name; none where no file has it."""
-        return next((pack.curve(name) for pack in self._readable() if name in pack.places), [])
-
-    def _readable(self) -> Iterator[Pack]:
-        for file in self.files():
-            with suppress(StoreError):  # one of the store's problems
-                yield self.pack(file)
+def packs(root: Path) -> Iterator[Pack]:
+    """Yield the files of packed runs of a store that can be read."""
+    for path in tables_in(root / PACKED):
+        with suppress(StoreError):  # one of the store's problems
+            yield read_pack(path, file_mark(path))
 
 
 @lru_cache(64)

@@ -20,7 +20,7 @@ Mark = tuple[int, int]
 
 MOST_BYTES = 2**28
 """Bytes of one record that is read; a pipe or a device in its place is refused."""
-_THREADS = 4
+THREADS = 4
 
 
 def read_error(path: Path, cause: OSError) -> StoreError:
@@ -58,7 +58,7 @@ def file_mark(path: Path) -> Mark | None:
 
 def load_all(paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
     """`load` many files."""
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         return dict(zip(paths, threads.map(lambda path: load(path, model), paths), strict=True))
 
 

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from fedbench.bench.results.store.former import current_ids
 from fedbench.bench.results.store.frame import Frame
-from fedbench.bench.results.store.packed import PACKED, Packed
+from fedbench.bench.results.store.packed import PACKED, packs
 from fedbench.bench.results.store.reader import (
     MOST_BYTES,
     list_folder,
@@ -77,8 +77,7 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = user_path(root)
-        self._packed = Packed(self.root)
-        self._all = Frame(self.root, self._packed)
+        self._all = Frame(self.root)
         self._swept = False
 
     def require(self) -> Self:
@@ -118,7 +117,7 @@ class Store:
     def drop(self, row_id: str) -> None:
         """Delete a run: its row, its replicas, and their curves and checkpoints."""
         self.check_writable()
-        if self._packed.of(row_id):
+        if any(pack.of(row_id) for pack in packs(self.root)):
             raise StoreError(f"run {row_id} is packed with others and cannot be deleted")
         for path in self._paths_of(row_id):
             _delete(path)
@@ -142,7 +141,8 @@ class Store:
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
         loaded = (load(path, Row) for path in self._paths_of(row_id))
-        rows = [*self._packed.of(row_id), *(row for row in loaded if isinstance(row, Row))]
+        rows = [row for pack in packs(self.root) for row in pack.of(row_id)]
+        rows += [row for row in loaded if isinstance(row, Row)]
         # In one order, whatever the names of their files.
         return sorted(rows, key=lambda r: (r.status == "error", r.finished_at, replica_hash(r)))
 
@@ -158,7 +158,7 @@ class Store:
     def key(self, row: Row) -> str:
         """Return the name of a stored row's file and cell: its row id, or `<row id>@<hash>`."""
         name = replica_key(row)
-        own = self._row_path(name).exists() or name in self._packed.names()
+        own = self._row_path(name).exists() or any(name in p.places for p in packs(self.root))
         return name if own else row.row_id
 
     def find(self, run_id: str) -> Row:
@@ -176,7 +176,8 @@ class Store:
             raise ConfigError("a run id must not be empty; `fedbench runs` lists run ids")
         row = self.require().row(run_id)
         if row is None and len(run_id) >= _MIN_PREFIX:
-            files = [*self._packed.names(), *(p.stem for p in tables_in(self.root / "rows"))]
+            files = [path.stem for path in tables_in(self.root / "rows")]
+            files += [name for pack in packs(self.root) for name in pack.places]
             names = {name.partition("@")[0] for name in files}
             found = sorted(name for name in names if name.startswith(run_id))
             found = found or [name for name in current_ids(run_id) if name in names]
@@ -303,18 +304,14 @@ class Store:
         self._write(path, table_bytes(table))
         return path
 
-    def take_packed_curve(self, key: str, source: "Store", name: str) -> None:
-        """Write the rounds of a packed run, which has no folder that could be copied."""
-        if not source.cell_dir(name).is_dir() and (points := source.curve(name)):
-            self.write_curve(key, points)
-
     def curve(self, row_id: str) -> list[dict[str, Any]]:
         """The points of a run's curve; empty if there is none. A StoreError if it is unreadable."""
         path = self.cell_dir(row_id) / "curve.parquet"
         try:
             return list(read_table(path.read_bytes()).to_pylist())
         except FileNotFoundError:
-            return self._packed.curve(row_id)
+            found = (pack.curve(row_id) for pack in packs(self.root) if row_id in pack.places)
+            return next(found, [])
         except OSError as cause:
             raise read_error(path, cause) from cause
         except StoreError as error:
