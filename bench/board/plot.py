@@ -5,13 +5,14 @@ seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` wr
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import optuna
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -22,7 +23,7 @@ from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Loss
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.studies import StudyView, is_usable
-from fedbench.bench.results.report.charts import curves_of, losses_of, points_of, sweeps
+from fedbench.bench.results.report.charts import curves_of, losses_of, main_lines, points_of, sweeps
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -32,6 +33,7 @@ __all__ = ["Picture", "accuracy", "cost", "curves", "loss", "partition", "search
 _COSTS = {"bytes": ("mb", "MB sent, both directions"), "minutes": ("minutes", "minutes of a run")}
 _MIN_TRIALS = 10
 """Trials below which the importance of hyperparameters is noise."""
+_INTERVAL = ["mean", "low", "high"]
 _ALONG = {"rounds": ("round", "rounds"), "bytes": ("gb", "GB sent"), "hours": ("hours", "hours")}
 
 
@@ -62,13 +64,14 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
     if axis is not None and axis not in charts:
         raise UnknownNameError("axis", axis, charts)
     chart = charts[axis or [*charts][-1]]
-    steps = sorted({point["x"] for point in chart["points"]})
-    names = list(dict.fromkeys(point["name"] for point in chart["points"]))
+    points = pd.DataFrame(chart["points"])
+    steps = sorted(points.x.unique())
     figure, axes = _picture(ranking.board.metric, chart["title"], chart["axis"].replace("_", " "))
     axes.set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
-    for index, (name, points) in enumerate(_by_name(chart["points"], _colours(chart["points"]))):
-        beside = (index - (len(names) - 1) / 2) * 0.5 / len(names)  # so that intervals stay apart
-        _line(axes, [steps.index(p["x"]) + beside for p in points], points, name, ranking)
+    lines = _by_name(points)
+    for index, (name, of) in enumerate(lines):
+        beside = (index - (len(lines) - 1) / 2) * 0.5 / len(lines)  # so that intervals stay apart
+        _line(axes, of.x.map(steps.index) + beside, of, name, ranking.board.metric)
     return _with_legend(figure, axes)
 
 
@@ -83,12 +86,11 @@ def cost(
         setting: part of a table's title; default: the table with the most methods and seeds.
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _COSTS)
-    points = [
-        p for p in _records(points_of(group)) if p["main"] and None not in (p["mean"], p[key])
-    ]
+    points = points_of(group)
+    shown = points[points.main].dropna(subset=["mean", key])
     figure, axes = _picture(ranking.board.metric, group.title, label)
-    for name, of in _by_name(points, _colours(points)):
-        _line(axes, [point[key] for point in of], of, name, ranking)
+    for name, of in _by_name(shown):
+        _line(axes, of[key], of, name, ranking.board.metric)
     return _with_legend(figure, axes)
 
 
@@ -111,18 +113,18 @@ def curves(
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _ALONG)
     group, found, _ = _with_curves(group, store)
-    points = _records(curves_of(group, found))
-    times = {name: sum(p["metric"] == name for p in points) for name in CURVE_METRICS}
+    main = main_lines(group.frame).set_index("label").method
+    points = curves_of(group, found).reindex(columns=["name", "metric", key, *_INTERVAL])
+    times = {name: sum(points.metric == name) for name in CURVE_METRICS}
     metric = metric or max(times, key=times.__getitem__)
     _known("metric", metric, times)
-    methods = {entry.label: entry.method for entry in group.entries}
-    shown = [p for p in points if p["metric"] == metric and p.get(key) is not None]
-    shown = [{**p, "method": methods[p["name"]]} for p in shown if p["name"] in _main(group)]
-    if not shown:
+    shown = points.assign(method=points.name.map(main))
+    shown = shown[points.metric == metric].dropna(subset=["method", key])
+    if shown.empty:
         raise ConfigError(f"no curve of {metric} over {over} in {group.title!r}")
     figure, axes = _picture(metric, group.title, label)
-    for name, of in _by_name(shown, _colours(shown)):
-        _line(axes, [point[key] for point in of], of, name, metric)
+    for name, of in _by_name(shown):
+        _line(axes, of[key], of, name, metric)
     return _with_legend(figure, axes)
 
 
@@ -140,10 +142,10 @@ def loss(
         store: that the ranking is of.
     """
     group, _, losses = _with_curves(_group(ranking, setting), store)
-    points = _records(losses_of(group, losses))
-    if not points:
+    points = losses_of(group, losses)
+    if points.empty:
         raise ConfigError(f"no losses are stored of {group.title!r}")
-    of_names = _by_name(points, _colours(points))
+    of_names = _by_name(points)
     columns = min(len(of_names), 3)
     rows = -(-len(of_names) // columns)
     figure = Picture(figsize=(2.8 * columns + 0.4, 2.2 * rows + 0.5), dpi=150, layout="constrained")
@@ -152,7 +154,7 @@ def loss(
     for axes in every[len(of_names) :]:
         axes.set_axis_off()
     for axes, ((name, colour), of) in zip(every, of_names, strict=False):
-        axes.plot([p["round"] for p in of], [p["mean"] for p in of], color=colour, linewidth=1.8)
+        axes.plot(of["round"], of["mean"], color=colour, linewidth=1.8)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="rounds", ylabel="loss")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -242,10 +244,6 @@ def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     return known[name]
 
 
-def _main(group: Group) -> set[str]:
-    return {point["name"] for point in _records(points_of(group)) if point["main"]}
-
-
 def _with_curves(
     group: Group, store: Store | Path | str | None
 ) -> tuple[Group, Mapping[str, Curve], dict[str, Losses]]:
@@ -258,21 +256,11 @@ def _with_curves(
     return replace(group, frame=frame.assign(curve_ids=there)), found, losses
 
 
-def _records(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
-
-
-def _colours(points: Sequence[Mapping[str, Any]]) -> Callable[[str], str]:
-    chosen = places(point["method"] for point in points)
-    return lambda method: COLOURS[chosen[method]]
-
-
-def _by_name(points: Sequence[dict[str, Any]], colour: Callable[[str], str]) -> list[Any]:
+def _by_name(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     """Return name and colour of each line, and its points in their order."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for point in points:
-        found.setdefault((point["name"], colour(point["method"])), []).append(point)
-    return [*found.items()]
+    chosen = places(points.method)
+    by_line = points.groupby(["name", "method"], sort=False)
+    return [((str(name), COLOURS[chosen[str(method)]]), of) for (name, method), of in by_line]
 
 
 def _picture(metric: str, title: str, label: str) -> tuple[Picture, Axes]:
@@ -284,17 +272,17 @@ def _picture(metric: str, title: str, label: str) -> tuple[Picture, Axes]:
     return figure, axes
 
 
-def _line(axes: Axes, xs: Any, points: Any, name: Any, of: Ranking | str) -> None:
+def _line(
+    axes: Axes, xs: "pd.Series[float]", points: pd.DataFrame, name: tuple[str, str], metric: str
+) -> None:
     """Draw a line with its 95 % intervals, in percent if the metric is an accuracy."""
-    metric = of if isinstance(of, str) else of.board.metric
-    scale = 100 if is_accuracy(metric) else 1
-    drawn = [(x, p) for x, p in zip(xs, points, strict=True) if p["mean"] is not None]
     label, colour = name
-    ys = [scale * p["mean"] for _, p in drawn]
-    half = [scale * (p["high"] - p["low"]) / 2 if p["low"] is not None else 0 for _, p in drawn]
+    scale = 100 if is_accuracy(metric) else 1
+    of = scale * points[_INTERVAL].astype(float).dropna(subset=["mean"])
+    half = ((of.high - of.low) / 2).fillna(0.0)
     axes.errorbar(
-        [x for x, _ in drawn], ys, half, color=colour, marker="o", markersize=4, label=label,
-        linewidth=1.4, elinewidth=1.6,
+        xs[of.index].astype(float), of["mean"], half, color=colour, label=label, marker="o",
+        markersize=4, linewidth=1.4, elinewidth=1.6,
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def short_titles(titles: Sequence[str]) -> list[str]:
     ]
 
 
-def points_of(group: Group) -> dict[str, Any]:
+def points_of(group: Group) -> pd.DataFrame:
     """Return the entries of a group for charts, with the Pareto fronts over bytes and minutes."""
     score = needed(group.entries[0].metric).score
     # The mean of the seeds that did not diverge would flatter an entry.
@@ -124,7 +124,7 @@ def points_of(group: Group) -> dict[str, Any]:
     points["values"] = points["values"].map(list)
     points["main"] = points.index.isin(main_lines(group.frame).index)
     names = [*_POINT.values(), "front_mb", "front_minutes", "main"]
-    return by_column(points[names])
+    return points[names]
 
 
 def main_lines(frame: pd.DataFrame) -> pd.DataFrame:
@@ -133,7 +133,7 @@ def main_lines(frame: pd.DataFrame) -> pd.DataFrame:
     return order.drop_duplicates("method")
 
 
-def losses_of(group: Group, losses: Mapping[str, Losses]) -> dict[str, Any]:
+def losses_of(group: Group, losses: Mapping[str, Losses]) -> pd.DataFrame:
     """Return the mean loss of one line of each method over its seeds, by round."""
     points: list[dict[str, Any]] = []
     for line in lines(main_lines(group.frame)):
@@ -148,7 +148,7 @@ def losses_of(group: Group, losses: Mapping[str, Losses]) -> dict[str, Any]:
             {"name": line.label, "method": line.method, "round": done, "mean": mean(by_round[done])}
             for done in chosen
         ]
-    return by_column(pd.DataFrame(points))
+    return pd.DataFrame(points)
 
 
 def sweeps(board: Leaderboard, across: Sequence[CellComparison]) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def sweeps(board: Leaderboard, across: Sequence[CellComparison]) -> list[dict[st
     return charts
 
 
-def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
+def curves_of(group: Group, curves: Mapping[str, Curve]) -> pd.DataFrame:
     """Return the mean of each entry over its seeds at every evaluation, with the interval."""
     points: list[dict[str, Any]] = []
     for entry in group.entries:
@@ -188,7 +188,7 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                 if hours := [e.hours for e in at if e.hours is not None]:
                     of["hours"] = sum(hours) / len(hours)
                 points.append(of | {"gb": gb, "mean": centre, "low": low, "high": high, "n": n})
-    return by_column(pd.DataFrame(points))
+    return pd.DataFrame(points)
 
 
 def scatter(rows: pd.DataFrame, board: Leaderboard) -> dict[str, Any]:

@@ -204,11 +204,11 @@ def content(
         "boards": {metric: _board(board, across[metric]) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board, across[metric]) for metric, board in boards.items()},
         "losses": {
-            cell: losses_of(group, losses)
+            cell: by_column(losses_of(group, losses))
             for cell, group in zip(cell_ids(groups), groups, strict=True)
         },
         "curves": {
-            cell: curves_of(group, curves)
+            cell: by_column(curves_of(group, curves))
             for cell, group in zip(cell_ids(groups), groups, strict=True)
         },
         "scatter": {m: scatter(frame, boards[m]) for m in metrics if m != "objective"},
@@ -280,7 +280,7 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
         "header": list(table.header),
         "standings": group.frame.standing.tolist(),
         "rows": table.rows,
-        "points": points_of(group),
+        "points": by_column(points_of(group)),
     }
 
 
