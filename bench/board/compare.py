@@ -10,6 +10,7 @@ from fedbench.bench.board.boards import leaderboard
 from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
+from fedbench.bench.results.choice import Ranked
 from fedbench.bench.results.leaderboard.comparability import as_text, class_of, differing
 from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.leaderboard.statistics import LEVEL, holm
@@ -17,6 +18,7 @@ from fedbench.bench.results.report.charts import main_lines, short_titles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import completed, method_defaults
 from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -82,16 +84,9 @@ class Comparison:
         return f"<{self.names[0]} and {self.names[1]}: {self.sentence}>"
 
 
+@grouped
 def compare(
-    first: str,
-    second: str,
-    store: Store | Path | str | None = None,
-    *,
-    grid: str | None = None,
-    dataset: str | None = None,
-    preset: str | None = None,
-    purpose: str = "evaluation",
-    metric: str = "linear_acc",
+    first: str, second: str, store: Store | Path | str | None = None, *, chosen: Ranked
 ) -> Comparison:
     """Compare two methods in every setting where both ran, or two runs.
 
@@ -102,11 +97,7 @@ def compare(
         first: a method spec, a line of the board, or a run id; what differences are of.
         second: the same; it is subtracted.
         store: see `open_store`.
-        grid: only cells of this grid, as in `leaderboard`.
-        dataset: only runs on this data set.
-        preset: only runs that started from this preset.
-        purpose: only runs that were made for it, as in `leaderboard`.
-        metric: as in `leaderboard`.
+        chosen: which runs are compared, and by what.
 
     Raises:
         ConfigError: for one thing twice, or a run id that several runs have.
@@ -124,14 +115,13 @@ def compare(
     if first == second:
         raise ConfigError(f"compare two different things; both are {first!r}")
     methods = [name.partition(" (")[0] for name in (first, second)]
-    known = {row.method for row in store.rows()}
+    known = {*store.frame().method}
     of_runs = [name not in known and _is_run_id(name) for name in methods]
     if all(of_runs):
-        return _runs(store, store.find(first), store.find(second), metric)
+        return _runs(store, store.find(first), store.find(second), chosen.metric)
     if any(of_runs):
         raise ConfigError("compare two methods or two runs; got one of each")
-    chosen: dict[str, Any] = {"grid": grid, "dataset": dataset, "preset": preset}
-    board = leaderboard(store, methods=[*{*methods}], purpose=purpose, metric=metric, **chosen)
+    board = leaderboard(store, methods=[*{*methods}], **vars(chosen))
     if board.nothing:
         raise StoreError(board.nothing)
     return _methods(board.board, (first, second), board.problems)
