@@ -78,7 +78,7 @@ LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
 _MOST_ROUNDS = 1_000_000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Time of every entry of a .zip: the first that it can hold."""
+"""Time of every file in a .zip: the first that it can hold."""
 _ID = r"[0-9a-f]{20}"
 _STUDY = r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet)"
 _FILE = rf"rows/{_ID}\.parquet|cells/{_ID}/curve\.parquet|{_STUDY}"
@@ -87,7 +87,7 @@ _LARGEST, _MOST = 64 * 2**20, 4 * 2**30
 
 
 @dataclass(frozen=True)
-class Entry:
+class Run:
     """One row of a bundle with its curve."""
 
     row: Row
@@ -101,7 +101,7 @@ class Bundle:
     root: Path  # its folder, or the one that its .zip was unpacked to
     id: str  # SHA-256 of the manifest, in hexadecimal digits
     by: Person | None  # who submits it
-    entries: Mapping[str, Entry]  # rows that could be read, by row id
+    runs: Mapping[str, Run]  # rows that could be read, by row id
     problems: tuple[tuple[str, str], ...]  # row id ("" = the bundle) and a line for each bad file
 
 
@@ -121,28 +121,28 @@ class Manifest(BaseModel):
     by: Person | None = None
 
 
-def entries_of(store: Store, rows: Iterable[Row]) -> list[Entry]:
+def runs_of(store: Store, rows: Iterable[Row]) -> list[Run]:
     """Return rows of a store with their curves; a curve that cannot be read counts as none."""
-    entries = []
+    runs = []
     for row in rows:
         try:
             points = store.curve(store.key(row))
         except StoreError:  # `fedbench verify --store` reports it
             points = []
-        entries.append(Entry(row, tuple(points)))
-    return entries
+        runs.append(Run(row, tuple(points)))
+    return runs
 
 
 def pack(
-    entries: Sequence[Entry], who: Person | None, folder: Path, studies: Store | None = None
+    runs: Sequence[Run], who: Person | None, folder: Path, studies: Store | None = None
 ) -> str:
     """Write a bundle, unchecked, to an empty folder, with its rows' studies; return its id."""
     store = Store(folder)
-    for entry in entries:
-        store.write_row(entry.row)
-        store.write_curve(entry.row.row_id, entry.points)
+    for run in runs:
+        store.write_row(run.row)
+        store.write_curve(run.row.row_id, run.points)
     if studies is not None:
-        for study_id in {entry.row.study_id for entry in entries} & {*studies.studies()}:
+        for study_id in {run.row.study_id for run in runs} & {*studies.studies()}:
             for path in (studies.root / "trials" / str(study_id)).rglob("*"):
                 name = path.relative_to(studies.root).as_posix()
                 if re.fullmatch(_STUDY, name):
@@ -230,16 +230,16 @@ def _read(root: Path, path: Path) -> Bundle:
         return Bundle(root, identity, None, {}, (("", f"{MANIFEST}: {err}"),))
     problems = list(_file_problems(root, manifest))
     bad = {row_id for row_id, _ in problems}
-    entries: dict[str, Entry] = {}
+    runs: dict[str, Run] = {}
     left = UNPACKED
     for row_id in manifest.rows:
         if row_id not in bad:
             try:
-                entries[row_id], size = _entry(root, row_id, left)
+                runs[row_id], size = _run(root, row_id, left)
                 left -= size
             except StoreError as err:
                 problems.append((row_id, str(err)))
-    return Bundle(root, identity, manifest.by, entries, tuple(problems))
+    return Bundle(root, identity, manifest.by, runs, tuple(problems))
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -277,7 +277,7 @@ def _file_problems(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield "", f"{name} is not in the manifest; delete it"
 
 
-def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
+def _run(root: Path, row_id: str, most: int) -> tuple[Run, int]:
     """Return a row with its curve, which may unpack to `most` bytes, and the bytes that it has."""
     row_name, curve_name = files_of(row_id)
     data, curve = ((root / name).read_bytes() for name in (row_name, curve_name))
@@ -292,4 +292,4 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
         points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err
-    return Entry(row, tuple(points)), table.nbytes
+    return Run(row, tuple(points)), table.nbytes

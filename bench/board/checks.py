@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.bench.board.bundle import Entry
+from fedbench.bench.board.bundle import Run
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Dataset, cached_dataset
@@ -367,12 +367,12 @@ class Checker:
         self.counts[check].passed += not problems
         self.problems += [Problem(run_id, check, problem) for problem in problems]
 
-    def __call__(self, entry: Entry) -> None:
+    def __call__(self, run: Run) -> None:
         """Check one row and its curve."""
-        row_id = entry.row.row_id
+        row_id = run.row.row_id
         self.add(row_id, FILES, [])
         try:
-            claim = self._claim(entry)
+            claim = self._claim(run)
         except Unchecked as why:
             self.other_code.add(row_id)
             for name in CHECKS:
@@ -399,9 +399,9 @@ class Checker:
         if str(why) not in count.reason:
             count.reason = "; ".join(filter(None, (count.reason, str(why))))
 
-    def _claim(self, entry: Entry) -> Claim:
+    def _claim(self, run: Run) -> Claim:
         """Return a row with what is known here."""
-        row = entry.row
+        row = run.row
         if row.benchmark_version != BENCHMARK_VERSION:
             raise StoreError(
                 f"benchmark_version is {row.benchmark_version}, this fedbench checks"
@@ -415,4 +415,4 @@ class Checker:
         if dataset is None:
             known = f"data revision {row.dataset_revision[:12]} is not known"
             raise StoreError(f"{known}; get the data and name their cache with --data-dir")
-        return Claim(row, entry.points, config, dataset, expected(config, dataset))
+        return Claim(row, run.points, config, dataset, expected(config, dataset))

@@ -37,7 +37,7 @@ class _Content(BaseModel):
 
 
 @dataclass(frozen=True)
-class Record:
+class Repetition:
     """One reproduction by somebody."""
 
     file: str
@@ -55,7 +55,7 @@ class Reproduced:
     run_id: str
     count: int
     submitted_by: tuple[Person, ...]
-    records: tuple[Record, ...]
+    records: tuple[Repetition, ...]
 
 
 def record_reproduction(store: Store, result: Reproduction, who: Person) -> Path:
@@ -102,9 +102,9 @@ def reproductions(store: Store) -> dict[str, Reproduced]:
 
 def _record(
     file: Path, claimed: Mapping[str, Row], rows: Sequence[Row], num_test: int | None
-) -> Record:
+) -> Repetition:
     """Read a record and compare its row again."""
-    record = Record(str(file))
+    record = Repetition(str(file))
     try:
         plain = parse_json(read_regular(file, _LARGEST))
         content = _Content.model_validate_json(json.dumps(plain))

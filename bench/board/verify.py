@@ -11,12 +11,12 @@ from typing import Any
 from fedbench.bench.board.bundle import (
     LICENCE,
     MANIFEST,
-    Entry,
     Person,
-    entries_of,
+    Run,
     open_bundle,
     pack,
     person,
+    runs_of,
     zipped,
 )
 from fedbench.bench.board.checks import COPIES, FILES, CheckCount, Checker, Problem
@@ -88,14 +88,14 @@ def submit(
     if every == bool(run_ids):
         raise ConfigError("give either run ids or --all; `fedbench runs` lists run ids")
     store, who = open_store(store).require(), person(by, orcid)
-    entries, left_out = _chosen(store, run_ids, every=every)
+    runs, left_out = _chosen(store, run_ids, every=every)
     checker = Checker(as_path(data_dir))
-    for entry in entries:
-        checker(entry)
-    _refuse(checker, len(entries))
+    for run in runs:
+        checker(run)
+    _refuse(checker, len(runs))
     with temporary_folder() as place:
         folder = place / "bundle"
-        identity = pack(entries, who, folder, store)
+        identity = pack(runs, who, folder, store)
         found = (path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
         target = user_path(file or f"fedbench-{identity[:10]}.zip")
@@ -110,7 +110,7 @@ def submit(
             atomic_write_bytes(target, data)
         else:
             copy_folder(folder, target)
-    rows = [entry.row for entry in entries]
+    rows = [run.row for run in runs]
     methods = tuple(sorted({row.method for row in rows}))
     return Submission(
         file=target,
@@ -130,28 +130,28 @@ def submit(
 
 def _chosen(
     store: Store, run_ids: Sequence[str], *, every: bool
-) -> tuple[list[Entry], tuple[str, ...]]:
+) -> tuple[list[Run], tuple[str, ...]]:
     """Return the runs to pack, sorted by row id, and those that were left out."""
     rows = store.rows() if every else [store.find(run_id) for run_id in run_ids]
-    entries: dict[str, Entry] = {}
+    runs: dict[str, Run] = {}
     refused: list[str] = []
-    for entry in entries_of(store, rows):
-        row = entry.row
+    for run in runs_of(store, rows):
+        row = run.row
         if row.status == "error":
             refused.append(f"run {row.row_id} failed: {row.error}")
-        elif not entry.points and row.rounds_done:
+        elif not run.points and row.rounds_done:
             refused.append(f"run {row.row_id} has no curve that can be read (trials have none)")
         else:
-            first = entries.setdefault(row.row_id, entry)
+            first = runs.setdefault(row.row_id, run)
             if first.row != row:
                 if not every:
                     raise ConfigError(f"run {row.row_id} of two platforms: submit two bundles")
                 refused.append(f"run {replica_key(row)} is of another platform: submit it apart")
     if refused and not every:
         raise StoreError(f"{refused[0]}; it cannot be submitted, leave it out")
-    if not entries:
+    if not runs:
         raise StoreError(f"no run of {str(store.root)!r} can be submitted; run some first")
-    return [entries[row_id] for row_id in sorted(entries)], tuple(refused)
+    return [runs[row_id] for row_id in sorted(runs)], tuple(refused)
 
 
 def _refuse(checker: Checker, num_runs: int) -> None:
@@ -259,15 +259,15 @@ def verify_bundle(
         checker = Checker(as_path(data_dir))
         for run_id, problem in opened.problems:
             checker.add(run_id, FILES, [problem])
-        for entry in opened.entries.values():
-            checker(entry)
+        for run in opened.runs.values():
+            checker(run)
         if compared and not checker.problems:
             try:
                 merge([opened.root], board, dry_run=True)
                 checker.add("", COPIES, [])
             except StoreError as err:
                 checker.add("", COPIES, [str(err).replace(str(opened.root), str(bundle))])
-        known = [run_id for run_id in opened.entries if run_id not in checker.other_code]
+        known = [run_id for run_id in opened.runs if run_id not in checker.other_code]
         reruns = tuple(
             reproduce(
                 run_id,
@@ -289,7 +289,7 @@ def verify_bundle(
             for again in reruns:
                 if who is not None and again.verdict in REPRODUCED:
                     record_reproduction(target, again, who)
-        rows = (*opened.entries, *(run_id for run_id, _ in opened.problems if run_id))
+        rows = (*opened.runs, *(run_id for run_id, _ in opened.problems if run_id))
     return BundleVerification(
         bundle=str(bundle),
         rows=tuple(dict.fromkeys(rows)),
@@ -318,8 +318,8 @@ def verify_claims(
     rows = [row for row in store.rows() if row.status != "error"]
     for problem in store.problems():
         checker.add("", FILES, [problem])
-    for entry in entries_of(store, rows):
-        checker(entry)
+    for run in runs_of(store, rows):
+        checker(run)
     return BundleVerification(
         bundle=str(store.root),
         rows=tuple(dict.fromkeys(row.row_id for row in rows)),

@@ -73,7 +73,7 @@ class CellComparison:
     @cached_property
     def entries(self) -> tuple[Any, ...]:
         """The rows of the frame, with columns as attributes."""
-        return tuple(self.frame.itertuples(index=False, name="Entry"))
+        return tuple(self.frame.itertuples(index=False, name="Line"))
 
     @property
     def cliques(self) -> tuple[tuple[int, int], ...]:

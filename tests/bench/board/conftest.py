@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.board.bundle import Entry, entries_of
+from fedbench.bench.board.bundle import Run, runs_of
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.numerics import Platform
 
@@ -13,17 +13,17 @@ RESULTS = Path(__file__).resolve().parents[3] / "leaderboards" / "results"
 
 
 @pytest.fixture(scope="session")
-def honest() -> tuple[Entry, ...]:
+def honest() -> tuple[Run, ...]:
     """Entries of one configuration under seeds 0, 1 and 2."""
     store = Store(RESULTS)
     rows = [row for row in store.rows() if (row.method, row.grid) == ("simclr", "participation")]
     rows = [row for row in rows if row.participation == 0.5 and row.seed < 3]
     assert [row.seed for row in rows] == [0, 1, 2]
     assert len({row.config_id for row in rows}) == 1
-    return tuple(entries_of(store, rows))
+    return tuple(runs_of(store, rows))
 
 
-def elsewhere(entry: Entry) -> Entry:
+def elsewhere(entry: Run) -> Run:
     """Give a row the record of another numeric platform, which agrees with itself."""
     (record,) = entry.row.platforms
     fields = {name: value for name, value in record.items() if name != "name"}

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from fedbench.bench.board.boards import leaderboard
-from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
+from fedbench.bench.board.bundle import Run, files_of, pack, write_manifest
 from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
 from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
@@ -31,15 +31,15 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.testing import tiny_config
 from tests.specs import flip
 
-Forge = Callable[[Entry, Entry], Entry]
+Forge = Callable[[Run, Run], Run]
 """From the row of seed 0 and that of seed 1, which the board has, to a forged one."""
 
 
-def with_row(entry: Entry, **columns: Any) -> Entry:
+def with_row(entry: Run, **columns: Any) -> Run:
     return replace(entry, row=Row(**(dict(entry.row) | columns)))
 
 
-def with_config(entry: Entry, **columns: Any) -> Entry:
+def with_config(entry: Run, **columns: Any) -> Run:
     """Change fields of the configuration, named with `__` for the dot, and all ids with them."""
     body, given = deepcopy(entry.row.settings), {}
     for name, value in columns.items():
@@ -56,15 +56,15 @@ def with_config(entry: Entry, **columns: Any) -> Entry:
     return with_row(entry, settings=body, **(follows | given))
 
 
-def with_points(entry: Entry, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Entry:
+def with_points(entry: Run, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Run:
     return replace(entry, points=tuple(change(dict(point)) for point in entry.points))
 
 
-def with_metrics(entry: Entry, **numbers: float) -> Entry:
+def with_metrics(entry: Run, **numbers: float) -> Run:
     return with_row(entry, further=entry.row.further | numbers)
 
 
-def half_of_all_traffic(entry: Entry) -> Entry:
+def half_of_all_traffic(entry: Run) -> Run:
     """Halve the ledger everywhere: in each round, in the sums, and in the row."""
 
     def halved(name: str, value: Any) -> Any:
@@ -85,7 +85,7 @@ def half_of_all_traffic(entry: Entry) -> Entry:
     )
 
 
-def of_another_method(entry: Entry) -> Entry:
+def of_another_method(entry: Run) -> Run:
     return with_config(
         entry, spec="byol", method=tiny_config("byol").method | {"projection_dim": 128}
     )
@@ -173,7 +173,7 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def board(honest: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def board(honest: tuple[Run, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store with the row of seed 1."""
     folder = tmp_path_factory.mktemp("board")
     pack(honest[1:2], None, folder)
@@ -186,7 +186,7 @@ def found(folder: Path, board: Path) -> tuple[Problem, ...]:
     return result.problems
 
 
-def test_honest_rows_pass(honest: tuple[Entry, ...], board: Path, tmp_path: Path) -> None:
+def test_honest_rows_pass(honest: tuple[Run, ...], board: Path, tmp_path: Path) -> None:
     pack(honest, None, tmp_path)
     result = verify_bundle(tmp_path, board)
     assert result.problems == ()
@@ -198,7 +198,7 @@ def test_honest_rows_pass(honest: tuple[Entry, ...], board: Path, tmp_path: Path
     }
 
 
-def test_another_folder_of_the_same_images_is_no_contradiction(honest: tuple[Entry, ...]) -> None:
+def test_another_folder_of_the_same_images_is_no_contradiction(honest: tuple[Run, ...]) -> None:
     row = with_row(honest[0], dataset="folder:a").row
     for name, refused in (("folder:b", False), ("npz:a", False), ("cifar10", True)):
         data = blank(name, (3, 32, 32), 10, 1, 1)
@@ -206,7 +206,7 @@ def test_another_folder_of_the_same_images_is_no_contradiction(honest: tuple[Ent
         assert bool([*check_configuration(claim)]) is refused
 
 
-def of_plugin(entry: Entry, code: Mapping[str, str]) -> Entry:
+def of_plugin(entry: Run, code: Mapping[str, str]) -> Run:
     body = {**entry.row.settings, "spec": "not-here", "code": dict(code)}
     columns = derived(RunConfig.model_validate(body), entry.row.dataset_revision)
     env = {**entry.row.environment, "their-package": "1.2"}
@@ -215,7 +215,7 @@ def of_plugin(entry: Entry, code: Mapping[str, str]) -> Entry:
 
 
 def test_missing_code_is_no_contradiction(
-    honest: tuple[Entry, ...], board: Path, tmp_path: Path
+    honest: tuple[Run, ...], board: Path, tmp_path: Path
 ) -> None:
     """Checks of a plugin's rows are not made where it is not installed."""
     known = of_plugin(honest[0], {"not-here": "0" * 16})
@@ -234,7 +234,7 @@ def test_missing_code_is_no_contradiction(
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_row(name: str, honest: tuple[Entry, ...], board: Path, tmp_path: Path) -> None:
+def test_a_forged_row(name: str, honest: tuple[Run, ...], board: Path, tmp_path: Path) -> None:
     forge, check, reason = FORGERIES[name]
     pack([forge(honest[0], honest[1])], None, tmp_path)
     problems = found(tmp_path, board)
@@ -306,7 +306,7 @@ def device(folder: Path, row_id: str) -> None:
 def test_forged_files(
     forge: Callable[[Path, str], None],
     named: str,
-    honest: tuple[Entry, ...],
+    honest: tuple[Run, ...],
     board: Path,
     tmp_path: Path,
 ) -> None:
@@ -325,13 +325,13 @@ def test_the_partition_of_another_seed(tmp_path: Path) -> None:
     made = partition_of(open_dataset(other, None), other).hash
     assert made != row.partition_hash
     forged = row.model_copy(update={"git_sha": None, "partition_hash": made})
-    pack([Entry(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
+    pack([Run(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
     (problem,) = found(tmp_path / "bundle", tmp_path / "no board")
     assert problem.check == "partition"
     assert row.partition_hash in problem.problem
 
 
-def nothing_crosses(entry: Entry) -> Entry:
+def nothing_crosses(entry: Run) -> Run:
     """Leave activations out everywhere, with their bytes."""
     said = deepcopy(entry.row.traffic)
     traffic = {d: {g: f for g, f in said[d].items() if g != "activations"} for d in said}
@@ -356,7 +356,7 @@ def test_activations_that_are_left_out(tmp_path: Path) -> None:
     row = run(tiny_config("pfedae"), store=store, workers=1, device="cpu").row
     assert row.revealing_messages
     known = row.model_copy(update={"git_sha": None})
-    entry = Entry(known, tuple(store.curve(row.row_id)))
+    entry = Run(known, tuple(store.curve(row.row_id)))
     pack([entry], None, tmp_path / "true")
     assert found(tmp_path / "true", tmp_path / "no board") == ()
     pack([nothing_crosses(entry)], None, tmp_path / "forged")
@@ -366,7 +366,7 @@ def test_activations_that_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_label_free_choice_carries_its_study(
-    honest: tuple[Entry, ...], board: Path, tmp_path: Path
+    honest: tuple[Run, ...], board: Path, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "a")
     trial = {"number": 0, "status": "ok", "params": {"client.lr": 0.1}, "objective": 0.5}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedbench.bench.board.bundle import Entry, pack
+from fedbench.bench.board.bundle import Run, pack
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / ".github" / "check-results.sh"
@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def store(folder: Path, *entries: Entry) -> Path:
+def store(folder: Path, *entries: Run) -> Path:
     pack(entries, None, folder)
     (folder / "manifest.json").unlink()
     return folder
@@ -36,7 +36,7 @@ def checked(base: Path, proposed: Path) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_honest_results_are_compared_with_the_board(
-    honest: tuple[Entry, ...], tmp_path: Path
+    honest: tuple[Run, ...], tmp_path: Path
 ) -> None:
     base, proposed = store(tmp_path / "base", honest[0]), store(tmp_path / "proposed", *honest)
     code, comment = checked(base, proposed)
@@ -62,7 +62,7 @@ def linked(proposed: Path) -> str:
 
 @pytest.mark.parametrize("change", [removed, added, linked])
 def test_other_changes_are_refused_unread(
-    change: Callable[[Path], str], honest: tuple[Entry, ...], tmp_path: Path
+    change: Callable[[Path], str], honest: tuple[Run, ...], tmp_path: Path
 ) -> None:
     base = store(tmp_path / "base", honest[0])
     proposed = tmp_path / "proposed"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import fedbench
-from fedbench.bench.board.bundle import Entry
+from fedbench.bench.board.bundle import Run
 from fedbench.bench.board.release import Change, changes, changes_text, release
 from fedbench.bench.results.store.columns import to_columns
 from fedbench.bench.results.store.released import RELEASE
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def board(honest: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Store:
+def board(honest: tuple[Run, ...], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Three runs with their curves, and a replica of the first."""
     store = Store(tmp_path_factory.mktemp("böard"))
     for entry in honest:
@@ -227,7 +227,7 @@ def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Ro
     return made
 
 
-def test_ranks_that_change_have_a_cause(honest: tuple[Entry, ...]) -> None:
+def test_ranks_that_change_have_a_cause(honest: tuple[Run, ...]) -> None:
     rows = [entry.row for entry in honest]
     a, b = of(rows, "byol", 0.3), of(rows, "simclr", 0.5)
     c = of(rows, "ssd", 0.4, further={"objective_std": 0.1})  # the class of a and b joins its
@@ -253,7 +253,7 @@ def test_ranks_that_change_have_a_cause(honest: tuple[Entry, ...]) -> None:
 
 
 def test_a_release_lists_changes_since_another(
-    released: Path, board: Store, tmp_path: Path, honest: tuple[Entry, ...]
+    released: Path, board: Store, tmp_path: Path, honest: tuple[Run, ...]
 ) -> None:
     result = release(tmp_path / "same", board, version="2026.12", against=released / RELEASE)
     assert result.changes == ()

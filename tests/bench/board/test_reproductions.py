@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.board.boards import leaderboard
-from fedbench.bench.board.bundle import Entry, Person, pack
+from fedbench.bench.board.bundle import Person, Run, pack
 from fedbench.bench.board.reproductions import record_reproduction, reproductions
 from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundle
 from fedbench.bench.board.whole import verify
@@ -32,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     store = Store(folder / "store")
     row = run(tiny_config("simclr"), store=store, **PLACE).row
     known = row.model_copy(update={"git_sha": None})
-    pack([Entry(known, tuple(store.curve(row.row_id)))], ADA, folder / "bundle")
+    pack([Run(known, tuple(store.curve(row.row_id)))], ADA, folder / "bundle")
     board = folder / "board"
     result = verify_bundle(folder / "bundle", board, rerun=1, add_to=board, by="Ben", **PLACE)
     assert [again.verdict for again in result.reruns] == ["same bits"]
@@ -149,7 +149,7 @@ def test_altered_files_count_nothing(board: Store) -> None:
     assert {damage.kind for damage in verify(board).damaged} == {"submissions"}
 
 
-def checked(made: tuple[Path, Path], folder: Path, entry: Entry, rerun: int) -> BundleVerification:
+def checked(made: tuple[Path, Path], folder: Path, entry: Run, rerun: int) -> BundleVerification:
     """Check a forged row by Eve, and add it to a new board if nothing speaks against it."""
     if not (folder / "bundle").exists():
         pack([entry], EVE, folder / "bundle")
@@ -159,13 +159,13 @@ def checked(made: tuple[Path, Path], folder: Path, entry: Entry, rerun: int) -> 
     )
 
 
-def more_right(made: tuple[Path, Path], images: int) -> tuple[Entry, Row]:
+def more_right(made: tuple[Path, Path], images: int) -> tuple[Run, Row]:
     """Return the row with so many more of its 40 test images right, and the true one."""
     store = Store(made[0])
     (row,) = store.rows()
     right = round((row.knn_acc or 0) * 40) + images
     better = row.model_copy(update={"knn_acc": right / 40})
-    return Entry(better, tuple(store.curve(row.row_id))), row
+    return Run(better, tuple(store.curve(row.row_id))), row
 
 
 def test_a_rerun_finds_numbers_that_agree_with_each_other(

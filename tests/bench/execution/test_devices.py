@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbench import leaderboard, plan_run, run
-from fedbench.bench.board.bundle import Entry
+from fedbench.bench.board.bundle import Run
 from fedbench.bench.board.checks import Checker
 from fedbench.bench.execution.guarantees import columns
 from fedbench.bench.results.store.store import Store
@@ -44,7 +44,7 @@ def test_traffic_of_a_run_with_devices_passes_the_checks(
     done = run("simclr", set=values, store=tmp_path, workers=1)
     points = Store(tmp_path).curve(done.run_id)
     checker = Checker()
-    checker(Entry(done.row, tuple(points)))
+    checker(Run(done.row, tuple(points)))
     assert [p.problem for p in checker.problems if p.check in ("rounds", "ledger")] == []
 
 
