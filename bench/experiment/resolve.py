@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.config.yaml_files import load_yaml
-from fedbench.bench.data.datasets import content_names
+from fedbench.bench.data.datasets import DATA_DIR_VARIABLE, content_names
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.views.recipes import check_view
@@ -28,6 +29,8 @@ from fedbench.bench.training.aggregate import check_aggregator
 from fedbench.bench.training.timeline import check_devices
 
 ENVIRONMENT = "FEDBENCH__"
+_PLACES = ("FEDBENCH_STORE", DATA_DIR_VARIABLE)
+"""Variables without a key, which a misspelt one may mean."""
 RESERVED = ("spec", "preset", "study", "caution")
 Layer = tuple[str, Mapping[str, Any]]  # a source of values, and the values by dotted name
 _log = logging.getLogger(__name__)
@@ -201,6 +204,8 @@ def _environment(environ: Mapping[str, str] | None, infos: Iterable[str]) -> lis
         meant = short.get(name.upper().replace("__", "_"), name.upper())
         if not name.upper().startswith(ENVIRONMENT) and meant != name.upper():
             raise ConfigError(f"environment {name}: write {meant}, with two underscores each time")
+        if name not in _PLACES and (close := get_close_matches(name, _PLACES, 1, 0.85)):
+            raise ConfigError(f"environment {name}: unknown; did you mean {close[0]}?")
         if name.upper().startswith(ENVIRONMENT):
             rest = name.upper().removeprefix(ENVIRONMENT)
             key = keys.get(name.upper(), rest.lower().replace("__", "."))

@@ -24,6 +24,16 @@ _MEANT = {
     "--model": ("--set model.backbone=NAME",),
 }
 """Option of other programs -> what to write here; a message names what the command has."""
+_COMMANDS = {
+    "train": "run METHOD",
+    "search": "tune METHOD",
+    "prepare": "data prepare NAME",
+    "download": "data prepare NAME",
+    "rank": "leaderboard",
+    "results": "leaderboard",
+    "list": "runs",
+}
+"""Command of other programs -> that of this one."""
 _MOST_KEYS = 3
 """Keys that a message about an unknown option names."""
 
@@ -93,6 +103,10 @@ def _usage(error: Any) -> str:
     elif keys := _keys_called(option, context):
         options = " or ".join(f"--set {key}=VALUE" for key in keys)
         message = f"no such option: {option}; it is a value: {options}"
+    elif option in ("--method", "--methods") and context:
+        message = f"no such option: {option}; write the name alone: {context.command_path} simclr"
+    elif meant := _command_called(message):
+        message = f"{message.partition('.')[0]}; write {context.command_path} {meant}"
     text = f"error: {message[:1].lower()}{message[1:]}"
     return text if context is None else f"{text}\nsee {context.command_path} --help"
 
@@ -100,7 +114,18 @@ def _usage(error: Any) -> str:
 def _options_called(option: str, context: Any) -> list[str]:
     """Return what to write for an option of other programs, as far as the command has it."""
     has = {name for each in context.command.params for name in each.opts} if context else set()
-    return [words for words in _MEANT.get(option, ()) if words.partition(" ")[0] in has]
+    meant = _MEANT.get(option) or _MEANT.get(f"{option}s", ())
+    return [words for words in meant if words.partition(" ")[0] in has]
+
+
+def _command_called(message: str) -> str:
+    """Return the command that a word means, which is none: one of other programs, or a method."""
+    word = message.partition("No such command '")[2].partition("'")[0]
+    if not word or word in _COMMANDS:
+        return _COMMANDS.get(word, "")
+    from fedbench.bench.system.method_names import ALIASES, shipped
+
+    return f"run {word}" if word.partition("+")[0].lower() in {*shipped(), *ALIASES} else ""
 
 
 def _keys_called(option: str, context: Any) -> list[str]:

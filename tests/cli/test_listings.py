@@ -114,6 +114,10 @@ def test_config_says_where_values_come_from(
     answer = call(*words)
     assert (answer.code, answer.out) == (2, "")
     assert "FEDBENCH_CLIENT__LR: write FEDBENCH__CLIENT__LR" in answer.err
+    monkeypatch.delenv("FEDBENCH_CLIENT__LR")
+    monkeypatch.setenv("FEDBENCH_DATADIR", "/x")
+    answer = call("config", "simclr", "--preset", "demo")
+    assert (answer.code, "FEDBENCH_DATA_DIR" in answer.err) == (2, True)
 
 
 def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:

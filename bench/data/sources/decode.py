@@ -278,8 +278,8 @@ def _check_room(folder: Path, total: int, each: int, name: str) -> None:
     needed, free = 2 * total * each, shutil.disk_usage(folder).free  # twice, to put them in order
     if needed > free:
         raise ResourceError(
-            f"{name}: {total:,} images take {needed / 1e9:,.1f} GB while they are unpacked; free:"
-            f" {free / 1e9:,.1f} GB; choose another folder with --data-dir, or set data.image_size"
+            f"{name}: {total:,} images take {needed / 1e6:,.1f} MB while they are unpacked; free:"
+            f" {free / 1e6:,.1f} MB; choose another folder with --data-dir, or set data.image_size"
         )
 
 

@@ -240,6 +240,11 @@ def _splits_of(root: Folder) -> dict[Split, Folder]:
         said = {}  # such as `bullet_train` among other classes
     if not said:
         return {"train": root}
+    if not nested and len(said) > 1 and not any(map(is_split_name, said)):
+        raise DataError(
+            f"{root.path}: {some([*said])} may be classes, or splits without labels; move classes"
+            " into train/, or name splits train and test alone"
+        )
     if rest:
         listed, others = ", ".join(said), some(rest)
         remedy = (

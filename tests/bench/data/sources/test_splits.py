@@ -128,6 +128,7 @@ def test_folders(places: dict[str, int], gives: tuple[Any, ...], tmp_path: Path)
         ({"train.a": 4, "train.unlabelled": 4, "test.a": 4}, "train/unlabelled"),
         ({"train_test.a": 4, "b": 4}, "two splits"),
         ({"bullet_train": 4, "bus": 4}, "bus"),
+        ({"train_station": 4, "test_tube": 4}, "may be classes, or splits"),
     ],
 )
 def test_folders_that_could_mean_two_things(
