@@ -26,6 +26,7 @@ from fedbench.bench.execution.figures import (
     draw_maps,
     drawing,
     measure,
+    saved,
 )
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.fields import get
@@ -33,7 +34,7 @@ from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
-from fedbench.bench.system.files import atomic_write_bytes, user_path
+from fedbench.bench.system.files import user_path
 from fedbench.bench.tuning.grid import Cell, load_grid
 from fedbench.bench.tuning.sweep import label, opener, planned_cells
 
@@ -154,7 +155,7 @@ def paper_figure(
     there = [(cell, row) for cell, row in found if row is not None]
     if draw.x in ("angles", "map"):
         trained = [load_run(opened, row.row_id, data_dir) for _, row in there]
-        files = _saved(
+        files = saved(
             file,
             draw_angles([*map(measure, trained)])
             if draw.x == "angles"
@@ -285,12 +286,4 @@ def _write(file: Path, item: Item, draw: Draw, points: pd.DataFrame) -> tuple[Pa
         figure.suptitle(f"{item.item} · {item.what}")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside right center", frameon=False)
-    return _saved(file, forms)
-
-
-def _saved(file: Path, forms: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write a picture in each form."""
-    files = tuple(file.with_name(f"{file.name}.{form}") for form in forms)
-    for path, data in zip(files, forms.values(), strict=True):
-        atomic_write_bytes(path, data)
-    return files
+    return saved(file, forms)

@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -96,11 +96,7 @@ def figures(
     store, folder = open_store(store), user_path(folder)
     rows = {replica_key(row): row for row in map(store.find, run_ids)}
     runs = [measure(load_run(store, name, data_dir)) for name in rows]
-    files = []
-    for name, draw in (("angles", draw_angles), ("tsne", draw_maps)):
-        for form, data in draw(runs).items():
-            files.append(folder / f"{name}.{form}")
-            atomic_write_bytes(files[-1], data)
+    files = [*saved(folder / "angles", draw_angles(runs)), *saved(folder / "tsne", draw_maps(runs))]
     with suppress(StoreError):  # a store that cannot be written can still be drawn
         for row, run in zip(rows.values(), runs, strict=True):
             file = store.cell_dir(store.key(row)) / GEOMETRY
@@ -169,6 +165,14 @@ def drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, b
             metadata = {"Date": None} if form == "svg" else {"Software": None}
             figure.savefig(out := io.BytesIO(), format=form, metadata=metadata)
             files[form] = out.getvalue()
+
+
+def saved(file: Path, forms: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write a picture in each form, with its ending, and return the files."""
+    files = {file.with_name(f"{file.name}.{form}"): data for form, data in forms.items()}
+    for path, data in files.items():
+        atomic_write_bytes(path, data)
+    return tuple(files)
 
 
 def colours(count: int) -> Sequence[Any]:
