@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedbench import open_store
 from fedbench.bench.board.release import Description
-from fedbench.bench.results.store.packed import PACKED
+from fedbench.bench.results.store.files import PACKED
 from fedbench.bench.results.store.released import SUMS
 from fedbench.leaderboards.pack import packs, write
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fedbench import open_store
-from fedbench.bench.results.store.packed import PACKED, pack
+from fedbench.bench.results.store.files import PACKED, pack
 from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store
 

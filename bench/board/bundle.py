@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedbench.bench.config import BENCHMARK_VERSION
-from fedbench.bench.results.store.reader import parse_record
+from fedbench.bench.results.store.files import parse_record
 from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store

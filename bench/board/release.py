@@ -13,8 +13,8 @@ from fedbench.bench.board.bundle import LICENCE
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.store.files import pack
 from fedbench.bench.results.store.frame import frame_of
-from fedbench.bench.results.store.packed import pack
 from fedbench.bench.results.store.released import RELEASE, SUMS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes

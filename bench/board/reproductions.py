@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from fedbench.bench.board.bundle import Person, read_manifest
 from fedbench.bench.board.checks import data_of
 from fedbench.bench.execution.compare import REPRODUCED, Reproduction, Verdict, judge
-from fedbench.bench.results.store.reader import list_folder
+from fedbench.bench.results.store.files import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store

@@ -15,8 +15,7 @@ from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.experiment.code import missing_code
 from fedbench.bench.results.chance import MARKS
-from fedbench.bench.results.store.packed import PACKED, Pack
-from fedbench.bench.results.store.reader import parse_record, read_error
+from fedbench.bench.results.store.files import PACKED, Pack, parse_record, read_error
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store

@@ -19,9 +19,8 @@ from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.nn.weights import SUFFIX, encoder_file
-from fedbench.bench.results.store.former import former_ids
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import Store, former_ids, open_store
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text

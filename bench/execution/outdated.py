@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedbench.bench.experiment.code import missing_code
 from fedbench.bench.method.ids import row_id
-from fedbench.bench.results.store.reader import list_folder
+from fedbench.bench.results.store.files import list_folder
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 

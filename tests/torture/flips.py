@@ -34,7 +34,7 @@ from fedbench.bench.execution.figures import figures
 from fedbench.bench.execution.run import run
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.report.content import geometries
-from fedbench.bench.results.store import reader
+from fedbench.bench.results.store import files
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
@@ -111,7 +111,7 @@ def attack(
         shutil.copytree(kind.folder, copy)
         path = rng.choice(sorted(copy.glob(kind.pattern)))
         where = f"{path.relative_to(copy)}: {damage(path, rng)}"
-        reader._load.cache_clear()  # of files by size and time, which damage may leave alone
+        files._load.cache_clear()  # of files by size and time, which damage may leave alone
         with warnings_seen() as warned:
             try:
                 value = kind.use(copy)

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.config.presets import read_preset
-from fedbench.bench.results.store.columns import COLUMNS, CONFIG, PLATFORM
 from fedbench.bench.results.store.frame import FURTHER
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import COLUMNS, CONFIG, PLATFORM
 from fedbench.bench.results.store.settings import (
     CLIENTS,
     COLUMN_OF,

@@ -26,8 +26,8 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import published_number
 from fedbench.bench.results.leaderboard.statistics import mean, summarize
-from fedbench.bench.results.store.columns import CONFIG, PLATFORM
 from fedbench.bench.results.store.frame import lines
+from fedbench.bench.results.store.schema import CONFIG, PLATFORM
 from fedbench.bench.results.store.settings import hyperparameters
 from fedbench.bench.system.identity import canonical_json
 

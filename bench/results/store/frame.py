@@ -3,7 +3,7 @@
 Opening a Parquet file of sixty columns takes over a millisecond, a row of a large one a twentieth
 of that. Each row of the table therefore has size and time of change of its own file: only files
 that are new or have changed are read, and their rows validated. Beside the columns of the rows
-(`columns.py`) the table has what is derived from configurations.
+(`schema.py`) the table has what is derived from configurations.
 """
 
 from __future__ import annotations
@@ -20,16 +20,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedbench.bench.results.store.columns import COST, METRIC, row_table
-from fedbench.bench.results.store.packed import PACKED, read_pack
-from fedbench.bench.results.store.reader import THREADS, Mark, file_mark, load, tables_in
+from fedbench.bench.results.store.files import (
+    PACKED,
+    THREADS,
+    Mark,
+    file_mark,
+    load,
+    read_pack,
+    tables_in,
+)
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
+    COST,
+    METRIC,
     ROW_SCHEMA,
     UNPACKED_BOARD,
     decode_table,
     read_table,
+    row_table,
     table_bytes,
 )
 from fedbench.bench.results.store.settings import evaluation_of, hyperparameters, task_of
@@ -213,7 +222,7 @@ def _table(rows: Sequence[Row], files: Sequence[_Place]) -> pa.Table:
         ),
         "unmoved": (row.unmoved for row in rows),
     }
-    table = row_table(rows, ROW_SCHEMA)
+    table = row_table(rows)
     for name, values in derived.items():
         table = table.append_column(name, pa.array([*values], FURTHER[name][0]))
     return pa.concat_tables([_SCHEMA.empty_table(), table], promote_options="permissive")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedbench.bench.results.store.packed import PACKED
-from fedbench.bench.results.store.reader import list_folder
+from fedbench.bench.results.store.files import PACKED, list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of, replica_key
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import (

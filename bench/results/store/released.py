@@ -1,7 +1,7 @@
 """Releases: all rows of a board with their curves as one Parquet file, or its https address.
 
 A release is compared with the `SHA256SUMS` that lies beside it, and kept in the cache as the packed
-runs of a store (`packed.py`), below the SHA-256 of its bytes.
+runs of a store (`files.py`), below the SHA-256 of its bytes.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
-from fedbench.bench.results.store.packed import PACKED, Pack
+from fedbench.bench.results.store.files import PACKED, Pack
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, read_limited, user_path
 

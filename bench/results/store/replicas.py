@@ -7,8 +7,8 @@ them. A store keeps them side by side.
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.bench.results.store.columns import column_of
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import column_of
 from fedbench.bench.system.identity import canonical_json, content_id
 
 CIRCUMSTANCES = frozenset(

@@ -3,7 +3,7 @@
 ```
 rows/<row_id>.parquet              the truth, one file per finished cell
 rows/<row_id>@<hash>.parquet       replicas: other results of that run, from other platforms
-packed/*.parquet                   further runs with their rounds, many in a file (`packed.py`)
+packed/*.parquet                   further runs with their rounds, many in a file (`files.py`)
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
 trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as JSON with a checksum
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
@@ -19,6 +19,7 @@ once. Nothing is created before the first write; reading an absent store gives a
 Whatever writes raises a StoreError if the store cannot be written.
 """
 
+import json
 import logging
 import math
 import os
@@ -27,22 +28,24 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from fedbench.bench.results.store.former import current_ids
-from fedbench.bench.results.store.frame import Frame
-from fedbench.bench.results.store.packed import PACKED, packs
-from fedbench.bench.results.store.reader import (
+from fedbench.bench.results.store.files import (
     MOST_BYTES,
+    PACKED,
     list_folder,
     load,
     load_all,
+    packs,
     read_error,
     tables_in,
 )
+from fedbench.bench.results.store.frame import Frame
 from fedbench.bench.results.store.released import RELEASE, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash, replica_key
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
@@ -394,6 +397,22 @@ def open_store(store: Store | Path | str | None = None) -> Store:
 
         return Release(unpacked(place, cache_root(None)))
     return Store(place)
+
+
+@cache
+def former_ids() -> Mapping[str, str]:
+    """Return the ids that what ships had before the first release -> those of today."""
+    file = resources.files("fedbench.leaderboards").joinpath("former-ids.json")
+    ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return ids
+
+
+def current_ids(run_id: str) -> list[str]:
+    """Return the new ids of the runs whose old id is this one, or begins so; sorted."""
+    known = former_ids()
+    if run_id in known:
+        return [known[run_id]]
+    return sorted({new for old, new in known.items() if old.startswith(run_id)})
 
 
 def _delete(path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.store.former import former_ids
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, former_ids
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
 from tests.bench.results.conftest import build_row, rows_in

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.store import reader
+from fedbench.bench.results.store import files
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
@@ -26,17 +26,17 @@ def test_many_rows_are_read_from_one_file(store: Store, monkeypatch: pytest.Monk
     assert rows_in(copies) == store.rows()
 
     opened: list[str] = []
-    parse = reader.parse_record
+    parse = files.parse_record
 
     def counted(path: Path, data: bytes, model: Any) -> Any:
         opened.append(path.stem)
         return parse(path, data, model)
 
-    monkeypatch.setattr(reader, "parse_record", counted)
+    monkeypatch.setattr(files, "parse_record", counted)
 
     def read() -> list[Row]:
         opened.clear()
-        reader._load.cache_clear()
+        files._load.cache_clear()
         return sorted(Store(store.root).rows(), key=lambda row: row.seed)
 
     assert read() == rows
