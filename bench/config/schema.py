@@ -96,7 +96,6 @@ class DataConfig(Strict):
     )
     test_rows: str | None = Field(
         None,
-        pattern=r"^(none|[^=]+=.+)$",
         description="COLUMN=VALUE: rows of a table that are test images, all others train; none:"
         " no column says a split; null = columns that name splits do",
     )
@@ -128,6 +127,13 @@ class DataConfig(Strict):
         " 0 = methods without labels see none, references such as supervised all, probes all",
     )
     held_out: float = Field(0.0, ge=0, lt=1, description="share of images that no client gets")
+
+    @field_validator("test_rows")
+    @classmethod
+    def _column_and_value(cls, value: str | None) -> str | None:
+        if value is None or value == "none" or all(value.partition("=")):
+            return value
+        raise ValueError(f"must be COLUMN=VALUE, such as {value.rstrip('=')}=5, or none")
 
     @field_validator("natural_column", "partition_file")
     @classmethod

@@ -105,8 +105,8 @@ def _usage(error: Any) -> str:
         message = f"no such option: {option}; it is a value: {options}"
     elif option in ("--method", "--methods") and context:
         message = f"no such option: {option}; write the name alone: {context.command_path} simclr"
-    elif meant := _command_called(message):
-        message = f"{message.partition('.')[0]}; write {context.command_path} {meant}"
+    elif context and (command := _command_called(message)):
+        message = f"{message.partition('.')[0]}; write {context.command_path} {command}"
     text = f"error: {message[:1].lower()}{message[1:]}"
     return text if context is None else f"{text}\nsee {context.command_path} --help"
 

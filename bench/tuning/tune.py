@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
-from fedbench.bench.experiment.steps import without_effect
+from fedbench.bench.experiment.steps import local_steps, without_effect
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate, watched
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
@@ -131,6 +131,8 @@ def tune(
         check_confirm(confirm, evaluated.config)
     study = Study.of(spec, settings, search, places, executor)
     base, outdated = study.base, study.outdated()
+    if "client.batch_size" not in study.space.dimensions:
+        local_steps(base).check()
     for line in (*base.dataset.cautions, *without_effect(base)):
         _log.warning("%s", line)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are

@@ -24,7 +24,14 @@ import numpy.typing as npt
 
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.decode import NO_VALUE, LeftOut, Picture, Splits, decoded
+from fedbench.bench.data.sources.decode import (
+    MAX_IMAGES,
+    NO_VALUE,
+    LeftOut,
+    Picture,
+    Splits,
+    decoded,
+)
 from fedbench.bench.data.sources.folder import is_image
 from fedbench.bench.data.sources.huggingface import open_file
 from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked, most_unpacked
@@ -47,6 +54,7 @@ MAGIC = {"parquet": b"PAR1", "idx": b"\0\0", "npz": b"PK"}
 """First bytes of a file of each kind; others are CSV."""
 
 _UTF8 = "save it as CSV in UTF-8 (in Excel: CSV UTF-8)"
+_HINT = re.compile('"?sep=.?"?')  # a first line by which Excel knows the separator
 _LONGEST = 1 << 20  # characters of the names of all columns
 _BRIEF = 200  # characters of a library's message, which may quote a whole row
 
@@ -298,11 +306,14 @@ class Header(NamedTuple):
     names: list[str]
     path: str | None  # column of image files
     pixels: list[str]  # columns of pixels where there is no such one
+    lines: int  # before the first row
 
 
 def _header(file: Path, reading: Reading) -> Header:
     with _open(file) as stream, _in_utf8(file):
         first = stream.readline(_LONGEST).decode("utf-8-sig").rstrip("\r\n")
+        if is_hint := bool(_HINT.fullmatch(first)):
+            first = stream.readline(_LONGEST).decode().rstrip("\r\n")
     separator = max(",;\t", key=first.count)
     try:
         names = next(csv.reader([first], delimiter=separator), [])
@@ -312,6 +323,8 @@ def _header(file: Path, reading: Reading) -> Header:
             f" characters, from {first[:40]!r} ({err})"
         ) from err
     names = [name.strip() for name in names]
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise DataError(f"{file}: several columns have the name {some(twice)}; rename all but one")
     if all(name.isdigit() for name in names):
         needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
         raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
@@ -323,7 +336,7 @@ def _header(file: Path, reading: Reading) -> Header:
             f"{file}: needed is a column of image files ({', '.join(PATH_COLUMNS)}) or columns of"
             f" pixels, whose names end in a digit; found: {', '.join(names)}"[:1000]
         )
-    return Header(separator, names, path, pixels)
+    return Header(separator, names, path, pixels, 1 + is_hint)
 
 
 def _values(file: Path, header: Header) -> Any:
@@ -333,9 +346,14 @@ def _values(file: Path, header: Header) -> Any:
 
     pixels = {*header.pixels}
     with _open(file) as stream, _in_utf8(file):
+        data = stream.read()
+        if (count := data.count(b"\n")) > MAX_IMAGES:
+            raise DataError(
+                f"{file} has {count:,} lines; allowed: {MAX_IMAGES:,}; take a part of it"
+            )
         table = arrow_csv.read_csv(
-            pa.BufferReader(stream.read()),
-            read_options=arrow_csv.ReadOptions(column_names=header.names, skip_rows=1),
+            pa.BufferReader(data),
+            read_options=arrow_csv.ReadOptions(column_names=header.names, skip_rows=header.lines),
             parse_options=arrow_csv.ParseOptions(delimiter=header.separator),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={n: pa.uint8() if n in pixels else pa.string() for n in header.names},

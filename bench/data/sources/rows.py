@@ -139,6 +139,12 @@ class Shard:
             rows = self.open()
             first = self._first(rows)
             asked = self.reading.test_rows
+            words_in = [".".join(p) for p in first]
+            if column_of(asked) not in (None, *words_in):
+                raise DataError(
+                    f"data.test_rows={asked}: {self.place} has no column {column_of(asked)!r} of"
+                    f" words; it has {some(words_in) or 'none'}"
+                )
             places = [
                 p
                 for p, word in first.items()

@@ -117,6 +117,11 @@ def test_a_class_called_as_nothing_is_named(
     assert "'NA' is a class, of 18 images" in caplog.text
 
 
+def test_the_hint_of_excel_names_no_column(tmp_path: Path) -> None:
+    name = csv(tmp_path / "set", "sep=;\nfile_name;label", "{};a", "{};b")
+    assert whole(name, tmp_path / "data") == {"a": 18, "b": 18}
+
+
 def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
     root = tmp_path / "set"
     root.mkdir()
@@ -349,6 +354,7 @@ def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
         (base64.b64encode(bytes(range(256)) * 500).decode() + "\n", "171|names no columns"),
         (json.dumps({"image": "a" * 140_000}), "JSON"),
         ('file_name,"label\n' + "a" * 140_000 + "\n", "x"),
+        ("file_name,label,label\na.png,x,y\n", "several columns have the name label"),
     ],
 )
 def test_what_is_no_table(content: str, named: str, tmp_path: Path) -> None:
