@@ -55,7 +55,7 @@ def flower_clients(context: Context) -> Result:
 
 
 def population(context: Context) -> Result:
-    """Compare a million clients with a hundred: partition, drawing, training."""
+    """Compare a million phones with a hundred clients: partition, drawing, training."""
     result = Result()
     sizes = (4, 1000) if context.smoke else (100, 1_000_000)
     images = 2 * sizes[1]
@@ -68,6 +68,7 @@ def population(context: Context) -> Result:
             "federation.participation": min(1.0, 10 / clients),
             "client.batch_size": 2,
             "client.local_epochs": 1 if clients == sizes[1] else 0,
+            "devices.profile": "phones" if clients == sizes[1] else "uniform",
         }
         contenders.append(context.ours(f"{clients:,} clients", folder, changes=changes))
     interleave(result, contenders, context.repeats)
@@ -75,8 +76,8 @@ def population(context: Context) -> Result:
         name = f"{clients:,} clients"
         log(f"{name}: {result.values[f'{name} startup s'][0]:.1f} s to the end of round 1")
     result.notes.append(
-        f"{images:,} images of 4x4; startup: interpreter, imports, partition, round 1; 10 clients a"
-        " round"
+        f"{images:,} images of 4x4; startup: interpreter, imports, partition, devices, round 1; 10"
+        " clients a round"
     )
     return result
 

@@ -34,7 +34,11 @@ _COSTS = {"bytes": ("mb", "MB sent, both directions"), "minutes": ("minutes", "m
 _MIN_TRIALS = 10
 """Trials below which the importance of hyperparameters is noise."""
 _INTERVAL = ["mean", "low", "high"]
-_ALONG = {"rounds": ("round", "rounds"), "bytes": ("gb", "GB sent"), "hours": ("hours", "hours")}
+_ALONG = {
+    "rounds": ("round", "rounds"),
+    "bytes": ("gb", "GB sent"),
+    "hours": ("hours", "simulated hours"),
+}
 
 
 class Picture(Figure):
