@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.terminal.show_lists import list_methods, list_presets
     from fedbench.bench.tuning.explain import explain
+    from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult, sweep
-    from fedbench.bench.tuning.tune import StudyResult, tune
+    from fedbench.bench.tuning.tune import tune
 
 __version__ = "0.5.0"
 
@@ -93,7 +94,8 @@ _HOMES = {
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
     "board.paper_figures": "PaperFigure paper_figure",
-    "tuning.tune": "StudyResult tune",
+    "tuning.study": "StudyResult",
+    "tuning.tune": "tune",
     "tuning.sweep": "SweepResult sweep",
 }
 _MODULES = {

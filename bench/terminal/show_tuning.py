@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedbench.bench.experiment.common_options import Settings
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.tuning.confirm import Confirmed
+    from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
-    from fedbench.bench.tuning.tune import StudyResult
 
 _TRIALS = 20  # of more trials, only the best are listed
 _RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed

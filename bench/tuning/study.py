@@ -4,8 +4,9 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -24,13 +25,21 @@ from fedbench.bench.experiment.fields import field_infos, flat_config, get, show
 from fedbench.bench.experiment.resolve import resolve, user_keys
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
-from fedbench.bench.results.leaderboard.studies import best_trial, with_ranks
+from fedbench.bench.results.leaderboard.studies import (
+    Correlation,
+    best_trial,
+    correlate,
+    watched,
+    with_ranks,
+)
+from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.best import best_file, write_best
+from fedbench.bench.tuning.confirm import Confirmed
 from fedbench.bench.tuning.effect import dead_dimensions
-from fedbench.bench.tuning.executor import Executor
+from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import SAMPLERS, check_space
 from fedbench.bench.tuning.scoring import NUM_SEEDS, Scoring
@@ -45,6 +54,45 @@ WATCHED = "knn_acc"  # the metric that `watch_labels` measures besides the objec
 _ROUNDS = "federation.num_rounds"
 _IMAGES = {f"data.{name}" for name in ("name", "train_subset", "test_subset", *READ_BY_SOURCE)}
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult:
+    """The outcome of a study.
+
+    A trial is a record of `number status objective params seeds watched seconds error` and more.
+    """
+
+    study_id: str  # its name in the store
+    spec: str
+    preset: str  # that trials start from
+    status: str  # `finished`, or `planned` after `dry_run`
+    best: Mapping[str, Any] | None  # `trial objective params`; None: none, or none can be told
+    trials: tuple[Mapping[str, Any], ...] = field(repr=False)  # all of the store
+    to_run: int  # trials that were, or with `dry_run` would be, executed by this call
+    config_file: Path | None  # YAML with the best values; None before the study has finished
+    untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)  # by `seed`
+    doubts: tuple[str, ...] = ()  # reasons because of which no best trial can be told
+    cautions: tuple[str, ...] = ()  # reasons to be careful with the best values
+    correlation: Correlation | None = None  # of objective and k-NN accuracy, with `watch_labels`
+    objective: str = DEFAULT  # name of the score that was maximised
+    fidelity: Mapping[str, Any] | None = None  # `name eta rounds sizes` of halving
+    kept_errors: tuple[int, ...] = ()  # failed, and not run again: later trials depend on them
+    confirmed: tuple[Confirmed, ...] = ()  # configurations on fresh seeds, with `confirm`
+    repeated: tuple[Difference, ...] | None = None  # from the repetition; None: nothing repeated
+    outdated: tuple[str, ...] = ()  # studies of code that is gone; with `again` they are deleted
+    seconds: float = 0.0  # wall time of this call
+    estimate: Cost | None = None  # of `to_run`, with `dry_run` only
+    preset_params: Mapping[str, Any] = field(default_factory=dict)  # of what trials vary
+
+    def __repr__(self) -> str:
+        best = self.best and f"trial {self.best['trial']}: {self.best['params']}"
+        return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}, best {best}>"
+
+    @property
+    def failed(self) -> int:
+        """Number of trials that ended with an error; diverged ones do not count."""
+        return sum(1 for trial in self.trials if trial["status"] == "error")
 
 
 @dataclass(frozen=True)
@@ -218,11 +266,6 @@ class Study:
         """Seeds of the runs in `checked`: a best trial is best on those that it was chosen by."""
         return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
 
-    @property
-    def num_checks(self) -> int:
-        """Number of such runs that a study needs, unless the preset is its best trial."""
-        return 0 if self.scoring.ranked else 2 * len(self.fresh_seeds)
-
     def compared(self, trials: Sequence[Record]) -> list[Params]:
         """Return the parameters of best trial and preset; empty if they cannot be compared."""
         best, preset = best_trial(trials), self.preset_params
@@ -312,12 +355,14 @@ class Study:
         """Return the trials of the store."""
         return with_ranks(self.store.trials(self.study_id), self.scoring.name)
 
-    def kept(self, stored: Sequence[Record]) -> list[Record]:
+    def kept(self) -> list[Record]:
         """Return the trials that need no further run; with halving, those of whole brackets.
 
         A failed one is run again, unless others were suggested, or went on to another rung, after
         it: another outcome would change the study.
         """
+        stored: list[Record] = [*self.trials()]
+        size = self.barrier
         last = max((trial["number"] for trial in stored), default=0)
 
         def stays(trial: Mapping[str, Any]) -> bool:
@@ -325,7 +370,6 @@ class Study:
                 return True
             if "rung" in trial:  # of those that it competed with, some went on
                 return True
-            size = self.barrier
             return size is not None and trial["number"] // size < last // size
 
         kept = [trial for trial in stored if stays(trial)]
@@ -337,8 +381,7 @@ class Study:
 
     def missing(self) -> int:
         """Return the number of trials to run."""
-        kept = self.kept(self.trials())
-        return self.total - sum(1 for trial in kept if trial["number"] < self.total)
+        return self.total - len([trial for trial in self.kept() if trial["number"] < self.total])
 
     def runs(self, trials: int) -> list[Experiment]:
         """Return the runs of so many trials and of `checked`; seeds do not change what they cost.
@@ -355,7 +398,8 @@ class Study:
                 shorter = replace(base, config=base.config.model_copy(update=update))
                 bracket += [shorter.on(base.dataset)] * number
             runs = bracket * (trials // halving.size)
-        return runs * self.search.seeds_per_trial + [base] * self.num_checks
+        checks = 0 if self.scoring.ranked else 2 * len(self.fresh_seeds)
+        return runs * self.search.seeds_per_trial + [base] * checks
 
     def run_name(self, run: int | str, seed: int) -> str:
         """Return the name of a run's folder; no other study, and no sweep, works in it.
@@ -373,18 +417,34 @@ class Study:
         for name in names:
             forget_cell(self.executor.cells, name)
 
-    def clear_up(self) -> None:
-        """Delete what a killed process may have left, and write what is known from the start."""
-        stored = self.trials()
-        self.forget_runs(trial["number"] for trial in stored)
-        if self.barrier is not None and len(self.kept(stored)) < len(stored):
-            # It may have begun the next batch, which may get other parameters.
-            batch = stored[-1]["number"] // self.batch_size + 1
-            start = batch * self.batch_size
-            self.forget_runs(range(start, start + self.batch_size))
-            shutil.rmtree(self.folder / f"bracket-{batch:04d}", ignore_errors=True)
-        if not self.stored:
-            self.note(**self.description(), finished_at=None)
+    @contextmanager
+    def alone(self) -> Iterator[list[Record]]:
+        """Hold the study against other processes; yield the trials that need no further run.
+
+        What a killed process may have left is deleted before.
+        """
+        store = self.store
+        store.check_writable()
+        with store.lock(self.study_id) as locked:
+            if not locked:
+                raise StoreError(
+                    f"study {self.study_id} is being run by another process on this store; wait"
+                    " for it, or give this one another study name"
+                )
+            stored, kept = self.trials(), self.kept()
+            self.forget_runs(trial["number"] for trial in stored)
+            if self.barrier is not None and len(kept) < len(stored):
+                # It may have begun the next batch, which may get other parameters.
+                batch = stored[-1]["number"] // self.batch_size + 1
+                start = batch * self.batch_size
+                self.forget_runs(range(start, start + self.batch_size))
+                shutil.rmtree(self.folder / f"bracket-{batch:04d}", ignore_errors=True)
+            if not self.stored:
+                self.note(**self.description(), finished_at=None)
+            try:
+                yield kept
+            finally:
+                self.forget(self.run_name("untrained", seed) for seed in self.untrained_seeds)
 
     def end(self) -> Path | None:
         """Write best values and description of a study that has run; return the file of the values.
@@ -414,3 +474,28 @@ class Study:
             write_best(path, description)
             self.store.write_study(self.study_id, description)
         return path
+
+    def result(self, **call: Any) -> StudyResult:
+        """Return what the stored trials show, with what is known of this call."""
+        base, trials = self.base, self.trials()
+        best = best_trial(trials)
+        verdict = Verdict() if best is None else self.verdict(trials)
+        if best is not None:
+            best = {"trial": best["number"], **{key: best[key] for key in ("objective", "params")}}
+        watches = self.search.watch_labels
+        return StudyResult(
+            study_id=self.study_id,
+            spec=base.config.spec,
+            preset=base.origin.preset,
+            best=None if verdict.doubts else best,
+            trials=tuple(trials),
+            untrained=tuple(self.untrained),
+            doubts=verdict.doubts,
+            cautions=verdict.cautions,
+            correlation=correlate(WATCHED, watched(trials, WATCHED)) if watches else None,
+            objective=self.scoring.name,
+            fidelity=None if self.halving is None else self.halving.as_dict(),
+            kept_errors=tuple(t["number"] for t in self.kept() if t["status"] == "error"),
+            preset_params=self.preset_params,
+            **call,
+        )

@@ -8,7 +8,7 @@ import pytest
 
 from fedbench.bench.experiment.common_options import Settings
 from fedbench.bench.terminal.show_tuning import advice
-from fedbench.bench.tuning.tune import StudyResult
+from fedbench.bench.tuning.study import StudyResult
 from tests.bench.tuning.conftest import InOneProcess
 
 from .conftest import TINY, Call
