@@ -1,7 +1,7 @@
 """Probes that SGD trains on augmented images: Orchestra's linear probe, and fine-tuning."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import numpy as np
@@ -145,13 +145,9 @@ def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[st
     whose weights are the first ones, does not change; what was frozen in its encoder is tuned as
     well. NaN where the training diverged.
     """
-    setup, dataset = encoded.setup, encoded.setup.dataset
-    labels = hide_all(dataset.train_labels)
-    labels[setup.probed] = dataset.train_labels[setup.probed]
+    setup, labels = encoded.setup, encoded.setup.dataset.train_labels
     accuracies = {}
-    for fraction, (epochs, batch_size, steps) in FRACTIONS.items():
-        chosen = few_per_class(labels, fraction, dataset.num_classes, setup.config.seed)
-        epochs = max(epochs, math.ceil(steps / max(1, len(chosen) // batch_size)))
+    for fraction, chosen, epochs, batch_size in _tunings(setup):
         net = setup.make_net()
         # Parts that live for one client's round are in no state_dict, and no encoder needs them.
         net.load_state_dict(encoded.net.state_dict(), strict=False)
@@ -161,6 +157,23 @@ def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[st
             setup, net, setup.images[chosen], labels[chosen], epochs, batch_size, encoded.device
         )
     return accuracies
+
+
+def _tunings(setup: Setup) -> Iterator[tuple[float, NDArray[np.int64], int, int]]:
+    """Yield each share, the positions of its images, and the epochs and batch size for them."""
+    dataset = setup.dataset
+    labels = hide_all(dataset.train_labels)
+    labels[setup.probed] = dataset.train_labels[setup.probed]
+    for fraction, (epochs, batch_size, steps) in FRACTIONS.items():
+        chosen = few_per_class(labels, fraction, dataset.num_classes, setup.config.seed)
+        least = math.ceil(steps / max(1, len(chosen) // batch_size))
+        yield fraction, chosen, max(epochs, least), batch_size
+
+
+def finetuned_images(setup: Setup) -> int:
+    """Return how many images the fine-tuning of one encoder takes, forward and back."""
+    sizes = [(len(c), epochs, min(batch, len(c))) for _, c, epochs, batch in _tunings(setup)]
+    return sum(epochs * (count // batch) * batch for count, epochs, batch in sizes)
 
 
 def finetune(

@@ -31,7 +31,8 @@ from torch import Tensor
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.evaluation.sgd import FRACTIONS, finetuned_images
+from fedbench.bench.evaluation.suite import evaluate, evaluated_clients
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.steps import steps_per_epoch
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, Net
@@ -232,16 +233,23 @@ class Estimator:
     def _evaluation_seconds(self, experiment: Experiment, image: float) -> float:
         """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
 
-        Of many images, some are measured, first an eighth of these.
+        Of many images, some are measured, first an eighth of these. Fine-tuning, whose steps do not
+        fall with the images and whose nets are its own, is counted.
         """
         setup = experiment.setup
         given = (len(setup.images), len(setup.dataset.test_images))
+        asked, tuning = setup.config.evaluation.protocols, 0.0
+        protocols = [name for name in asked if name != "finetune"]
+        if protocols != [*asked]:
+            encoders = len(evaluated_clients(setup, ())) if setup.evaluate_on_clients else 1
+            passed = len(FRACTIONS) * given[1]
+            tuning = encoders * image * (_BACKWARD * finetuned_images(setup) + passed)
         # The partition costs nothing here, and fewer images might not fill every client.
         plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
         seconds = share = 0.0
         for divisor in (8, 1):
             train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
-            part, protocols = setup, setup.config.evaluation.protocols
+            part = setup
             if (train, test) != given:
                 subset: dict[str, Any] = {"train_subset": train, "test_subset": test, **plain}
                 part = _varied(experiment, "data", **subset).setup
@@ -255,7 +263,7 @@ class Estimator:
             seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
             if time.perf_counter() - shown >= _LONG:
                 break
-        return seconds / share
+        return seconds / share + tuning
 
 
 def _varied(experiment: Experiment, section: str, **values: Any) -> Experiment:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbench.bench.evaluation import probes, protocols, sgd
 from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.probes import Encoded, Splits
-from fedbench.bench.evaluation.sgd import FRACTIONS, finetune, finetune_accuracies
+from fedbench.bench.evaluation.sgd import FRACTIONS, finetune, finetune_accuracies, finetuned_images
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
@@ -205,12 +205,16 @@ def test_a_run_is_fine_tuned_on_both_shares(
 
 
 @pytest.mark.parametrize(
-    ("size", "epochs"),
+    ("size", "epochs", "images"),
     # Batches of 64 and 256 in 1 % and 10 %: 7 and 19 (420 and 570 steps), 1 and 3, 15 and 39.
-    [(50_000, [60, 30]), (10_000, [420, 190]), (100_000, [60, 30])],
+    [
+        (50_000, [60, 30], 420 * 64 + 570 * 256),
+        (10_000, [420, 190], 420 * 64 + 570 * 256),
+        (100_000, [60, 30], 900 * 64 + 1170 * 256),
+    ],
 )
 def test_few_images_are_seen_in_as_many_steps_as_a_hundredth_and_a_tenth_of_cifar10(
-    size: int, epochs: list[int], monkeypatch: pytest.MonkeyPatch
+    size: int, epochs: list[int], images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
 
@@ -226,6 +230,7 @@ def test_few_images_are_seen_in_as_many_steps_as_a_hundredth_and_a_tenth_of_cifa
         ("finetune_1pct_acc", "finetune_10pct_acc"), 0.5
     )
     assert given == epochs
+    assert finetuned_images(setup) == images
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedbench.bench.evaluation import sgd
 from fedbench.bench.execution import estimate
 from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.experiment.experiment import Experiment
@@ -111,6 +112,17 @@ def test_stand_ins_count_images_and_leave_the_net_as_it_was() -> None:
         assert torch.equal(net(images, "encoder", "projector"), expected)
         with pytest.raises(estimate._TooLong), estimate._StandIns(setup, 0.0).of(net):
             net(images, "encoder")
+
+
+def test_fine_tuning_is_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 test images in each of its two shares; 100 images forward and back cost 300."""
+    monkeypatch.setattr(sgd, "finetune", None)  # cannot be called
+    monkeypatch.setattr(estimate, "finetuned_images", lambda _: 100)
+    monkeypatch.setattr(estimate, "evaluate", lambda *_: None)
+    experiment = Experiment(tiny_config("simclr", evaluation__protocols=["finetune"]))
+    assert len(experiment.dataset.test_images) == 40
+    seconds = Estimator(["cpu"])._evaluation_seconds(experiment, 0.5)
+    assert seconds == pytest.approx(0.5 * (3 * 100 + 2 * 40), rel=0.2)
 
 
 def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
