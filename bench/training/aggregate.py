@@ -117,7 +117,7 @@ def norm_of_steps(steps: int, momentum: float) -> float:
     the number of steps without momentum.
 
     Source: Wang et al. 2020, section 4.1: (1 - momentum^(steps - s)) / (1 - momentum) for the
-    gradient of step s.
+    gradient of step s, counted from 0.
 
     >>> norm_of_steps(3, 0.0), norm_of_steps(2, 0.5)  # the first gradient counts 1.5, the second 1
     (3.0, 2.5)
