@@ -8,7 +8,7 @@ process, finds the same rounds, and nothing of the clock has to be kept in a che
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from fedbench.bench.training.client import Task
 from fedbench.bench.training.cohort import cohort_of, drawn, plan_of, pool_of
 from fedbench.bench.training.devices import UNIFORM, Fleet, Floats, fleet_of
 from fedbench.bench.training.flop import counted
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup, num_batches
 
@@ -69,13 +70,13 @@ class Timeline:
     Args:
         setup: the run.
         net: its net, to count the FLOP of the encoder.
-        exchanged: messages of a client in a round, without extras, which no time is counted for.
+        exchanged: `messages` of a client in a round; extras are not among them and take no time.
 
     Raises:
         ConfigError: if nobody would meet the deadline, or nobody be online when a round begins.
     """
 
-    def __init__(self, setup: Setup, net: Net, exchanged: Ledger) -> None:
+    def __init__(self, setup: Setup, net: Net, exchanged: Sequence[Ledger]) -> None:
         self._setup, self._config = setup, setup.config
         self.fleet = fleet_of(setup.config, setup.partition, setup.dataset.train_labels)
         if self.fleet is not None:
@@ -238,7 +239,7 @@ class _Costs:
         return seconds
 
 
-def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Ledger) -> _Costs:
+def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Sequence[Ledger]) -> _Costs:
     held = setup.partition.sizes
     if setup.needs.labels is Labels.ONLY:
         owners = np.repeat(np.arange(len(held)), held)
@@ -248,8 +249,8 @@ def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Ledger) -> _Costs:
     images = np.minimum(held, steps * setup.config.client.batch_size)
     epoch = images * image_flop(setup, net) / fleet.flop_per_s
     return _Costs(
-        down=exchanged.bytes_down / (fleet.down_mb_per_s * 1e6),
-        up=exchanged.bytes_up / (fleet.up_mb_per_s * 1e6),
+        down=sum(each.bytes_down for each in exchanged) / (fleet.down_mb_per_s * 1e6),
+        up=sum(each.bytes_up for each in exchanged) / (fleet.up_mb_per_s * 1e6),
         step=epoch / np.maximum(steps, 1),
         steps=steps,
     )
@@ -285,6 +286,26 @@ def _nobody(what: str, clock: float) -> ConfigError:
         f"devices.profile: nobody is online when {what} begins, at {when}; raise data.num_clients,"
         " or use devices with other hours"
     )
+
+
+def check_fleet(setup: Setup) -> None:
+    """Refuse devices with which some round of a run could not be.
+
+    Raises:
+        ConfigError: for fewer devices than clients, a deadline that nobody would meet, or an hour
+            of a round with nobody online.
+    """
+    if setup.config.devices.profile != UNIFORM:
+        net = setup.make_net()
+        Timeline(setup, net, messages(setup, setup.layout(net)))
+
+
+def messages(setup: Setup, layout: VectorLayout) -> tuple[Ledger, Ledger]:
+    """Return what a client exchanges in a round, and what it is sent before one."""
+    needs = setup.needs
+    single = declared_aggregator(setup.method, setup.config.server).single_uploads
+    per_client = Ledger.of_client(layout, needs.extras, single=single)
+    return per_client, Ledger.resent(layout, needs.pre_round)
 
 
 def check_devices(config: RunConfig, method: Method) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.bench.method import Server, writes
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import generator, single_thread
-from fedbench.bench.training.aggregate import declared_aggregator, server_update
+from fedbench.bench.training.aggregate import server_update
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.cohort import plan_of
 from fedbench.bench.training.drift import Drift
@@ -24,7 +24,7 @@ from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.record import RoundTally
 from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.timeline import BUFFERED, Round, Timeline
+from fedbench.bench.training.timeline import BUFFERED, Round, Timeline, messages
 
 Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 """Measures the net after a round and puts it into eval mode for that.
@@ -69,13 +69,7 @@ class Trainer(RunState):
         checkpoint_seconds: float | None = None,
     ) -> None:
         super().__init__(setup, folder, identity, device)
-        needs = setup.needs
-        single = declared_aggregator(setup.method, setup.config.server).single_uploads
-        self._per_client = Ledger.of_client(self.layout, needs.extras, single=single)
-        self._resent = Ledger.resent(self.layout, needs.pre_round)
-        exchanged = Ledger()
-        for each in (self._per_client, self._resent):
-            exchanged.merge(each)
+        exchanged = self._per_client, self._resent = messages(setup, self.layout)
         self.timeline = Timeline(setup, self.binding.net, exchanged)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)

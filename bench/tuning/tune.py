@@ -15,6 +15,7 @@ from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.training.timeline import check_fleet
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
@@ -91,6 +92,7 @@ def tune(
     base, outdated = study.base, study.outdated()
     if "client.batch_size" not in study.space.dimensions:
         local_steps(base).check()
+    check_fleet(base.setup)
     for line in (*base.dataset.cautions, *without_effect(base)):
         _log.warning("%s", line)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are

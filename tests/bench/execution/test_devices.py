@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench import leaderboard, plan_run, run
+from fedbench import ConfigError, leaderboard, plan_run, run, tune
 from fedbench.bench.board.bundle import Run
 from fedbench.bench.board.checks import Checker
 from fedbench.bench.execution.guarantees import columns
@@ -46,6 +46,12 @@ def test_traffic_of_a_run_with_devices_passes_the_checks(
     checker = Checker()
     checker(Run(done.row, tuple(points)))
     assert [p.problem for p in checker.problems if p.check in ("rounds", "ledger")] == []
+
+
+def test_a_search_with_a_deadline_that_nobody_meets_does_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no client is done"):
+        tune("simclr", set={**TINY, "federation.deadline": 1e-6}, store=tmp_path, trials=1)
+    assert Store(tmp_path).studies() == []
 
 
 def test_epsilon_counts_what_was_sent_and_not_who_was_asked(tmp_path: Path) -> None:
