@@ -89,7 +89,6 @@ ShownSpec = Annotated[
     str | None, argument("Method with add-ons; default: all methods.", "SPEC", check_spec)
 ]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
-RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings.", "RUN_ID…")]
 RunIdsOrFigures = Annotated[
     list[str], argument("Run ids, or beginnings of them; or a figure, as O:5.", "RUN_ID…")
 ]
