@@ -16,19 +16,13 @@ from fedbench.bench.system.errors import StoreError
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
-FURTHER = (
-    "online_acc",
-    "mixing",
-    "consistent",
-    "client_identified",
-    "local_mi",
-    "global_mi",
-    "label_mi",
-)
-"""Measured after rounds, but of no column of rows."""
-DRIFT = tuple(
-    f"{part}.{what}" for part in ("encoder", "heads") for what in ("norm", "cosine", "diversity")
-)
+_THEORY = ("mixing", "consistent", "client_identified", "local_mi", "global_mi", "label_mi")
+MEASURED = {name: f"metrics.{name}" for name in (*CURVE_METRICS, "online_acc", *_THEORY)} | {
+    f"{part}.{what}": f"drift.{part}.{what}"
+    for part in ("encoder", "heads")
+    for what in ("norm", "cosine", "diversity")
+}
+"""What curves have of rounds -> its name in the records of rounds."""
 
 
 class Evaluated(NamedTuple):
@@ -36,11 +30,14 @@ class Evaluated(NamedTuple):
 
     rounds: int
     num_bytes: int
-    knn_acc: float | None
-    linear_acc: float | None
-    further: Mapping[str, float] = {}  # drift, and `FURTHER`
+    values: Mapping[str, float]  # by names of `MEASURED`
     asked: int | None = None  # the round that `evaluation.rounds` calls it, if that names it
     hours: float | None = None  # simulated until then; None without devices
+
+    @property
+    def knn(self) -> float | None:
+        """The k-NN accuracy, if it was measured."""
+        return self.values.get("knn_acc")
 
 
 Curve = tuple[Evaluated, ...]
@@ -59,36 +56,39 @@ def _by_round(curve: Curve) -> dict[int, Evaluated]:
 
 def _common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
     """Return the rounds after which all curves have a k-NN accuracy."""
-    measured = [{i for i, e in _by_round(c).items() if e.knn_acc is not None} for c in curves]
+    measured = [{i for i, e in _by_round(c).items() if e.knn is not None} for c in curves]
     return tuple(sorted(set.intersection(*measured))) if measured else ()
 
 
 def longest(curve: Curve) -> tuple[int, int]:
     """Return a key that is largest for the curve with the most evaluations, k-NN first."""
-    return sum(e.knn_acc is not None for e in curve), sum(e.linear_acc is not None for e in curve)
+    knn, linear = (sum(name in e.values for e in curve) for name in CURVE_METRICS)
+    return knn, linear
 
 
 def curve_of(row: Any, points: Sequence[Mapping[str, Any]]) -> Curve:
     """Collect the evaluations of a run from its row and its records of rounds, if there are any."""
     hours = 0.0 if any("simulated.seconds" in point for point in points) else None
-    start = row.untrained_knn_acc, row.untrained_linear_acc
-    found = [Evaluated(0, 0, *start, hours=hours)]
+    start = _there({name: getattr(row, f"untrained_{name}") for name in CURVE_METRICS})
+    found = [Evaluated(0, 0, start, hours=hours)]
     sent, before = 0, int(row.rounds_done or 0) - int(row.num_rounds)  # preparatory rounds
     named = json.loads(row.config_json)["evaluation"].get("rounds", ())
     for point in points:
         hours = None if hours is None else hours + point["simulated.seconds"] / 3600
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
-        knn, linear = (point.get(f"metrics.{name}") for name in CURVE_METRICS)
-        keys = {name: f"drift.{name}" for name in DRIFT} | {n: f"metrics.{n}" for n in FURTHER}
-        further = {name: v for name, key in keys.items() if (v := point.get(key)) is not None}
+        values = _there({name: point.get(key) for name, key in MEASURED.items()})
         done = point["round_index"] + 1
         asked = done - before if done - before in named else None
-        found.append(Evaluated(done, sent, knn, linear, further, asked, hours))
+        found.append(Evaluated(done, sent, values, asked, hours))
     if row.bytes_up is not None and row.bytes_down is not None:
         sent = int(row.bytes_up + row.bytes_down)
-        done, accuracies = int(row.rounds_done or 0), (row.knn_acc, row.linear_acc)
-        found.append(Evaluated(done, sent, *accuracies, hours=hours))
-    return tuple(e for e in found if e.further or e.knn_acc is not None or e.linear_acc is not None)
+        end = _there({name: getattr(row, name) for name in CURVE_METRICS})
+        found.append(Evaluated(int(row.rounds_done or 0), sent, end, hours=hours))
+    return tuple(each for each in found if each.values)
+
+
+def _there(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 Losses = Sequence[tuple[int, float]]
@@ -162,7 +162,7 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
 
 def area(curve: Sequence[Evaluated]) -> float | None:
     """Mean k-NN accuracy over the rounds, by trapezoids; None with fewer than two evaluations."""
-    known = [(e.rounds, e.knn_acc) for e in curve if e.knn_acc is not None]
+    known = [(e.rounds, e.knn) for e in curve if e.knn is not None]
     if len(known) < 2 or known[-1][0] == known[0][0]:
         return None
     total = sum((right - left) * (a + b) / 2 for (left, a), (right, b) in pairwise(known))
@@ -171,4 +171,4 @@ def area(curve: Sequence[Evaluated]) -> float | None:
 
 def reached(curve: Sequence[Evaluated], accuracy: float) -> Evaluated | None:
     """Return the first evaluation with this k-NN accuracy; None if there is none."""
-    return next((e for e in curve if e.knn_acc is not None and e.knn_acc >= accuracy), None)
+    return next((e for e in curve if e.knn is not None and e.knn >= accuracy), None)

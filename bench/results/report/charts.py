@@ -15,9 +15,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     metric_values,
 )
 from fedbench.bench.results.leaderboard.curves import (
-    CURVE_METRICS,
-    DRIFT,
-    FURTHER,
+    MEASURED,
     Curve,
     Losses,
 )
@@ -177,9 +175,8 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> pd.DataFrame:
     points: list[dict[str, Any]] = []
     for entry in group.entries:
         evaluations = [e for row_id in entry.curve_ids for e in curves[row_id]]
-        for metric in (*CURVE_METRICS, *FURTHER, *DRIFT):
-            values = [(e, e.further.get(metric, getattr(e, metric, None))) for e in evaluations]
-            there = [(e, value) for e, value in values if value is not None]
+        for metric in MEASURED:
+            there = [(e, e.values[metric]) for e in evaluations if metric in e.values]
             for done in sorted({e.rounds for e, _ in there}):
                 at = [e for e, _ in there if e.rounds == done]
                 n, centre, _, low, high = summarize([v for e, v in there if e.rounds == done])

@@ -216,14 +216,13 @@ POINTS = [
 
 def test_curves() -> None:
     curve = curve_of(run_row(), POINTS)
-    drift = {"encoder.cosine": 0.6}
     assert [tuple(e) for e in curve] == [
-        (0, 0, 0.3, None, {}, None, 0.0),
-        (2, 400, 0.5, None, {}, 1, 1.0),  # the first of four rounds prepares
-        (3, 600, None, None, drift, None, 1.5),
-        (4, 800, 0.7, 0.9, {}, None, 2.0),
+        (0, 0, {"knn_acc": 0.3}, None, 0.0),
+        (2, 400, {"knn_acc": 0.5}, 1, 1.0),  # the first of four rounds prepares
+        (3, 600, {"encoder.cosine": 0.6}, None, 1.5),
+        (4, 800, {"knn_acc": 0.7, "linear_acc": 0.9}, None, 2.0),
     ]
-    plain = (curve[0], Evaluated(1, 0, 0.5, None), Evaluated(3, 0, 0.7, None))
+    plain = (curve[0], Evaluated(1, 0, {"knn_acc": 0.5}), Evaluated(3, 0, {"knn_acc": 0.7}))
     areas = [area for area, *_ in over_rounds([[curve], [plain]], None)]
     assert areas == pytest.approx([0.5, (0.4 + 2 * 0.6) / 3])
     assert area(curve) == pytest.approx(0.5)

@@ -125,7 +125,7 @@ def test_replicas_are_stated_and_the_first_counts() -> None:
 
 def curve(rounds: list[int], accuracies: list[float]) -> Curve:
     pairs = zip(rounds, accuracies, strict=True)
-    return tuple(Evaluated(done, done, accuracy, None) for done, accuracy in pairs)
+    return tuple(Evaluated(done, done, {"knn_acc": accuracy}) for done, accuracy in pairs)
 
 
 def test_areas_are_over_the_same_rounds() -> None:
