@@ -54,7 +54,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         tracking: Tracking,
     ) -> None:
         super().__init__()
-        self._jobs, self._pool, self._session = jobs, pool, session
+        self._jobs, self.pool, self.session = jobs, pool, session
         self._limit = pool.slots()
         self._attempts, self._patience = attempts, patience
         self._common = {} if token is None else {"token": token}
@@ -77,7 +77,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     @property
     def stopping(self) -> bool:
         """True after a signal or an error: no further job is started."""
-        return self.failure is not None or self._session.ending
+        return self.failure is not None or self.session.ending
 
     @property
     def exhausted(self) -> bool:
@@ -94,10 +94,6 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         """Treat the jobs that the Tuner left unfinished as died."""
         for trial_id in list(self._live):
             self.died(trial_id, "Ray Tune gave it up")
-
-    def end_processes(self) -> None:
-        """Kill the trial processes of this machine."""
-        self._session.end_trials()
 
     def suggest(self, trial_id: str) -> Any:
         """Return the job of a trial, None for later, or FINISHED to end this Tuner."""
@@ -117,7 +113,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._handed_out += 1
         self._live[trial_id] = job = replace(job, track=self._tracking.names)
         self._processes.add(trial_id)
-        return {**job.values, "job": job, "avoid": [*self._pool.left_out], **self._common}
+        return {**job.values, "job": job, "avoid": [*self.pool.left_out], **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -155,9 +151,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._emit(CellProgress(job.name, job.label, done, total, *how))
         elif status == "unfit":
             self._unfit.add(trial_id)
-            self._pool.leave_out(message["node"], message["error"])
+            self.pool.leave_out(message["node"], message["error"])
         elif status == "cuda-failed":
-            self._pool.cuda_failed(message["node"], job.name, message["error"])
+            self.pool.cuda_failed(message["node"], job.name, message["error"])
         elif status == "abort":
             raise message["error"]
         elif status == "busy":
@@ -184,10 +180,10 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def check_progress(self, statuses: Sequence[str]) -> None:
         """Update the limit; refuse to go on where no node could hold a trial for `patience`."""
         now = time.monotonic()
-        if self._pool.varies and now - self._counted_at > _COUNT_SECONDS:
+        if self.pool.varies and now - self._counted_at > _COUNT_SECONDS:
             self._counted_at, before = now, self._limit
-            self._pool.admit_new()
-            self._limit = self._pool.slots()
+            self.pool.admit_new()
+            self._limit = self.pool.slots()
             if self._limit != before:
                 _log.warning("trials at a time: %d now, %d before", self._limit, before)
         if "RUNNING" in statuses or "PENDING" not in statuses:
@@ -200,8 +196,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
 
     def _check(self) -> None:
         """Refuse to go on if Ray has died, or no node can hold a trial any more."""
-        self._session.check_parts()
-        self._pool.check()
+        self.session.check_parts()
+        self.pool.check()
 
     def _end(self, trial_id: str, outcome: Outcome) -> None:
         store_outcome(self._jobs, outcome, self._tracking)
@@ -273,11 +269,11 @@ class _Ending(Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         if self._searcher.stopping:
-            self._searcher.end_processes()
+            self._searcher.session.end_trials()
         return self._searcher.stopping
 
 
-def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> tune.ResultGrid:
+def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
     """Run one Tuner, with its files in a folder, until the searcher ends it.
 
     Its trials have the varied values as their configuration, and report `objective`, `round` and
@@ -285,7 +281,7 @@ def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> tune.ResultGri
     """
     searcher.begin_tuner()
     tuner = tune.Tuner(
-        tune.with_resources(train, partial(_request, pool.need.resources)),
+        tune.with_resources(train, partial(_request, searcher.pool.need.resources)),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             metric="objective",
