@@ -12,7 +12,6 @@ from fedbench.bench.experiment.code import changed_code, foreign_code
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config
 from fedbench.bench.experiment.resolve import resolve
-from fedbench.bench.method import registry
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -66,8 +65,7 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     sources, unknown = _sources(row)
     other: tuple[str, ...] = ()
     if not unknown:
-        here = foreign_code(row.config, registry.parse_spec(row.method))
-        other = tuple(changed_code(row.code, here))
+        other = tuple(changed_code(row.code, foreign_code(row.config)))
     # A method's field that is a mapping stays one value.
     values = dict(sorted(flatten(row.settings, keep=sources).items()))
     values.pop("spec", None)

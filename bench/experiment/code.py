@@ -3,7 +3,7 @@
 What ships with fedbench is known by the version of the benchmark instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from fedbench.bench.config import RunConfig
@@ -12,34 +12,31 @@ from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import registry
-from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn import backbones
 from fedbench.bench.system.method_names import GROUP
 from fedbench.bench.system.source import DECLARED, OURS, source_hash
 
 
-def foreign_code(config: RunConfig, parts: Iterable[Registered]) -> dict[str, str]:
+def foreign_code(config: RunConfig) -> dict[str, str]:
     """Return the hashes of code that other packages bring to a configuration, by what they bring.
-
-    `parts` are its method and add-ons.
 
     Raises:
         PluginError: for a module that has neither source nor functions of Python.
     """
-    parts = tuple(parts)
-    declared = {entry.name: entry.version for entry in parts}
+    declared = {entry.name: entry.version for entry in registry.parse_spec(config.spec)}
     return {
         name: source_hash(module) if declared.get(name) is None else f"{DECLARED}{declared[name]}"
-        for name, module in foreign_modules(config, parts).items()
+        for name, module in foreign_modules(config).items()
     }
 
 
-def foreign_modules(config: RunConfig, parts: Iterable[Registered]) -> dict[str, str]:
+def foreign_modules(config: RunConfig) -> dict[str, str]:
     """Return the modules that other packages bring to a configuration, by what they bring.
 
     Keys are names of methods and add-ons, `backbones:NAME`, `probes:NAME`, `objectives:NAME` and
     `datasets:NAME`.
     """
+    parts = registry.parse_spec(config.spec)
     modules = {entry.name: entry.cls.__module__ for entry in parts}
     shipped = {name.partition(":")[0] for name in SOURCES}
     for group, names in (  # looking for entry points takes milliseconds

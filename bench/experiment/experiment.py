@@ -99,7 +99,7 @@ class Experiment:
     @cached_property
     def modules(self) -> Mapping[str, str]:
         """Modules that other packages bring, by what they bring."""
-        return foreign_modules(self.config, registry.parse_spec(self.config.spec))
+        return foreign_modules(self.config)
 
     def workers(self, given: int | None = None) -> int | None:
         """Return `given`, but 1 where it is None for what a script or session has registered.

@@ -114,8 +114,7 @@ def build(parts: Sequence[Registered], flat: Mapping[str, Any]) -> tuple[RunConf
     try:
         method = registry.make(parts, nested.pop("method", {}))
         values = {**nested, "spec": spec, "method": registry.dump(method)}
-        config = _with_code(RunConfig.model_validate(values), parts)
-        return with_devices(with_weights(config)), method
+        return with_devices(_with_files(RunConfig.model_validate(values))), method
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:
@@ -134,21 +133,19 @@ def canonical(config: RunConfig) -> RunConfig:
     """The same configuration without aliases, with every field of its method and every hash."""
     parts = registry.parse_spec(config.spec)
     method = registry.dump(registry.make(parts, config.method))
-    config = config.model_copy(update={"spec": registry.name_of(parts), "method": method})
-    return with_weights(_with_code(config, parts))
+    named = {"spec": registry.name_of(parts), "method": method}
+    return _with_files(config.model_copy(update=named))
 
 
-def _with_code(config: RunConfig, parts: Sequence[Registered]) -> RunConfig:
-    """Return the configuration with the code of other packages as it is installed now."""
-    return config.model_copy(update={"code": foreign_code(config, parts)})
+def _with_files(config: RunConfig) -> RunConfig:
+    """Return the configuration with the code of other packages as it is installed now.
 
-
-def with_weights(config: RunConfig) -> RunConfig:
-    """Return the configuration with place and hash of the file that its encoder starts from.
+    It also gets place and hash of the file that its encoder starts from.
 
     Raises:
         FedbenchError: if the file cannot be read, or is not that of a hash which is given.
     """
+    config = config.model_copy(update={"code": foreign_code(config)})
     if config.model.weights is None:
         return config
     place = user_path(config.model.weights)

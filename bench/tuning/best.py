@@ -131,8 +131,7 @@ def _has_this_code(meta: Mapping[str, Any]) -> bool:
     """Return whether a study is of this benchmark and of the code that its method has now."""
     then = {name: code for name, code in meta.get("code", {}).items() if ":" not in name}
     same = meta.get("benchmark") == BENCHMARK_VERSION
-    config = RunConfig(spec=meta["spec"])
-    return same and then == foreign_code(config, registry.parse_spec(config.spec))
+    return same and then == foreign_code(RunConfig(spec=meta["spec"]))
 
 
 def _values_of(meta: Mapping[str, Any]) -> TunedValues:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.export import export_encoder, load_encoder
 from fedbench.bench.execution.run import reproduce, run
-from fedbench.bench.experiment.fields import canonical, with_weights
+from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.method.ids import config_id, row_id, training_id
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.comparability import class_of, classes, titles
@@ -64,7 +64,7 @@ def test_a_hash_is_taken_once_and_then_held(start: Path, tmp_path: Path) -> None
     assert canonical(config) == config
     pinned = config.model.model_copy(update={"weights": str(weights(tmp_path, seed=5))})
     with pytest.raises(DataError, match=str(config.model.weights_sha256)):
-        with_weights(config.model_copy(update={"model": pinned}))
+        canonical(config.model_copy(update={"model": pinned}))
     with pytest.raises(ConfigError, match="weights_sha256"):
         tiny_config("simclr", model__weights_sha256="0" * 64)
 
