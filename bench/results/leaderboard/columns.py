@@ -94,7 +94,7 @@ def chance_notes(at_chance: int, runs: int, minimises: bool, terms: str = "") ->
     """Return the notes on runs that do not test their method."""
     part = f"{at_chance} of {runs} " if at_chance < runs else ""
     of = f" in {part}runs" if part else ""
-    hardly = f"loss hardly fell{of}{terms}: less than 10 % below a net's that ignores the image"
+    hardly = f"loss hardly fell{of}{terms}: less than 10 % below a constant output's"
     nearly = "loss is nearly the score of tuning, so that a high objective proves little"
     found = [Note(f"{part}at chance{terms}", hardly)] * bool(at_chance)
     return [*found, *[Note("minimises the objective", nearly)] * minimises]
