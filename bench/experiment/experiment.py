@@ -70,12 +70,6 @@ class Experiment:
         vars(other)["dataset"] = dataset
         return other
 
-    def of(self, method: Method) -> Self:
-        """Return the experiment with its method, where that is made already."""
-        other = replace(self)
-        vars(other)["method"] = method
-        return other
-
     def under(self, origin: Origin) -> Self:
         """Return the experiment with another origin, and all that is made already."""
         other = replace(self, origin=origin)

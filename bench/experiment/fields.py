@@ -11,7 +11,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten, unflatten
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.experiment.code import foreign_code
-from fedbench.bench.method import Method, registry
+from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Registered
 from fedbench.bench.nn.weights import read_weights
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
@@ -101,20 +101,16 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: for an unknown name or a bad value; the message begins with the name.
     """
-    return build(registry.parse_spec(spec), flat)[0]
-
-
-def build(parts: Sequence[Registered], flat: Mapping[str, Any]) -> tuple[RunConfig, Method]:
-    """Build the configuration of a method with its add-ons, and the method; as `build_config`."""
+    parts = registry.parse_spec(spec)
     spec, infos = registry.name_of(parts), infos_of(parts)
     for key, value in flat.items():
         check_key(key, spec, infos)
         check_kind(key, value, infos[key])
     nested = unflatten(flat)
     try:
-        method = registry.make(parts, nested.pop("method", {}))
-        values = {**nested, "spec": spec, "method": registry.dump(method)}
-        return with_devices(_with_files(RunConfig.model_validate(values))), method
+        method = registry.dump(registry.make(parts, nested.pop("method", {})))
+        values = {**nested, "spec": spec, "method": method}
+        return with_devices(_with_files(RunConfig.model_validate(values)))
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:

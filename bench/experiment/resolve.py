@@ -21,7 +21,7 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.fields import build, check_key, check_kind, infos_of
+from fedbench.bench.experiment.fields import build_config, check_key, check_kind, infos_of
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
@@ -114,7 +114,7 @@ def resolve(
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
-        config, method = build(parts, {key: entry.value for key, entry in base.items()} | user)
+        config = build_config(canonical, {key: one.value for key, one in base.items()} | user)
     except ConfigError as err:
         field = str(err).partition(":")[0]
         while field and field not in sources:  # the message may be about an item of a list
@@ -124,7 +124,7 @@ def resolve(
     config = with_revisions(config, as_path(data_dir))
     check_names(config)
     origin, sources = Origin(chosen.preset, study), dict(sorted(sources.items()))
-    experiment = Experiment(config, origin, sources, as_path(data_dir)).of(method)
+    experiment = Experiment(config, origin, sources, as_path(data_dir))
     _check_together(experiment)
     return experiment
 
