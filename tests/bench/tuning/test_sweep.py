@@ -82,7 +82,7 @@ def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
     """The method's class is said to be of another package, whose code changes."""
     hashes = {"simclr": "old"}
 
-    def code(config: RunConfig, _: object) -> dict[str, str]:
+    def code(config: RunConfig) -> dict[str, str]:
         return {name: value for name, value in hashes.items() if name == config.spec}
 
     monkeypatch.setattr("fedbench.bench.experiment.fields.foreign_code", code)
