@@ -14,7 +14,7 @@ from fedbench.bench.results.leaderboard.studies import scored_trials
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.tuning.space import Dimension, SearchSpace
+from fedbench.bench.tuning.spaces.space import Dimension, SearchSpace
 
 
 def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedbench.bench.experiment.fields import check_key, field_infos
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import variable
 from fedbench.bench.method import registry
-from fedbench.bench.tuning.space import read_space, space_file
+from fedbench.bench.tuning.spaces.space import read_space, space_file
 
 
 def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT, LOSS, check_name
 from fedbench.bench.system.arguments import Option, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.rungs import FIDELITIES, NONE
-from fedbench.bench.tuning.samplers import SAMPLERS, find_sampler
+from fedbench.bench.tuning.spaces.samplers import SAMPLERS, find_sampler
 
 _MAX_RUNS = 100_000
 _MANY, _FROM_2 = {"min": 1, "max": _MAX_RUNS}, {"min": 2, "max": _MAX_RUNS}

@@ -29,8 +29,8 @@ from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.samplers import SAMPLERS
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD, metrics
+from fedbench.bench.tuning.spaces.samplers import SAMPLERS
 from fedbench.bench.tuning.study import WATCHED, Params, Record, Study
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from fedbench.bench.results.leaderboard.statistics import (
     t_interval,
 )
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
-from fedbench.bench.tuning.effect import seen_without_effect
 from fedbench.bench.tuning.scoring import (
     LEAST_MOVEMENT,
     MOVEMENT,
@@ -25,6 +24,7 @@ from fedbench.bench.tuning.scoring import (
     noise_limit,
     shrinkage_of,
 )
+from fedbench.bench.tuning.spaces.effect import seen_without_effect
 
 _LEAST_TRIALS = 5  # fewest whose order by two scores is compared
 Figures = Mapping[str, float]

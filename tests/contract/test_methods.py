@@ -11,7 +11,7 @@ import torch
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
-from fedbench.bench.tuning.space import load_space
+from fedbench.bench.tuning.spaces.space import load_space
 from tests.specs import OTHERS, REFUSED, SPECS, TRAINED, setup_of
 
 

@@ -13,7 +13,7 @@ from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.space import (
+from fedbench.bench.tuning.spaces.space import (
     Choice,
     FloatRange,
     IntRange,

@@ -19,12 +19,12 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.effect import dead_dimensions, seen_without_effect
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
-from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, SearchSpace
+from fedbench.bench.tuning.spaces.effect import dead_dimensions, seen_without_effect
+from fedbench.bench.tuning.spaces.samplers import check_space, find_sampler
+from fedbench.bench.tuning.spaces.space import Choice, FloatRange, IntRange, SearchSpace
 from fedbench.bench.tuning.study import Study
 from fedbench.bench.tuning.trials import Trials
 

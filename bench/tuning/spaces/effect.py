@@ -8,7 +8,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.results.leaderboard.studies import is_usable
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.space import Choice, SearchSpace
+from fedbench.bench.tuning.spaces.space import Choice, SearchSpace
 
 _READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
     "average": (),

@@ -1,0 +1,1 @@
+"""Search spaces, their dimensions without effect, and the samplers that draw from them."""
