@@ -23,7 +23,7 @@ _SOURCES = {
     "methods": "terminal.show_lists:method_records",
     "presets": "experiment.preset_loading:preset_records",
     "grids": "tuning.grid:grid_records",
-    "spaces": "tuning.space:space_records",
+    "spaces": "tuning.spaces.space:space_records",
     "objectives": "tuning.scoring:objective_records",
     "datasets": "data.datasets:dataset_records",
 }
