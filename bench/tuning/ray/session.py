@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -337,6 +338,9 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         if address is not None:
             ray.init(address=address, **common)
             return
+        if (quoted := shlex.quote(sys.executable)) != sys.executable:
+            # Ray starts workers by a shell, to which it gives the path of Python as it is.
+            common["runtime_env"] = {"py_executable": quoted}
         ray.init(
             address="local",  # not whatever RAY_ADDRESS names
             num_cpus=num_cpus,

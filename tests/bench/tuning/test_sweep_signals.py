@@ -46,7 +46,10 @@ except Exception as err:
 @pytest.mark.slow
 def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(GRID)
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "mine.yaml"), str(tmp_path / "s")]
+    # Ray starts workers by a shell, which would take a path with a blank for two words.
+    (tmp_path / "a b").symlink_to(sys.prefix)
+    python = str(tmp_path / "a b" / Path(sys.executable).relative_to(sys.prefix))
+    command = [python, "-c", SCRIPT, str(tmp_path / "mine.yaml"), str(tmp_path / "s")]
     env = {**os.environ, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
