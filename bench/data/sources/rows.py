@@ -41,6 +41,8 @@ _NO_CLASSES = frozenset(
     }
 )  # fmt: skip
 """Words of columns that are no labels, be they the only column beside that of images."""
+_CLASSES = frozenset({"class", "classes", "label", "labels", "category", "target"})
+"""Words of columns that are labels all the same: `class_id`."""
 _FIRST = 1000  # rows in which the first word of a column is looked for
 _UNNAMED = re.compile(r"|unnamed: ?\d+", re.IGNORECASE)
 
@@ -277,6 +279,11 @@ def is_label(kind: Any) -> bool:
     return bool(text or pa.types.is_integer(kind))
 
 
+def _may_be_classes(column: str) -> bool:
+    words = words_of(column)
+    return _NO_CLASSES.isdisjoint(words) or not _CLASSES.isdisjoint(words)
+
+
 def is_word(name: str, kind: Any) -> bool:
     """True for the name and type of a column that may say splits; numbers as flags with gaps."""
     import pyarrow as pa
@@ -320,7 +327,7 @@ def columns_of(
     fitting = [name for name in others if is_label(kinds[name])]
     labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
     # Without any column that could be meant the images are unlabelled.
-    classes = [name for name in fitting if _NO_CLASSES.isdisjoint(words_of(name[-1]))]
+    classes = [name for name in fitting if _may_be_classes(name[-1])]
     meant = [n for n in kinds if (classes and n in fitting) or n[0] in LABEL_COLUMNS]
     if (wanted := reading.label_column) is not None:
         labels = [find("data.label_column", wanted)]

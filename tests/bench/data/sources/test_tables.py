@@ -98,7 +98,8 @@ def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Pa
         ("image,patientId", "{},7", {"-": COUNT}),
         ("image,caption,width", "{},a cat,32", {"-": COUNT}),
         ("image,word,site", "{},a,north", "word: string, site: string"),
-        ("image,class_of_site", "{},north", {"-": COUNT}),
+        ("image,class_id", "{},north", {"north": COUNT}),
+        ("image,labelText", "{},north", {"north": COUNT}),
     ],
 )
 def test_columns_that_are_no_labels(header: str, row: str, gives: Any, tmp_path: Path) -> None:
