@@ -18,7 +18,10 @@ from PIL import Image
 
 from fedbench.bench.data.cache import CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.data.partition import make_partition
+from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.system.errors import DataError
+from fedbench.bench.testing import tiny_config
 from tests.bench.data.files import refused
 from tests.specs import flip
 
@@ -104,6 +107,19 @@ def test_damage_is_found_and_repaired(
     np.testing.assert_array_equal(after.arrays["test_images"], np.full((4, 1, 2, 2), 7))
     assert ensure(path, "set", "1", never).revision == before.revision
     assert names(tmp_path) == [".set.lock", "set"]  # no temporary folder stays
+
+
+def test_damaged_turned_images_are_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = load_dataset("digits", tmp_path, train_subset=40, test_subset=10)
+    shift = tiny_config("simclr", data__partition="rotation").data
+    turned = partial(rotated_images, data, make_partition(data.train_labels, 10, shift, 0))
+    before = turned().copy()
+    (file,) = data.path.glob("rotated-*")
+    flip(file)
+    np.testing.assert_array_equal(turned(), before)
+    assert str(file) in caplog.text
 
 
 def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.execution.export import export_encoder, load_encoder
 from fedbench.bench.execution.run import run
+from fedbench.bench.nn.weights import encoder_file
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
@@ -76,7 +77,10 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         load_encoder(path)
     header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
-    for content in (b"else", struct.pack("<Q", 2**60), struct.pack("<Q", len(header)) + header):
+    altered = bytearray(encoder_file("simclr@laptop").read_bytes())
+    altered[-1] ^= 1
+    contents = (b"else", struct.pack("<Q", 2**60), struct.pack("<Q", len(header)) + header, altered)
+    for content in contents:
         path.write_bytes(content)
         with pytest.raises(DataError):
             load_encoder(path)
