@@ -88,6 +88,7 @@ def _open(config: RunConfig, entry: str, data_dir: Path | None) -> Dataset:
         if "data.image_size" not in str(err):
             raise
         raise DataError(f"{_KEY}: {err} (data.image_size is of the run's own images)") from err
+    # Sizes that were chosen for the run's own data may be more than this set has.
     train, test = config.data.train_subset, config.data.test_subset
     dataset = load_dataset(
         name,

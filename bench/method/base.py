@@ -38,6 +38,7 @@ class Labels(StrEnum):
     ONLY = "only"
 
 
+# Types are checked: views=("base") is a word and no tuple, and named an unknown view "b".
 @checked.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Needs:
     """Requirements of a method, answered by `Method.needs`.
@@ -557,8 +558,9 @@ def _of_base(hook: str) -> Callable[..., Any]:
 
 
 HOOKS = tuple(name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_")
-for _hook in HOOKS:
+for _hook in HOOKS:  # a loop, so that no hook can be forgotten
     setattr(AddOn, _hook, _of_base(_hook))
+# The class was made with abstract hooks, and without this nobody could make an add-on.
 update_abstractmethods(AddOn)  # type: ignore[type-abstract]
 
 

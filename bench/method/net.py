@@ -185,6 +185,7 @@ def _gradients(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence
     """Return the gradients of a weighted sum of outputs; none where none are wanted."""
     if not outputs[0].requires_grad:
         return ()
+    # The plain sum of what a batch norm gives is constant, so that its gradient is only rounding.
     weights = [torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y) for y in outputs]
     total = torch.stack([(y * w).sum() for y, w in zip(outputs, weights, strict=True)]).sum()
     wanted = [value for value in sources if value.requires_grad]

@@ -95,6 +95,7 @@ def register(
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
         if twin := next((entry for entry in _ENTRIES.values() if entry.cls is cls), None):
             raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
+        # 0.93 refuses `after_steps` and takes `encoder`, which is as near to `encode` as 0.92.
         for own in {*vars(cls)} - {*HOOKS}:
             if close := get_close_matches(own, HOOKS, 1, 0.93):
                 raise PluginError(f"{name}: {own!r} is no hook; did you mean {close[0]!r}?")

@@ -145,6 +145,7 @@ def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
     """
     shown = labels >= 0
     if not bool(shown.any()):
+        # No constant: the trainer refuses a loss that depends on nothing that clients train.
         return 0.0 * torch.stack([view.sum() for view in logits]).sum()
     return torch.stack([F.cross_entropy(view[shown], labels[shown]) for view in logits]).sum()
 

@@ -74,6 +74,7 @@ class _Plain(ABC):
         self.param_groups[0].update(settings)
         for index, values in state_dict["state"].items():
             parameter = self._parameters[index]
+            # Steps are counted on the CPU, as in torch, which would wait for a count on a GPU.
             self._state[index] = {
                 name: value.clone() if name == "step" else value.to(parameter, copy=True)
                 for name, value in values.items()
@@ -128,6 +129,7 @@ class SGD(_Plain):
         held = [buffer for buffer in before if buffer is not None]
         if parameters[0].is_cuda and len(held) in (0, len(before)):
             # One pass over memory instead of four. On CPUs bits might change, on some processors.
+            # Torch's fused form takes momenta of all parameters or of none.
             buffers = first_use.checked(
                 first_use.FUSED_SGD,
                 partial(move, True),

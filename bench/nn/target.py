@@ -32,7 +32,7 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
     `decay` is the share of the OLD target that is kept, in [0, 1]. Buffers are left alone.
     """
     target, online = _parameters(net)
-    if target:
+    if target:  # torch refuses empty lists
         with torch.no_grad():
             torch._foreach_lerp_(target, online, 1.0 - decay)
 

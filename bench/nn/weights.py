@@ -70,7 +70,7 @@ def read_weights(config: ModelConfig) -> Weights:
     path, wanted = encoder_file(config.weights or ""), config.weights_sha256
     try:
         state = path.stat()
-        weights = _read(path, state.st_mtime_ns, state.st_size)
+        weights = _read(path, state.st_mtime_ns, state.st_size)  # anew if the file has changed
     except OSError as err:
         known = "" if wanted is None else f", SHA-256 {wanted},"
         raise DataError(
@@ -97,6 +97,7 @@ def _read(path: Path, changed: int, size: int) -> Weights:
         ) from err
     try:
         tensors = load(data)
+        # A safetensors file is the length of its header in 8 bytes, the header, and the numbers.
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         entry = header.get("__metadata__", {}).get("fedbench")
         model = None

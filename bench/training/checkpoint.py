@@ -13,7 +13,7 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes
 
 _log = logging.getLogger(__name__)
-_NUM_KEPT = 2
+_NUM_KEPT = 2  # if one is damaged, the run goes on from the other
 _ROUNDS = "rounds_done"
 
 

@@ -225,9 +225,11 @@ class ClientRunner:
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         others = setup.needs.second_batch
+        # "companions" is what they were first called: another name would change the draws.
         second_batch = data.second_batches(others, generator(seed, "companions", r, k))
         left = task.max_steps
         for _ in range(task.plan.local_epochs):
+            # The server of pfedae learns from the latents of the last epoch alone.
             self.binding.net.wire.received.clear()
             batches = data.batches(
                 setup.needs.views,
@@ -253,6 +255,7 @@ class ClientRunner:
     def _answers(self, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return a client's statistics before a round; equal tensors give equal bits."""
         k, r = client.id, client.round
+        # Asked again before the training, maybe in another process: the draws must be the same.
         client = Client(k, r, generator(self.setup.config.seed, "survey", r, k))
         return self.setup.method.pre_round(self.binding.net.eval(), data, client)
 

@@ -50,7 +50,7 @@ def drawn(
 
     Under client-level privacy the draws are independent, since that is what is accounted for.
     """
-    rng = generator(config.seed, "cohort", index)
+    rng = generator(config.seed, "cohort", index)  # of the round alone: any process can ask
     if config.privacy.clip is not None:
         taken = torch.rand(len(pool), generator=rng) < config.federation.participation
         some: npt.NDArray[np.int64] = pool[taken.numpy()]

@@ -38,7 +38,7 @@ class FlopCounter(TorchDispatchMode):
         elif operation is _ATEN.convolution:
             self.flop += 2 * result.numel() * args[1][0].numel()
         elif operation is _ATEN.convolution_backward:
-            of_input, of_weight, _ = args[-1]
+            of_input, of_weight, _ = args[-1]  # the output mask: which gradients are wanted
             self.flop += 2 * args[0].numel() * args[2][0].numel() * (of_input + of_weight)
         return result
 

@@ -76,6 +76,8 @@ class LaneExecutor:
         ]
         self._lanes = [_ClientSlot(runner) for runner in runners]
         size = runners[0].layout.upload_size
+        # Twice as many as slots: an upload that is ready waits for those before it in the order of
+        # ids, and its slot goes on with the next client meanwhile.
         self._uploads = torch.empty(2 * len(runners), size, device=device)
         self.steps = self.replayed = 0
 
@@ -173,11 +175,14 @@ class _ClientSlot:
         settings = task.settings(runner.setup.config.client)
         if eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
+        # A recording has the rates in it as constants, so each setting has its own.
         key = settings.lr, settings.momentum, settings.weight_decay
         if key not in self._programs:
             self._programs[key] = _Program(runner, settings)
         program = self._programs[key]
         if work.local is None:
+            # Around hooks alone: steps of other clients come between those of this one, and a step
+            # that can be recorded draws nothing.
             with runner.draws_of(task):
                 work.local = runner.begin(task, work.server)
             program.optimizer.begin(task.client_id)
@@ -189,7 +194,7 @@ class _ClientSlot:
         if len(batch.labels) == settings.batch_size:
             work.local.add(program.replay(batch))
             work.replayed += recording()
-        else:
+        else:  # a recording has the shapes of its buffers
             work.local.add(runner.step(batch, work.local.client, program.optimizer))
         return None
 
@@ -219,6 +224,7 @@ class _Program:
 
         def replayed() -> Loss:
             graph.replay()
+            # The total is kept until the client ends, and the next replay writes to its memory.
             return replace(recorded, total=recorded.total.clone())
 
         def state() -> dict[str, list[Tensor]]:

@@ -93,6 +93,8 @@ class VectorLayout:
             groups.setdefault((rule, value.requires_grad and rule not in UNTRAINED), []).append(
                 (name, value)
             )
+        # The order of `Sharing` is that of the vector: averaged tensors come first, as in uploads,
+        # and checkpoints hold it without names.
         order = [(rule, trained) for rule in Sharing for trained in (True, False)]
         server = [key for key in order if key[0] is not Sharing.PERSONAL]
         personal = [key for key in order if key[0] is Sharing.PERSONAL]
@@ -235,6 +237,8 @@ def _place(
     groups: Mapping[tuple[Sharing, bool], list[tuple[str, Tensor]]],
     order: Iterable[tuple[Sharing, bool]],
 ) -> Iterator[Slot]:
+    # No padding between slots: it would change the length of checkpoints, and nearly all begin at
+    # multiples of 16 bytes as it is, which is what a GPU's vector loads ask for.
     at = 0
     for key in order:
         for name, value in groups.get(key, []):
@@ -246,6 +250,8 @@ def _bind(net: Net, slots: tuple[Slot, ...], device: torch.device | str) -> Vect
     size = slots[-1].stop if slots else 0
     vector = Vector(torch.zeros(size, device=device), torch.zeros(size, device=device))
     for slot in slots:
+        # In torch's default order on a GPU too: NHWC weights would spare it a transposition in each
+        # pass, but checkpoints would have another order than on a CPU, where a run may go on.
         view, value = slot.of(vector.data), net.tensor(slot.name)
         view.copy_(value.detach())
         if isinstance(value, nn.Parameter):

@@ -159,8 +159,10 @@ class RunState:
         self.personal_rounds = {int(k): index for k, index in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1
         earlier = state["platforms"]
+        # A run that goes on elsewhere names both machines, since their rounding may differ.
         self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
         self.train_seconds = state["train_seconds"]
+        # Compared anew, a shortcut might pass this time, and the run would have other bits.
         first_use.switch_off(state["switched_off"])
         # Until the next checkpoint all files stay: the last but one may name some of them.
         stored = self.personal.rounds().items()

@@ -137,6 +137,8 @@ class Setup:
 
     @cached_property
     def _net(self) -> Net:
+        # The encoder has a seed apart, so that under one seed all methods start from the same one
+        # and their differences are paired.
         with scope(self.config.seed, "init"):
             net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
         expect(net, Net, "build()")

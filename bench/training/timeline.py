@@ -34,7 +34,7 @@ BUFFERED = "buffered"
 _PASSES = 3
 """Forward passes that a training step costs: the backward pass takes two."""
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # 50 * 1.1 is 55.00000000000001, which would ask 56 clients
 _OF_DEVICES = {
     "federation": ("deadline", "over_selection", "partial_work", "mode"),
     "devices": ("failure", "correlation"),

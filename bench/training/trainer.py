@@ -69,7 +69,7 @@ class Trainer(RunState):
         checkpoint_seconds: float | None = None,
     ) -> None:
         super().__init__(setup, folder, identity, device)
-        exchanged = self._per_client, self._resent = messages(setup, self.layout)
+        self._per_client, self._resent = exchanged = messages(setup, self.layout)
         self.timeline = Timeline(setup, self.binding.net, exchanged)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)
@@ -115,8 +115,9 @@ class Trainer(RunState):
         tasks = [
             replace(t, personal_round=self.personal_rounds.get(t.client_id)) for t in this.tasks
         ]
-        self.rounds_begun = index + 1
+        self.rounds_begun = index + 1  # privacy is spent by a round that diverges, too
         tally = self._tally(index)
+        # Those that come too late or drop out have received the model.
         tally.exchanged.merge(self._per_client, "down", times=len(this.asked))
         try:
             if self.setup.needs.pre_round:
@@ -171,7 +172,7 @@ class Trainer(RunState):
         if self.setup.config.federation.mode != BUFFERED:
             yield from executor.train(tasks, self.vector)
             return
-        self.versions[index] = self.vector.clone()
+        self.versions[index] = self.vector.clone()  # the server's step overwrites the vector
         exponent = self.setup.config.federation.staleness_exponent
         span = slice(0, self.layout.num_trained)
         for version, group in itertools.groupby(tasks, key=lambda task: task.version):
@@ -196,6 +197,7 @@ class Trainer(RunState):
                 for name, value in asked.extras.items():
                     sums[name] = sums.get(name, 0.0) + value.double()
         with single_thread(), torch.no_grad():
+            # "survey" is what this was first called: another name would change the draws.
             there = {name: value.to(self.device) for name, value in sums.items()}
             server = Server(index, generator(self.setup.config.seed, "survey", index), {})
             self.setup.method.server_pre_round(self.binding.net.train(), there, server)
