@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.partitioners import PARTITIONERS
@@ -109,7 +108,8 @@ def resolve(
         user.update(values)
         sources.update(dict.fromkeys(values, source))
 
-    look_up = as_read(content or content_names(as_path(data_dir)), user)
+    cache = as_path(data_dir)
+    look_up = as_read(content or content_names(cache), user)
     base = chosen.values_for(canonical, user, look_up)
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
@@ -121,11 +121,10 @@ def resolve(
             field = field.rpartition(".")[0]
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
-    config = with_revisions(config, as_path(data_dir))
-    check_names(config)
+    config = with_revisions(config, cache)
     origin, sources = Origin(chosen.preset, study), dict(sorted(sources.items()))
-    experiment = Experiment(config, origin, sources, as_path(data_dir))
-    _check_together(experiment)
+    experiment = Experiment(config, origin, sources, cache)
+    check_together(experiment)
     return experiment
 
 
@@ -222,21 +221,19 @@ def variable(key: str) -> str:
     return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
 
 
-def check_names(config: RunConfig) -> None:
-    """Refuse names that only what is installed tells: objectives, and the view of theirs."""
-    scored(config.evaluation.objectives)
-    check_view(config.evaluation.objective_view)
-
-
-def _check_together(experiment: Experiment) -> None:
-    """Refuse values that contradict the needs of the method or other fields."""
+def check_together(experiment: Experiment) -> None:
+    """Refuse values that contradict what is installed, the needs of the method or other fields."""
     config, needs, sources = experiment.config, experiment.needs, experiment.sources
     rounds, evaluation = config.federation.num_rounds, config.evaluation
+    scored(evaluation.objectives)
+    check_view(evaluation.objective_view)
     check_aggregator(config, experiment.method, needs)
     check_devices(config, experiment.method)
 
     def refuse(key: str, rule: str, got: object, named: str = "") -> None:
-        raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")
+        source = sources.get(named or key)  # None in a configuration that was made by hand
+        note = "" if source is None else f" [{source}]"
+        raise ConfigError(f"{key}: must be {rule} (got {got}){note}")
 
     if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
         rule = f"above 0 for {config.spec!r}, which learns from some labels, for example 0.1"

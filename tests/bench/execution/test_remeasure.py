@@ -77,7 +77,7 @@ def store(personal: RunResult, tmp_path: Path) -> Store:
 )
 def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: str) -> None:
     """Methods with one encoder, with personal tensors, a server's optimizer, and pooled data."""
-    config = tiny_config(spec)
+    config = tiny_config(spec, data__label_fraction=0.5 if spec == "cbafed" else 0.0)
     store, other = Store(tmp_path / "store"), Store(tmp_path / "other")
     first, _ = execute(config, store)
     further, trained = execute(measured(config, **FURTHER), store)

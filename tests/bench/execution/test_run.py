@@ -5,6 +5,7 @@ import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,19 @@ def test_what_a_script_has_registered_has_one_worker(monkeypatch: pytest.MonkeyP
     assert own.workers() == own.workers(1) == 1
     with pytest.raises(ConfigError, match="'byol'"):
         own.workers(2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "named"),
+    [
+        ("semifed", {"data__label_fraction": 0.0}, r"data\.label_fraction"),
+        ("simclr", {"evaluation__labels_from": "held-out"}, r"data\.held_out"),
+        ("simclr+scaffold", {"server__aggregator": "median"}, "Median"),
+    ],
+)
+def test_a_configuration_made_by_hand_is_checked_as_a_resolved_one(
+    tmp_path: Path, spec: str, fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        run(tiny_config(spec, **fields), store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
