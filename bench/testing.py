@@ -38,7 +38,7 @@ from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.execution.run import store_run
-from fedbench.bench.experiment.experiment import Experiment, Origin, open_dataset, partition_of
+from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import build_config, field_infos
 from fedbench.bench.method import (
     Client,
@@ -449,8 +449,8 @@ def tiny_setup(
     `shares` are each client's positions of training images, in place of the configured partition;
     `train_labels`, (N,), stand in for the data set's, and leave the partition as it is.
     """
-    dataset = open_dataset(config, None)
-    partition = partition_of(dataset, config)
+    experiment = Experiment(config)
+    dataset, partition = experiment.dataset, experiment.partition
     if shares is not None:
         indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
         offsets = np.cumsum([0, *map(len, shares)])
@@ -458,7 +458,7 @@ def tiny_setup(
         partition = Partition("iid", 1.0, 0, size, classes, indices, offsets)
     if train_labels is not None:
         dataset = replace(dataset, train_labels=train_labels)
-    return Setup.of(config, dataset, partition)
+    return Setup.of(config, dataset, partition, experiment.method)
 
 
 def new_folder() -> Path:

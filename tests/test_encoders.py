@@ -10,7 +10,7 @@ import torch
 import fedbench
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.probes import knn_accuracy
-from fedbench.bench.experiment.experiment import open_dataset
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.nn.weights import shipped_encoders
 from fedbench.leaderboards import encoders
 
@@ -46,7 +46,7 @@ def test_an_encoder_has_the_accuracy_of_its_card(name: str) -> None:
     encoder = fedbench.load_encoder(name)
     config = RunConfig.model_validate(encoder.card["config"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"name": SOURCE})})
-    dataset = open_dataset(config, None)
+    dataset = Experiment(config).dataset
     train, test = (
         torch.cat(
             [encoder(torch.from_numpy(np.array(part))) for part in np.array_split(images, 50)]

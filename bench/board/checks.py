@@ -25,9 +25,9 @@ from fedbench.bench.execution.compare import ELSEWHERE
 from fedbench.bench.execution.execute import derived, plugin_packages
 from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.experiment.code import changed_code, missing_code
-from fedbench.bench.experiment.experiment import partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import canonical
-from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan
+from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan, registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.numerics import Platform
@@ -95,6 +95,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
         config,
         blank("blank", image_shape, num_classes, count, count),
         Partition("iid", 1.0, 0, count, num_classes, offsets[:-1], offsets),
+        registry.create(config.spec, config.method),
     )
     with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
         net = setup.make_net()
@@ -178,7 +179,7 @@ def check_partition(claim: Claim) -> Iterator[str]:
     """The data are partitioned again, with an equal hash."""
     if claim.dataset.path == Path():
         raise Unchecked("its data are not in the cache here")
-    made = partition_of(claim.dataset, claim.config).hash
+    made = Experiment(claim.config).on(claim.dataset).partition.hash
     if made != claim.row.partition_hash:
         yield f"partition_hash is {claim.row.partition_hash}, but its configuration gives {made}"
 

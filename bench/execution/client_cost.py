@@ -45,7 +45,7 @@ def client_cost(experiment: Experiment) -> ClientCost:
         runner = ClientRunner(setup, torch.device("cpu"), folder)
         server, index = runner.binding.server.data.clone(), setup.needs.preparatory_rounds
         plan = plan_of(setup, index)
-        task = Task(int(np.argmax(setup.partition.sizes)), index, plan, None)
+        task = Task(int(np.argmax(setup.partition.sizes)), index, plan)
         seconds, beside = _measure(runner, task, server, time.process_time)
         with counted() as counter:
             flop, flop_beside = _measure(runner, task, server, lambda: float(counter.flop))

@@ -256,8 +256,8 @@ def _round_differences(
 ) -> list[Difference]:
     """Differences in values of rounds and in their number, apart from seconds.
 
-    A run without a curve, such as a trial, is compared by its row alone. Curves of before there was
-    drift lack it.
+    A run without a curve, such as a trial, is compared by its row alone. Older curves have no
+    drift, which counts where both have it.
     """
     if not before:
         return []

@@ -192,7 +192,8 @@ class Estimator:
         stand_ins = _StandIns(setup)
         runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
         executor = _CutShort(runner, steps_per_epoch(experiment))
-        trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
+        # Later rounds may take longer, and the last would write a checkpoint, which is timed apart.
+        trainer.rounds_done = max(0, trainer.total_rounds - 2)
         began = self._clock()
         with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
             next(trainer.rounds(executor))

@@ -41,7 +41,6 @@ from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.client import ClientRunner, InProcess
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
-from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
 
@@ -173,7 +172,6 @@ class _Run:
         self._lanes: LaneExecutor | None = None
         self._device = torch.device(where.devices[0])
         self._personal_dir = where.folder / "clients"
-        self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
 
         def begin() -> Trainer:
@@ -210,11 +208,12 @@ class _Run:
                     for record in trainer.rounds(executor, watch, on_client, last):
                         if on_round is not None:
                             on_round(record, last)
+            # Measured last: before the rounds it would keep the first of them waiting.
             untrained = self._untrained() if last == total else {}
             final = self._evaluate()
         except (Diverged, NonFiniteFeaturesError):
             final = {}
-        if "objective" not in final:
+        if "objective" not in final:  # no number that is not finite is among the metrics
             return {"status": "diverged", **self._cost()}
         if last < total:
             sent = trainer.ledger.bytes_up + trainer.ledger.bytes_down
@@ -233,7 +232,7 @@ class _Run:
             audit(self.setup)
 
     def circumstances(self) -> dict[str, str | int]:
-        """Return, for the row, lanes, what the GPU does wrong and the largest memory on it."""
+        """Return for the row's environment: lanes, shortcuts that a GPU got wrong, its memory."""
         found: dict[str, str | int] = {}
         if self._lanes is not None:
             found["lanes"] = self._lanes.summary
@@ -274,7 +273,7 @@ class _Run:
 
         def select(client_id: int) -> None:
             rounds = {} if first else trainer.personal_rounds
-            tensors = self._personal.latest(client_id, rounds, trainer.first_personal)
+            tensors = trainer.personal.latest(client_id, rounds, trainer.first_personal)
             binding.personal.data.copy_(tensors)
 
         one_encoder = first or self.setup.needs.pooled
@@ -331,7 +330,7 @@ def facts(
     """The columns that every row of a configuration has, however its run ends."""
     config, origin, data = experiment.config, experiment.origin, experiment.data
     return {
-        **_columns(config, experiment.ids),
+        **derived(config, data.revision),
         "measured_from": origin.measured_from,
         "preset": origin.preset,
         "dataset": data.name,
@@ -356,11 +355,7 @@ def facts(
 
 def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
     """The columns that follow from a configuration and the revision of its data."""
-    return _columns(config, Ids.of(config, dataset_revision))
-
-
-def _columns(config: RunConfig, ids: Ids) -> dict[str, Any]:
-    data = config.data
+    data, ids = config.data, Ids.of(config, dataset_revision)
     return {
         "row_id": ids.row,
         "config_id": ids.config,

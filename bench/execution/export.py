@@ -223,6 +223,7 @@ def load_encoder(file: Path | str) -> Encoder:
         model = ModelConfig.model_validate(card["model"])
         channels, height, width = map(int, card["image_shape"])
         feature_dim = int(card["feature_dim"])
+        # Encoders that ship were exported when runs had other ids.
         card["run_id"] = former_ids().get(card["run_id"], card["run_id"])
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
         reason = " ".join(str(err).split())

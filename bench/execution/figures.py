@@ -41,7 +41,7 @@ _STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "svg.hashsalt": "fedbench",  # equal numbers give equal bytes
+    "svg.hashsalt": "fedbench",  # else ids in the file are random
     "svg.fonttype": "none",  # text stays text
 }
 _MOST_IMAGES = 1000
@@ -162,6 +162,7 @@ def drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, b
     with mpl.rc_context(_STYLE):
         yield (figure := Figure(figsize=(width, height), dpi=150, layout="constrained")), files
         for form in ("png", "svg"):
+            # Neither the time nor matplotlib's version: equal numbers give equal bytes.
             metadata = {"Date": None} if form == "svg" else {"Software": None}
             figure.savefig(out := io.BytesIO(), format=form, metadata=metadata)
             files[form] = out.getvalue()
@@ -197,16 +198,8 @@ def measure(run: TrainedRun) -> Numbers:
     setup, dataset, row = run.setup, run.setup.dataset, run.row
     clients = evaluated_clients(setup, run.trained) if setup.evaluate_on_clients else []
     truth = np.asarray(dataset.test_labels, np.int64)
-    features = []
     with single_thread():
-        for client_id in clients or [-1]:
-            if clients:
-                run.select(client_id)
-            of_client = extract(
-                lambda x: setup.method.encode(run.binding.net, x), dataset.test_images, device="cpu"
-            )
-            check_finite(f"run {row.row_id}", of_client)
-            features.append(of_client)
+        features = [_features(run, dataset.test_images, k) for k in (*clients,) or (None,)]
     angles = {}
     for name, centred in (("plain", False), ("centred", True)):
         values = torch.cat(
@@ -246,18 +239,22 @@ def client_maps(run: TrainedRun) -> list[Numbers]:
             own = shares.client(client_id).astype(np.int64)[:_MOST_IMAGES]
             if not len(own):
                 continue
-            if setup.evaluate_on_clients:
-                run.select(client_id)
-            features = extract(
-                partial(setup.method.encode, run.binding.net),
-                np.asarray(dataset.test_images[own]),
-                device="cpu",
-            )
-            check_finite(f"run {run.row.row_id}", features)
+            encoder = client_id if setup.evaluate_on_clients else None
+            features = _features(run, np.asarray(dataset.test_images[own]), encoder)
             drawn = _map(project(features, seed), truth[own], dataset)
             title = f"{run.row.method}, client {client_id}"
             maps.append({"title": title, "setting": _setting(run.row), "map": drawn})
     return maps
+
+
+def _features(run: TrainedRun, images: NDArray[np.uint8], client_id: int | None) -> Tensor:
+    """Return the features (n, D) by a client's encoder, or by the one of all."""
+    if client_id is not None:
+        run.select(client_id)
+    encode = partial(run.setup.method.encode, run.binding.net)
+    features = extract(encode, images, device="cpu")
+    check_finite(f"run {run.row.row_id}", features)
+    return features
 
 
 def _setting(row: Row) -> str:

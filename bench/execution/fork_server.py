@@ -42,6 +42,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         module = "fedbench.bench.execution.workers"
+        # -P: a torch.py in the user's folder must not be taken for torch.
         command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
         # Ctrl-C and the end of the terminal reach the whole group: the process that was asked to
         # stop ends the others.

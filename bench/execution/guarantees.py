@@ -126,7 +126,7 @@ def columns(trainer: Trainer) -> dict[str, Any]:
         "revealing_messages": ledger.revealing,
         "smallest_group": ledger.smallest,
         "secure_sum": not needed_one_by_one(method, trainer.setup.config.server),
-        **(_of_clients(trainer) or _of_images(trainer) or {}),
+        **(_of_clients(trainer) or _of_images(trainer)),
     }
 
 

@@ -23,7 +23,7 @@ def foreign_code(config: RunConfig) -> dict[str, str]:
     Raises:
         PluginError: for a module that has neither source nor functions of Python.
     """
-    declared = {entry.name: entry.version for entry in registry.parse_spec(config.spec)}
+    declared = {name: entry.version for name, entry in registry.entries().items()}
     return {
         name: source_hash(module) if declared.get(name) is None else f"{DECLARED}{declared[name]}"
         for name, module in foreign_modules(config).items()
@@ -57,9 +57,9 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
 
 
 def unknown_elsewhere(modules: Mapping[str, str]) -> set[str]:
-    """Return the packages of methods, of `foreign_modules`, that no entry point brings.
+    """Return the packages of a run's methods that no entry point names, such as `__main__`.
 
-    Other processes import what installed packages bring, and nothing else.
+    Other processes load entry points alone, so that they do not know these methods.
     """
     tops = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
     methods = [module for name, module in modules.items() if ":" not in name]
@@ -67,7 +67,7 @@ def unknown_elsewhere(modules: Mapping[str, str]) -> set[str]:
 
 
 def missing_code(code: Mapping[str, str]) -> list[str]:
-    """Return, sorted, what other packages brought to a run and no package here brings."""
+    """Return the parts of a run, sorted, that other packages brought and no package here has."""
     known = registry.entries()
     parts = {name: name.rpartition(":") for name in code}
     return sorted(
@@ -78,7 +78,7 @@ def missing_code(code: Mapping[str, str]) -> list[str]:
 
 
 def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """Return, sorted, the parts whose code differs between two configurations."""
+    """Return the parts, sorted, whose code differs between two configurations."""
     return sorted({name for name, _ in {*first.items()} ^ {*second.items()}})
 
 

@@ -43,8 +43,7 @@ def partition(
     >>> partition(set=three, labels="balanced:60:4").partition.sizes.tolist()
     [20, 20, 20]
     """
-    default = str(RunConfig.model_fields["spec"].default)
-    experiment = resolve(spec or default, data_dir=data_dir, **vars(settings))
+    experiment = resolve(spec or RunConfig().spec, data_dir=data_dir, **vars(settings))
     config = experiment.config
     if labels is None:
         classes, made = experiment.dataset.train_labels, experiment.partition
@@ -123,5 +122,4 @@ def _reading_of(name: str, set: Mapping[str, Any] | None) -> Reading:
     allowed = sorted(f"data.{key}" for key in ("partition", *READ_BY_SOURCE))
     for key in values.keys() - {*allowed}:
         raise ConfigError(f"{key} does not change what is prepared; allowed: {', '.join(allowed)}")
-    spec = str(RunConfig.model_fields["spec"].default)
-    return Reading.of(build_config(spec, {"data.name": name, **values}).data)
+    return Reading.of(build_config(RunConfig().spec, {"data.name": name, **values}).data)

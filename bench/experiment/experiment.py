@@ -20,6 +20,9 @@ from fedbench.bench.training.setup import Setup
 
 CUSTOM = "custom"  # recorded as the preset of a `RunConfig` that was made by hand
 
+_partitions: dict[str, Partition] = {}
+"""Those that were made last; runs of a sweep that share one follow each other."""
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -65,9 +68,9 @@ class Experiment:
     data_dir: Path | None = None
 
     def on(self, dataset: Dataset) -> Self:
-        """Return the experiment on a data set that is open: the one that it names."""
+        """Return the experiment with its data set, which is open already."""
         other = replace(self)
-        vars(other)["dataset"] = dataset
+        vars(other)["dataset"] = dataset  # where the cached property looks first
         return other
 
     def under(self, origin: Origin) -> Self:
@@ -122,7 +125,14 @@ class Experiment:
         """The data set: from the cache, which is built if need be."""
         if "data" in vars(self):
             return reopen(self.data.path, name=self.data.name)
-        return open_dataset(self.config, self.data_dir)
+        data = self.config.data
+        return load_dataset(
+            data.name,
+            self.data_dir,
+            train_subset=data.train_subset,
+            test_subset=data.test_subset,
+            reading=Reading.of(data),
+        )
 
     @cached_property
     def data(self) -> Data:
@@ -134,10 +144,24 @@ class Experiment:
         """Identities of the run on this data."""
         return Ids.of(self.config, self.data.revision)
 
+    # Not a cached property: a sweep would keep the partition of each of its cells.
     @property
     def partition(self) -> Partition:
-        """Each client's training images; the last ones made are remembered for all experiments."""
-        return partition_of(self.dataset, self.config)
+        """Each client's training images; the last ones made are remembered for all experiments.
+
+        Raises:
+            ConfigError: the settings cannot be met by these labels.
+        """
+        dataset, config = self.dataset, self.config
+        fields = config.data.model_dump_json(exclude={"name", "label_fraction"})
+        key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
+        if key not in _partitions:
+            labels, classes = dataset.train_labels, dataset.num_classes
+            made = make_partition(labels, classes, config.data, config.seed, dataset.train_clients)
+            _partitions[key] = made
+            if len(_partitions) > 8:
+                del _partitions[next(iter(_partitions))]
+        return _partitions[key]
 
     @cached_property
     def setup(self) -> Setup:
@@ -149,36 +173,3 @@ class Experiment:
         of, sources = self.origin, dict(self.sources)
         named = {"preset": of.preset, "study": of.study_id, "sources": sources}
         return {**self.config.model_dump(mode="json"), **named}
-
-
-def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
-    """Open the data set of a configuration from the cache."""
-    data, cache = config.data, None if data_dir is None else Path(data_dir)
-    return load_dataset(
-        data.name,
-        cache,
-        train_subset=data.train_subset,
-        test_subset=data.test_subset,
-        reading=Reading.of(data),
-    )
-
-
-_partitions: dict[str, Partition] = {}
-"""Those that were made last; runs of a sweep that share one follow each other."""
-
-
-def partition_of(dataset: Dataset, config: RunConfig) -> Partition:
-    """Return the partition of a run.
-
-    Raises:
-        ConfigError: the settings cannot be met by these labels.
-    """
-    fields = config.data.model_dump_json(exclude={"name", "label_fraction"})
-    key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
-    if key not in _partitions:
-        labels, classes = dataset.train_labels, dataset.num_classes
-        made = make_partition(labels, classes, config.data, config.seed, dataset.train_clients)
-        _partitions[key] = made
-        if len(_partitions) > 8:
-            del _partitions[next(iter(_partitions))]
-    return _partitions[key]

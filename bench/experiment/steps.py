@@ -106,6 +106,7 @@ def without_effect(experiment: Experiment) -> tuple[str, ...]:
     by_label = PARTITIONERS[config.data.partition].source == "labels"
     alpha = config.data.alpha_read if by_label else None
     labels = experiment.dataset.train_labels
+    # A Dirichlet share of n images then deviates from an even one by less than an image.
     if alpha is not None and alpha > int(np.bincount(labels).max()) ** 2:
         lines.append(f"data.alpha={alpha:g}: clients' classes are as even as with any larger value")
     return tuple(filter(None, lines))

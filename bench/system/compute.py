@@ -55,6 +55,7 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # only glibc has it
+        # glibc refuses a larger threshold of _MMAP.
         for parameter, size in ((_MMAP, 2**25), (_TRIM, 2**28), (_TOP_PAD, 2**24)):
             mallopt(parameter, size)
 

@@ -126,7 +126,7 @@ def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
     if not torch.backends.mkldnn.is_available():
         return [], compute()
     libc = ctypes.CDLL(None)
-    libc.fflush(None)
+    libc.fflush(None)  # else what the C library still holds would go to the file
     with unnamed_file() as log:
         stdout = os.dup(1)
         os.dup2(log.fileno(), 1)

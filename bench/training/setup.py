@@ -17,7 +17,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import held_out, hide_all, visible_labels
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
-from fedbench.bench.method import DataSpec, Labels, Method, Needs, Net, Sharing, registry
+from fedbench.bench.method import DataSpec, Labels, Method, Needs, Net, Sharing
 from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError, expect
@@ -59,13 +59,9 @@ class Setup:
         config: RunConfig,
         dataset: Dataset,
         client_partition: Partition,
-        method: Method | None = None,
+        method: Method,
     ) -> Self:
-        """Return the setup of a configuration, on a data set and its partition.
-
-        `method` is the configuration's, if it is made already.
-        """
-        method = method or registry.create(config.spec, config.method)
+        """Return the setup of a configuration and its method, on a data set and its partition."""
         needs, fraction = method.needs(), config.data.label_fraction
         partition = client_partition.pooled() if needs.pooled else client_partition
         known = np.asarray(dataset.train_labels)

@@ -24,7 +24,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import knn_accuracy
-from fedbench.bench.experiment.experiment import open_dataset, partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
@@ -158,8 +158,7 @@ def plain_runs(spec: str) -> tuple[Mapping[str, dict[int, float]], ...]:
 
 def _plain_run(spec: str, measured: Measured) -> Mapping[str, dict[int, float]]:
     config = measured.config
-    dataset = open_dataset(config, None)
-    setup = Setup.of(config, dataset, partition_of(dataset, config))
+    setup = Experiment(config).setup
     encoder, names = setup.make_net()["encoder"], setup.needs.views
     accuracies: dict[int, float] = {}
 

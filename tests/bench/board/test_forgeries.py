@@ -23,7 +23,7 @@ from fedbench.bench.board.verify import _text, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.execution.run import run
-from fedbench.bench.experiment.experiment import open_dataset, partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
@@ -322,7 +322,7 @@ def test_the_partition_of_another_seed(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     row = run(tiny_config("simclr"), store=store, workers=1, device="cpu").row
     other = tiny_config("simclr", seed=1)
-    made = partition_of(open_dataset(other, None), other).hash
+    made = Experiment(other).partition.hash
     assert made != row.partition_hash
     forged = row.model_copy(update={"git_sha": None, "partition_hash": made})
     pack([Run(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
 from fedbench.bench.execution.execute import untrained_figures
-from fedbench.bench.experiment.experiment import Experiment, open_dataset, partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.nn.norms import batch_norms
 from fedbench.bench.training.setup import Setup
@@ -21,8 +21,7 @@ def setup_of(spec: str = "simclr", images: int = 600, **values: object) -> Setup
         set={"data.train_subset": images, "data.num_clients": 2, "model.norm": "batch", **values},
         environ={},
     ).config
-    dataset = open_dataset(config, None)
-    return Setup.of(config, dataset, partition_of(dataset, config))
+    return Experiment(config).setup
 
 
 def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None:

@@ -25,10 +25,6 @@ def result(row: Row) -> dict[str, Any]:
     return row.model_dump(exclude=TIMES)
 
 
-def metrics(row: Row) -> dict[str, float]:
-    return row.further
-
-
 def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
     config = tiny_config("orchestra", federation__num_rounds=3)  # one preparatory round besides
 
@@ -66,7 +62,7 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
     ):
         if name != "linear_paper_acc":
             assert getattr(row, name) is not None, name
-    assert metrics(row)["relative_movement"] > 0
+    assert row.further["relative_movement"] > 0
     again = run(config, store=store, workers=1, on_round=watch)
     assert again.stored_before
     assert again.row == row
@@ -125,13 +121,13 @@ def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
     row = execute(Experiment(tiny_config("simclr", federation__num_rounds=0)), Where(tmp_path))
     assert (row.status, row.final_loss, row.bytes_up) == ("ok", None, 0)
     assert row.objective == row.untrained_objective
-    assert metrics(row)["relative_movement"] == 0
+    assert row.further["relative_movement"] == 0
 
 
 def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
     config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
     row = execute(Experiment(config), Where(tmp_path))
-    values = metrics(row)
+    values = row.further
     assert values["relative_movement"] > 0
     names = {"linear_local_acc", "mlp_acc", "mlp_local_acc"}
     assert names | {f"{name}_std" for name in names} | {f"untrained_{n}" for n in names} < set(
@@ -143,7 +139,7 @@ def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_p
 
 def test_clients_that_no_cohort_has_drawn_do_not_count(tmp_path: Path) -> None:
     config = tiny_config("single-ae", federation__num_rounds=1, federation__participation=0.25)
-    values = metrics(execute(Experiment(config), Where(tmp_path)))
+    values = execute(Experiment(config), Where(tmp_path)).further
     assert values["linear_acc_std"] == 0  # of one of four
 
 

@@ -51,7 +51,7 @@ def test_a_run_makes_each_of_its_parts_once(
 
     experiment._partitions.clear()
     count(experiment, "make_partition")
-    count(experiment, "open_dataset")
+    count(experiment, "load_dataset")
     count(experiment, "foreign_modules")
     count(run_module, "choose_devices")
     count(Setup, "of")

@@ -10,7 +10,7 @@ import torch
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.experiment import experiment as module
-from fedbench.bench.experiment.experiment import Experiment, partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
@@ -99,9 +99,10 @@ def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_pa
 def test_images_without_a_label_are_counted_out(spec: str, most: int) -> None:
     config = tiny_config(spec, data__partition="iid", data__num_clients=4, client__batch_size=10)
     dataset = labelled("digits", 160)
+    experiment = Experiment(config).on(dataset)
     for k in range(4):  # half of each client's 40
-        dataset.train_labels[partition_of(dataset, config).client(k)[::2]] = -1
-    assert local_steps(Experiment(config).on(dataset)).most == most * config.client.local_epochs
+        dataset.train_labels[experiment.partition.client(k)[::2]] = -1
+    assert local_steps(experiment).most == most * config.client.local_epochs
 
 
 def test_a_run_in_which_nobody_trains_is_refused() -> None:

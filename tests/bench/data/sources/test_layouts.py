@@ -25,7 +25,7 @@ from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
-from fedbench.bench.experiment.experiment import open_dataset, partition_of
+from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.setup import Setup
 from tests.bench.data.files import refused, shade, table, write_idx, write_images
@@ -416,15 +416,16 @@ def test_natural_clients_are_the_values_of_a_column(kind: str, tmp_path: Path) -
         data["label_column"] = "character"
     else:
         name = shards(tmp_path / "set", "json")
-    dataset = open_dataset(config(name, **data), tmp_path / "data")
-    partition = partition_of(dataset, config(name, **data))
+    experiment = Experiment(config(name, **data), data_dir=tmp_path / "data")
+    dataset, partition = experiment.dataset, experiment.partition
     pixels = dataset.train_images[:, 0, 0, 0]
     shares = [sorted(pixels[partition.client(k)].tolist()) for k in range(4)]
     assert shares == [list(range(12 * k, 12 * k + 12)) for k in range(4)]
-    fewer = partition_of(dataset, config(name, **{**data, "num_clients": 3}))
+    fewer = Experiment(config(name, **{**data, "num_clients": 3})).on(dataset).partition
     assert sorted(fewer.sizes.tolist()) == [12, 12, 24]
+    more = Experiment(config(name, **{**data, "num_clients": 5})).on(dataset)
     with pytest.raises(ConfigError, match=r"num_clients=5.*writer"):
-        partition_of(dataset, config(name, **{**data, "num_clients": 5}))
+        _ = more.partition
     plain = load_dataset(name, tmp_path / "data", reading=Reading(data.get("label_column")))
     assert dataset.whole == plain.revision != dataset.revision  # its clients are part of it
     with pytest.raises(ValueError, match="natural"):
@@ -443,24 +444,28 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
     else:
         file.write_text(json.dumps(CLIENTS if form == "list" else BY_CLIENT))
     given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
-    dataset = open_dataset(given, tmp_path / "data")
+    experiment = Experiment(given, data_dir=tmp_path / "data")
+    dataset, partition = experiment.dataset, experiment.partition
     pixels = dataset.train_images[:, 0, 0, 0]
-    partition = partition_of(dataset, given)
     assert [sorted(pixels[partition.client(k)].tolist()) for k in range(4)] == [*BY_CLIENT.values()]
     few = config(given.data.name, partition="file", partition_file=str(file), num_clients=3)
     with pytest.raises(ConfigError, match=r"names 4; set data\.num_clients=4"):
-        partition_of(dataset, few)
+        _ = Experiment(few).on(dataset).partition
 
 
 def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
     file, name = tmp_path / "clients.json", both(tmp_path / "set")
     given = config(name, partition="file", partition_file=str(file))
     file.write_text(json.dumps(CLIENTS))
-    first = open_dataset(given, tmp_path / "data")
+
+    def revision() -> str:
+        return Experiment(given, data_dir=tmp_path / "data").dataset.revision
+
+    first = revision()
     file.write_text(json.dumps(BY_CLIENT))  # the same clients in another form
-    assert open_dataset(given, tmp_path / "data").revision == first.revision
+    assert revision() == first
     file.write_text(json.dumps(CLIENTS[::-1]))
-    assert open_dataset(given, tmp_path / "data").revision != first.revision
+    assert revision() != first
 
 
 @pytest.mark.parametrize(
@@ -493,18 +498,18 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
     name = write(tmp_path / "set", train=shades(HIDDEN_HALF), test=shades(TEST, first=100))
-    dataset = open_dataset(config(name), tmp_path / "data")
+    by_label = Experiment(config(name), data_dir=tmp_path / "data")
     with pytest.raises(ConfigError, match="24 of 48"):
-        partition_of(dataset, config(name))
-    iid = config(name, partition="iid")
-    partition = partition_of(dataset, iid)
-    setup = Setup.of(iid, dataset, partition)
+        _ = by_label.partition
+    dataset = by_label.dataset
+    iid = Experiment(config(name, partition="iid")).on(dataset)
+    partition, setup = iid.partition, iid.setup
     assert len(partition.indices) == COUNT
     assert len(setup.probed) == COUNT // 2
     assert (dataset.train_labels[setup.probed] >= 0).all()
     assert partition.class_counts(dataset.train_labels).sum() == COUNT // 2
     assert summary(partition, dataset.train_labels)["num_unlabelled"] == COUNT // 2
-    some = Setup.of(config(name, partition="iid", label_fraction=0.5), dataset, partition)
+    some = Experiment(config(name, partition="iid", label_fraction=0.5)).on(dataset).setup
     assert 0 < (some.known_labels >= 0).sum() < COUNT // 2
 
 
@@ -523,16 +528,18 @@ def test_stl10_has_its_unlabelled_images(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path) -> None:
     iid = config(flat(tmp_path / "set"), partition="iid")
-    dataset = open_dataset(iid, tmp_path / "data")
-    partition = partition_of(dataset, iid)
+    dataset = Experiment(iid, data_dir=tmp_path / "data").dataset
+
+    def setup(**values: Any) -> Setup:
+        return Experiment(iid.model_copy(update=values)).on(dataset).setup
+
     with pytest.raises(ConfigError, match=r"set evaluation\.protocols=\[\]"):
-        Setup.of(iid, dataset, partition)
+        setup()
     for spec in ("supervised", "semifed"):
         with pytest.raises(ConfigError, match=f"'{spec}'"):
-            Setup.of(iid.model_copy(update={"spec": spec}), dataset, partition)
+            setup(spec=spec)
     unmeasured = iid.evaluation.model_copy(update={"protocols": ()})
-    setup = Setup.of(iid.model_copy(update={"evaluation": unmeasured}), dataset, partition)
-    assert not setup.spec.labelled
+    assert not setup(evaluation=unmeasured).spec.labelled
 
 
 def test_resizing_is_antialiased_and_keeps_the_centre(tmp_path: Path) -> None:
@@ -608,7 +615,7 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     shuffled = split.drop(tests[:1]).sample(frac=1, random_state=0)  # each row names its image
     shuffled.to_csv(file := tmp_path / "clients.csv", index=False)
     given = config(name, partition="file", partition_file=str(file))
-    dataset = open_dataset(given, tmp_path / "data")
+    dataset = Experiment(given, data_dir=tmp_path / "data").dataset
     assert dataset.train_clients is not None
     assert dataset.train_clients.tolist() == (dataset.train_images[:, 0, 0, 0] // 12).tolist()
     digits = split_data("digits", data_dir=tmp_path / "data")
