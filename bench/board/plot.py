@@ -253,9 +253,9 @@ def _with_curves(
 ) -> tuple[Group, Mapping[str, Curve], dict[str, Losses]]:
     """Return a group that names its runs as those with curves, their curves and losses by id."""
     opened, frame = open_store(store).require(), group.frame
-    rows, losses = opened.frame(), dict[str, Losses]()
+    rows = opened.frame()
     ids = {run_id for each in frame.run_ids for run_id in each}
-    found, _ = load_curves(opened, rows[rows.row_id.isin(ids)], losses)
+    found, losses, _ = load_curves(opened, rows[rows.row_id.isin(ids)])
     there = frame.run_ids.map(lambda ids: tuple(run_id for run_id in ids if run_id in found))
     return replace(group, frame=frame.assign(curve_ids=there)), found, losses
 

@@ -22,7 +22,8 @@ LAST_ROUNDS, NEAR = 5, 0.1
 """Rounds at the end whose mean counts, and the share of the value that a term must be below it."""
 MARKS = "at-chance.json"
 _VERSION = 2
-"""Of what methods state; a file of another version is not read."""
+"""Of what methods state, raised when a value is withdrawn, as mim's was: a file of another version
+is not read."""
 
 
 @dataclass(frozen=True)

@@ -113,5 +113,4 @@ def runs(
 
 def _values(row: Row) -> dict[str, Any]:
     """Return the columns of a row, and the values of its configuration by dotted name."""
-    config = flatten(row.settings, keep=())
-    return {**{name: getattr(row, name) for name in Row.model_fields}, **config}
+    return {**dict(row), **flatten(row.settings)}

@@ -92,10 +92,12 @@ class TensorBoard:
 
         place = self._folder / run.name
         shutil.rmtree(place, ignore_errors=True)
+        # `flush` leaves out what its thread has not taken yet; that follows within these seconds.
         self._live, self._run = SummaryWriter(str(place), flush_secs=5), run
 
     def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
         """Write a round's numbers; TensorBoard reads them at its next look."""
+        # At the time when the round ended, also where an earlier attempt made it.
         for name, value in values.items():
             self._live.add_scalar(f"round/{name}", value, done, self._run.began + seconds)
         self._live.flush()
@@ -109,6 +111,7 @@ class TensorBoard:
         results = {f"final/{name}": found[name] for name in names if name in found}
         for name, value in results.items():
             self._live.add_scalar(name, value, row.rounds_done or 0, row.finished_at.timestamp())
+        # `add_hparams` would write them as another run, in a folder below this one.
         for part in hparams(self._run.settings, results):
             self._live.file_writer.add_summary(part)
         self.close()
@@ -135,6 +138,7 @@ class WeightsAndBiases:
         import wandb
 
         self._live = wandb.init(
+            # W&B itself reads the variable only where no project is given.
             project=os.environ.get("WANDB_PROJECT") or "fedbench",
             id=run.row_id,
             name=run.name,
@@ -147,7 +151,7 @@ class WeightsAndBiases:
         )
 
     def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a round that W&B does not have yet."""
+        """Log a round that W&B does not have yet, since it takes no step twice."""
         if done >= self._live.step:
             self._live.log(dict(values), step=done)
 

@@ -196,7 +196,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "plain": _plain,
     "percent": lambda value: number(value, True),
     "score": lambda value: number(value, False),
-    "short": lambda value: short(value),
+    "short": short,
     "minutes": lambda value: f"{value:.{1 if value >= 0.1 else 2}f}",
     "listed": ", ".join,
 }

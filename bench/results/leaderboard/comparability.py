@@ -186,6 +186,7 @@ def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
     once = rows.drop_duplicates("preset")
     for name, method, config in zip(once.preset, once.method, once.config_json, strict=True):
         with suppress(UnknownNameError, ValidationError):
+            # Rules of a preset go by the content of the data, not by the folder that it lay in.
             given = settings_of(json.loads(config)) | {"data.name": keys["dataset"]}
             preset = read_preset(name).settings(method, given)
             unlike |= {

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.results.store.files import THREADS
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 
-_THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
 _THEORY = ("mixing", "consistent", "client_identified", "local_mi", "global_mi", "label_mi")
 MEASURED = {name: f"metrics.{name}" for name in (*CURVE_METRICS, "online_acc", *_THEORY)} | {
@@ -96,31 +96,30 @@ Losses = Sequence[tuple[int, float]]
 
 
 def load_curves(
-    store: Store, frame: pd.DataFrame, losses: dict[str, Losses] | None = None
-) -> tuple[dict[str, Curve], list[str]]:
-    """Return curves of finished rows by row id, and a line for every file that cannot be read.
+    store: Store, frame: pd.DataFrame
+) -> tuple[dict[str, Curve], dict[str, Losses], list[str]]:
+    """Return curves and losses of finished rows by row id, and a line for every unreadable file."""
 
-    The losses of each run are added to `losses`, by row id, if that is given.
-    """
-
-    def load(row: Any) -> Curve | str:
+    def load(row: Any) -> tuple[Curve, Losses] | str:
         try:
             points = store.curve(row.file)
         except StoreError as error:
             return str(error)
-        if losses is not None:
-            of = ((point["round_index"] + 1, point.get("loss")) for point in points)
-            losses[row.row_id] = [(done, loss) for done, loss in of if loss is not None]
-        return curve_of(row, points)
+        losses = ((point["round_index"] + 1, point.get("loss")) for point in points)
+        return curve_of(row, points), [(done, loss) for done, loss in losses if loss is not None]
 
     asked = ["row_id", "file", "rounds_done", "num_rounds", "config_json", "bytes_up", "bytes_down"]
     asked += [name for metric in CURVE_METRICS for name in (metric, f"untrained_{metric}")]
     done = frame[frame.status == "ok"].sort_values("finished_at", kind="stable")
     done = done.drop_duplicates("row_id")[asked]  # of replicas the first
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         loaded = dict(zip(done.row_id, threads.map(load, lines(done)), strict=True))
-    curves = {row_id: curve for row_id, curve in loaded.items() if not isinstance(curve, str)}
-    return curves, sorted(problem for problem in loaded.values() if isinstance(problem, str))
+    found = {row_id: each for row_id, each in loaded.items() if not isinstance(each, str)}
+    return (
+        {row_id: curve for row_id, (curve, _) in found.items()},
+        {row_id: losses for row_id, (_, losses) in found.items()},
+        sorted(problem for problem in loaded.values() if isinstance(problem, str)),
+    )
 
 
 class Reached(NamedTuple):

@@ -80,6 +80,7 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     found = pd.DataFrame(lists, index=seeds.first["at"])
     found["hyperparameters"] = [*map(json.loads, seeds.settings)]
     found["curve_ids"] = seeds.curve_ids
+    # As floats, which a null among them makes them, they would be 24.0 in JSON.
     found = plain(found.astype(dict.fromkeys(WHOLE, "Int64")))
     of = map(notes, found.itertuples(index=False, name="Line"))
     words = pd.Series([tuple(n.words for n in each) for each in of], found.index, dtype=object)

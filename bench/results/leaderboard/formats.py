@@ -277,6 +277,7 @@ def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
 
 
 def _tex(text: str) -> str:
+    # LaTeX prints - as a hyphen; before a number it is a minus, in cross-device or 1e-3 it stays.
     signed = re.sub(r"(?<![\w-])-(?=[\d.])", "−", single_line(text))
     return signed.translate(_LATEX)
 

@@ -76,11 +76,13 @@ def leaderboard(
         return Leaderboard(metric, (), reach, columns=chosen)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
+    # No more columns than titles need: each is split by class.
     asked = ["class_id", "preset", "method", "config_json", "scaled_json"]
     of_class = dict(iter(rows[asked].groupby("class_id")))
     presets = {i: of_class[i].preset.unique().tolist() for i in keys}
     title_of = titles(keys, presets, {i: unlike_preset(of_class[i], keys[i]) for i in keys})
     found, usual = labelled(entries(rows, metric, **beside))
+    # By default lines are shown whose runs all failed, or none of which has measured the metric.
     found = found[found.n_seeds + found.num_diverged >= (min_seeds if min_seeds > 1 else 0)]
     groups = []
     for key, members in ranked(found).groupby("class_id") if len(found) else ():

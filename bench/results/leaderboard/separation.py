@@ -77,7 +77,7 @@ class Separation:
         difference = self._means[first] - self._means[other]
         error, df = self._error(first, other)
         values = (*self._samples[first], *self._samples[other])
-        if negligible(error, values):
+        if negligible(error, values):  # neither varies, but for rounding
             return float(negligible(difference, values))
         return float(2 * stdtr(df, -abs(difference) / error))
 

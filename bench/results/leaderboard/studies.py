@@ -65,9 +65,8 @@ class Studies(list[StudyView]):
     def to_frame(self) -> pd.DataFrame:
         """Return a line for each study, without its trials."""
         shown = ("study_id", "spec", "preset", "sampler", "objective", "best", "best_objective")
-        found = [{name: getattr(view, name) for name in shown} for view in self]
         return pd.DataFrame(
-            [{**f, "trials": len(v.trials)} for f, v in zip(found, self, strict=True)]
+            [{n: getattr(view, n) for n in shown} | {"trials": len(view.trials)} for view in self]
         )
 
     def _repr_html_(self) -> str:

@@ -9,16 +9,8 @@ import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
-from fedbench.bench.results.leaderboard.comparability import (
-    classes,
-    measured_alike,
-    metric_values,
-)
-from fedbench.bench.results.leaderboard.curves import (
-    MEASURED,
-    Curve,
-    Losses,
-)
+from fedbench.bench.results.leaderboard.comparability import classes, measured_alike, metric_values
+from fedbench.bench.results.leaderboard.curves import MEASURED, Curve, Losses
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize

@@ -16,6 +16,7 @@ _FIXED = (
     "aligned", "fedsc", "supervised", "fedx", "mim", "lejepa", "cbafed", "semifed", "fedavg-ae",
     "pfedae", "central-ae", "single-ae",
 )  # fmt: skip
+# A new method goes to the end: a place is the colour by which readers know a method.
 _PLACES = {name: place for place, name in enumerate(_FIXED)}
 
 

@@ -21,26 +21,15 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.columns import BOARD
-from fedbench.bench.results.leaderboard.comparability import (
-    measured_metrics,
-    metric_values,
-)
-from fedbench.bench.results.leaderboard.curves import (
-    Losses,
-    load_curves,
-)
+from fedbench.bench.results.leaderboard.comparability import measured_metrics, metric_values
+from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.entries import Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.leaderboard.seeds import Beside
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.leaderboard.studies import (
-    StudyView,
-    is_usable,
-    spent,
-    studies,
-)
+from fedbench.bench.results.leaderboard.studies import StudyView, is_usable, spent, studies
 from fedbench.bench.results.report.charts import (
     by_column,
     cell_ids,
@@ -63,7 +52,7 @@ from fedbench.bench.system.identity import canonical_json
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
 _COMMON = 0.1
-"""Share of the finished rows that have a metric which the page shows."""
+"""Share of the finished rows that have a metric which the page shows; all take twice as long."""
 _MAX_PICTURES, _MAX_CLASSES = 8, 24
 """Data sets of which the page has pictures, and classes in each, the first ones."""
 _MAX_CLIENTS, _MAX_PARTITIONS = 40, 24
@@ -178,8 +167,7 @@ def content(
     takes a while.
     """
     tell(f"reading the curves of {len(frame):,} runs")
-    losses: dict[str, Losses] = {}
-    curves, unreadable = load_curves(store, frame, losses)
+    curves, losses, unreadable = load_curves(store, frame)
     marked = marks(store, lines(frame[["row_id", "status", "finished_at"]]))
     geometry, torn = geometries(store, frame.file)
     views = studies(store)
@@ -192,6 +180,7 @@ def content(
     tell("comparing methods over cells")
     across = {metric: board.across() for metric, board in boards.items()}
     groups = boards[metrics[0]].groups if metrics else ()
+    cells = dict(zip(cell_ids(groups), groups, strict=True))
     specs = {*frame.method} | {view.spec for view in views}
     labels = {entry.label: entry.method for b in boards.values() for entry in b.entries}
     return {
@@ -203,14 +192,8 @@ def content(
         "columns": [c.heading(metric) for metric in metrics[:1] for c in BOARD if c.title],
         "boards": {metric: _board(board, across[metric]) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board, across[metric]) for metric, board in boards.items()},
-        "losses": {
-            cell: by_column(losses_of(group, losses))
-            for cell, group in zip(cell_ids(groups), groups, strict=True)
-        },
-        "curves": {
-            cell: by_column(curves_of(group, curves))
-            for cell, group in zip(cell_ids(groups), groups, strict=True)
-        },
+        "losses": {cell: by_column(losses_of(group, losses)) for cell, group in cells.items()},
+        "curves": {cell: by_column(curves_of(group, curves)) for cell, group in cells.items()},
         "scatter": {m: scatter(frame, boards[m]) for m in metrics if m != "objective"},
         "pictures": pictures(frame, data_dir) if show_images else [],
         "partitions": by_client,

@@ -6,7 +6,6 @@ again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -66,16 +65,11 @@ def tables_in(folder: Path) -> list[Path]:
 
 def file_mark(path: Path) -> Mark | None:
     """Return what tells a file from its earlier versions; None if reading it says what is wrong."""
+    # No inode, which differs in a copy of a store, and between nodes that share one.
     with suppress(OSError):
         state = path.stat()
         return state.st_size, state.st_mtime_ns
     return None
-
-
-def load_all(paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
-    """`load` many files."""
-    with ThreadPoolExecutor(THREADS) as threads:
-        return dict(zip(paths, threads.map(lambda path: load(path, model), paths), strict=True))
 
 
 def load(path: Path, model: type[R]) -> R | str | None:
@@ -115,7 +109,6 @@ def parse_record(path: Path, data: bytes, model: type[R]) -> R:
 PACKED = "packed"
 CURVE = "curve_json"
 VERSION = "fedbench.release"
-_MEANING = {"doc": "records of its rounds as a JSON list, as curve.parquet has them"}
 _MOST_TEXT = 2**25
 _POINTS = TypeAdapter(list[dict[str, Any]])
 Points = Sequence[Mapping[str, Any]]
@@ -125,7 +118,8 @@ def pack(runs: Sequence[tuple[Row, Points]], version: str) -> pa.Table:
     """Return rows with their rounds as a table; a run's replicas follow it."""
     table = row_table([row for row, _ in runs])
     curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
-    field = pa.field(CURVE, pa.string(), metadata={**_MEANING, "unit": "json"})
+    meaning = "records of its rounds as a JSON list, as curve.parquet has them"
+    field = pa.field(CURVE, pa.string(), metadata={"doc": meaning, "unit": "json"})
     metadata = {**(ROW_SCHEMA.metadata or {}), VERSION.encode(): version.encode()}
     return table.append_column(field, curves).replace_schema_metadata(metadata)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -64,10 +64,8 @@ FURTHER = {
     "unmoved": (pa.bool_(), "whether a run that was to train has moved no weight"),
 }
 """Columns beside those of a row: type and meaning."""
-_SCHEMA = pa.schema(
-    [*ROW_SCHEMA, *(pa.field(name, kind) for name, (kind, _) in FURTHER.items())],
-    metadata=ROW_SCHEMA.metadata,
-)
+_FURTHER = pa.schema([(name, kind) for name, (kind, _) in FURTHER.items()])
+_SCHEMA = pa.schema([*ROW_SCHEMA, *_FURTHER], metadata=ROW_SCHEMA.metadata)
 _FILE = ("place", "file", "size", "changed")
 _Place = tuple[str, str, int, int]
 """The columns `_FILE` of a row."""
@@ -86,11 +84,9 @@ def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
 
 def _plain_names(table: pa.Table) -> pd.DataFrame:
     """Return a table as a frame: metrics and costs by their names, settings as `config_json`."""
-    starts = (METRIC, COST)
-    names = {"whole_config": "config_json", "config_json": ""}
-    names |= {n: n.partition(".")[2] for n in table.schema.names if n.startswith(starts)}
-    renamed = table.rename_columns([names.get(name, name) for name in table.schema.names])
-    frame: pd.DataFrame = renamed.drop_columns([""]).to_pandas()
+    names = {n: n.partition(".")[2] for n in table.schema.names if n.startswith((METRIC, COST))}
+    shown = table.drop_columns(["config_json"])  # what has no column of its own
+    frame: pd.DataFrame = shown.rename_columns({**names, "whole_config": "config_json"}).to_pandas()
     return frame
 
 
@@ -204,6 +200,7 @@ def _read(path: Path) -> Mapping[str, Row] | str:
 def _metadata() -> Mapping[bytes, bytes]:
     """Return the metadata of the file, with a hash of the code that derives columns."""
     store = Path(__file__).parent
+    # All of config/: parameters of a partitioner decide which fields of the data count.
     files = sorted([*store.glob("*.py"), *(store.parents[1] / "config").rglob("*.py")])
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
@@ -211,26 +208,26 @@ def _metadata() -> Mapping[bytes, bytes]:
 
 def _table(rows: Sequence[Row], files: Sequence[_Place]) -> pa.Table:
     """Return rows with their places and what is derived of them."""
-    derived: dict[str, Iterable[Any]] = {
-        **dict(zip(_FILE, zip(*files, strict=True) if files else [()] * 4, strict=True)),
-        "replica": map(replica_hash, rows),
-        "whole_config": (canonical_json(row.settings) for row in rows),
-        "task": (json.dumps(task_of(row)) for row in rows),
-        "evaluation": (json.dumps(evaluation_of(row)) for row in rows),
-        "hyperparameters": (
-            canonical_json(hyperparameters(row.settings, row.scaled)) for row in rows
-        ),
-        "unmoved": (row.unmoved for row in rows),
-    }
+    derived = [
+        {
+            **dict(zip(_FILE, file, strict=True)),
+            "replica": replica_hash(row),
+            "whole_config": canonical_json(row.settings),
+            "task": json.dumps(task_of(row)),
+            "evaluation": json.dumps(evaluation_of(row)),
+            "hyperparameters": canonical_json(hyperparameters(row.settings, row.scaled)),
+            "unmoved": row.unmoved,
+        }
+        for row, file in zip(rows, files, strict=True)
+    ]
     table = row_table(rows)
-    for name, values in derived.items():
-        table = table.append_column(name, pa.array([*values], FURTHER[name][0]))
+    more = pa.Table.from_pylist(derived, schema=_FURTHER)
+    for name in FURTHER:
+        table = table.append_column(name, more.column(name))
     return pa.concat_tables([_SCHEMA.empty_table(), table], promote_options="permissive")
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    failed = pc.equal(table.column("status"), "error")
-    order = pc.sort_indices(
-        table.append_column("failed", failed), [(name, "ascending") for name in _ORDER]
-    )
-    return table.take(order).combine_chunks()
+    table = table.append_column("failed", pc.equal(table.column("status"), "error"))
+    ordered = table.sort_by([(name, "ascending") for name in _ORDER])
+    return ordered.drop_columns(["failed"]).combine_chunks()

@@ -10,18 +10,9 @@ from typing import Literal
 from fedbench.bench.results.store.files import PACKED, list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of, replica_key
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import (
-    REPRODUCTIONS,
-    SUBMISSIONS,
-    Store,
-    open_store,
-)
+from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.system.files import (
-    atomic_write_bytes,
-    copy_folder,
-    write_error,
-)
+from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 
 _SHOWN = 3
 _SETTINGS = ("spec", "space", "sampler", "seed", "seeds_per_trial", "data", "benchmark")
@@ -232,7 +223,8 @@ def _new_files(
                 done.trials_same += 1
             else:
                 conflicts.append(f"trial {number} of {study_id} differs in {source.root}")
-        if chosen and len(theirs) == len(trials):  # description and best values of all trials
+        # They count all trials and name the best: only a source that has all of them is right.
+        if chosen and len(theirs) == len(trials):
             more = [folder / "study.json", folder / "best.yaml", *folder.glob("bracket-*/*.json")]
             chosen += filter(Path.exists, more)
         if chosen:

@@ -90,7 +90,7 @@ def first_problem(error: ValidationError) -> str:
     return ": ".join(filter(None, (".".join(map(str, first["loc"]))[:80], first["msg"])))
 
 
-def parse_json(text: Any) -> Any:
+def strict_json(text: Any) -> Any:
     """Return the value of JSON that a stranger may have written.
 
     Raises:
@@ -107,7 +107,7 @@ def _holds(kind: Any) -> Callable[[str], str]:
 
     def check(text: str) -> str:
         try:
-            adapter.validate_python(parse_json(text), strict=True)
+            adapter.validate_python(strict_json(text), strict=True)
         except ValidationError as err:
             raise ValueError(first_problem(err)) from err
         return text

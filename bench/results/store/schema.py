@@ -13,15 +13,13 @@ setting has its default, the metric was not measured. Before schema 5 the whole 
 in `config_json`, and further metrics in `metrics_json`; the same code reads both forms.
 """
 
-import types
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from datetime import UTC
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from fedbench.bench.results.store.row import (
     COSTS,
@@ -32,7 +30,7 @@ from fedbench.bench.results.store.row import (
     Row,
     Trial,
     first_problem,
-    parse_json,
+    strict_json,
 )
 from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checksum
 from fedbench.bench.system.errors import StoreError
@@ -40,16 +38,17 @@ from fedbench.bench.system.identity import canonical_json
 
 CONFIG, METRIC, COST, PLATFORM = "config.", "metric.", "cost.", "platform."
 """Beginnings of columns that hold a setting, a metric, a cost, a version."""
-_WHOLE = {
+_JSON = {
     "traffic": "traffic_json",
     "privacy": "privacy_json",
     "platforms": "platform_json",
     "scaled": "scaled_json",
+    # Of these only what cannot have a column of its own.
+    "settings": "config_json",
+    "environment": "env_json",
+    "further": "metrics_json",
 }
-"""Fields of a row that are JSON."""
-_REST = {"settings": "config_json", "environment": "env_json", "further": "metrics_json"}
-"""Fields of a row whose values have columns of their own, and the column of all others."""
-_JSON = {**_WHOLE, **_REST}
+"""Fields of a row that are JSON, and their columns."""
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _MEANINGS = {
     "config": "setting of the run; null = its default, or in config_json",
@@ -137,7 +136,7 @@ def from_columns(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(column: str, text: Any, kind: type) -> Any:
     try:
-        value = parse_json(text)
+        value = strict_json(text)
     except (TypeError, ValueError) as err:
         raise StoreError(f"not of this store: {column}: {err}") from err
     if not isinstance(value, kind):
@@ -184,41 +183,27 @@ UNPACKED, UNPACKED_BOARD = 2**28, 2**31
 """Bytes that a table may unpack to, and one of many rows: a row takes some 30 kB."""
 
 
-def _unwrap(annotation: Any) -> tuple[Any, bool]:
-    """Return the type inside `Annotated`, `Literal` and `| None`, and True if null is allowed."""
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        (inner,) = [a for a in get_args(annotation) if a is not type(None)]
-        return _unwrap(inner)[0], True
-    if origin is Annotated:
-        return _unwrap(get_args(annotation)[0])
-    if origin is Literal:
-        return str, False
-    return annotation, False
-
-
-def _arrow_field(name: str, info: FieldInfo) -> pa.Field:
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    plain, nullable = _unwrap(info.annotation)
-    if get_origin(plain) is dict or plain == list[dict[str, Any]]:
-        plain, nullable = str, True  # as JSON
-    kinds: dict[Any, Any] = {
-        str: pa.string(),
-        float: pa.float64(),
-        bool: pa.bool_(),
-        datetime: pa.timestamp("us", tz="UTC"),
-        int: pa.int32() if extra.get("arrow") == "int32" else pa.int64(),
-        list[int]: pa.list_(pa.int32()),
+def _arrow_field(name: str, said: Mapping[str, Any]) -> pa.Field:
+    """Return the column of a field, which a model's JSON schema describes."""
+    given, *null = said.get("anyOf", [said])
+    as_json = "object" in (given["type"], given.get("items", {}).get("type"))
+    types = {
+        "string": pa.string(),
+        "date-time": pa.timestamp("us", tz="UTC"),
+        "number": pa.float64(),
+        "boolean": pa.bool_(),
+        "integer": pa.int32() if said.get("arrow") == "int32" else pa.int64(),
+        "array": pa.list_(pa.int32()),
     }
-    metadata = {"doc": info.description or ""}
-    if "unit" in extra:
-        metadata["unit"] = str(extra["unit"])
-    return pa.field(name, kinds[plain], nullable=nullable, metadata=metadata)
+    kind = pa.string() if as_json else types[given.get("format", given["type"])]
+    metadata = {"doc": said["description"]} | ({"unit": said["unit"]} if "unit" in said else {})
+    return pa.field(name, kind, nullable=as_json or bool(null), metadata=metadata)
 
 
 def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
-    names = COLUMNS if model is Row else {name: name for name in model.model_fields}
-    fields = [_arrow_field(names[name], info) for name, info in model.model_fields.items()]
+    names = COLUMNS if model is Row else {}
+    properties = model.model_json_schema()["properties"].items()
+    fields = [_arrow_field(names.get(name, name), said) for name, said in properties]
     return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
 
 
@@ -236,9 +221,9 @@ def encode(records: Sequence[Record], model: type[Record]) -> bytes:
     neither empty columns nor their meanings.
     """
     if model is Row:
-        rows = [record for record in records if isinstance(record, Row)]
-        return table_bytes(row_table(rows), alone=len(rows) == 1)
-    table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
+        table = row_table([record for record in records if isinstance(record, Row)])
+    else:
+        table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
     return table_bytes(table, alone=len(records) == 1)
 
 
@@ -250,8 +235,10 @@ def table_bytes(table: pa.Table, *, alone: bool = False) -> bytes:
         table.schema,
         compression="none" if alone else "zstd",
         store_schema=not alone,
+        # Nobody looks up single values, and headers are what costs in thousands of small files.
         use_dictionary=False,
         write_statistics=False,
+        # Older than the checksum of the whole file, which is the one that is read.
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
@@ -269,7 +256,7 @@ def read_table(data: bytes, most: int = UNPACKED) -> pa.Table:
     try:
         if not has_checksum(data):  # before anything is parsed
             raise ValueError("its checksum is missing")
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        file = pq.ParquetFile(pa.BufferReader(data))
         _check_unpacked(file.metadata, most)
         return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as cause:

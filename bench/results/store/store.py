@@ -27,8 +27,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -38,9 +39,9 @@ import pyarrow as pa
 from fedbench.bench.results.store.files import (
     MOST_BYTES,
     PACKED,
+    THREADS,
     list_folder,
     load,
-    load_all,
     packs,
     read_error,
     tables_in,
@@ -139,6 +140,7 @@ class Store:
         It has the columns of `Row` and `frame.FURTHER`, and one for every further metric, and is
         kept for the next time, if the store may be written to.
         """
+        # Not by `_write`: a release, which nobody may write to, keeps its table in the cache too.
         return self._all.frame(atomic_write_bytes)
 
     def replicas(self, row_id: str) -> list[Row]:
@@ -183,7 +185,9 @@ class Store:
             files += [name for pack in packs(self.root) for name in pack.places]
             names = {name.partition("@")[0] for name in files}
             found = sorted(name for name in names if name.startswith(run_id))
-            found = found or [name for name in current_ids(run_id) if name in names]
+            if not found:
+                today = {new for old, new in former_ids().items() if old.startswith(run_id)}
+                found = sorted(today & names)
             if len(found) > 1:
                 shown = ", ".join(found[:3])
                 raise ConfigError(f"{len(found)} runs begin with {run_id!r}: {shown}; give more")
@@ -213,7 +217,7 @@ class Store:
         """One line for every file of rows, trials or studies that cannot be read."""
         loaded: list[Any] = [*self._all.problems()]
         for study_id in self.studies():
-            loaded += load_all(tables_in(self._study_dir(study_id)), Trial).values()
+            loaded += self._loaded_trials(study_id)
             try:
                 self.study(study_id)
             except StoreError as error:
@@ -245,9 +249,8 @@ class Store:
 
     def trials(self, study_id: str) -> list[dict[str, Any]]:
         """The readable trials of a study by number, as records of `write_trial`."""
-        loaded = load_all(tables_in(self._study_dir(study_id)), Trial).values()
-        trials = sorted((t for t in loaded if isinstance(t, Trial)), key=lambda t: t.number)
-        return [from_trial(trial) for trial in trials]
+        loaded = (each for each in self._loaded_trials(study_id) if isinstance(each, Trial))
+        return [from_trial(trial) for trial in sorted(loaded, key=lambda trial: trial.number)]
 
     def write_study(self, study_id: str, meta: Mapping[str, Any]) -> None:
         """Write or replace the description of a study."""
@@ -344,6 +347,11 @@ class Store:
     def _study_dir(self, study_id: str) -> Path:
         return self.root / "trials" / _checked(study_id, "study id")
 
+    def _loaded_trials(self, study_id: str) -> list[Trial | str | None]:
+        with ThreadPoolExecutor(THREADS) as threads:
+            paths = tables_in(self._study_dir(study_id))
+            return [*threads.map(partial(load, model=Trial), paths)]
+
     def _write(self, path: Path, data: bytes) -> None:
         self._sweep()
         atomic_write_bytes(path, data)
@@ -353,6 +361,7 @@ class Store:
         if not self._swept and self.root.is_dir():
             self._swept = True
             folders = [self.root, self.root / "rows"]
+            # The tensors that clients keep have a folder of their own in a cell.
             for parent in (self.root / "trials", self.root / "cells"):
                 folders += [at for path in list_folder(parent) for at in (path, path / "clients")]
             for folder in filter(Path.is_dir, folders):
@@ -405,14 +414,6 @@ def former_ids() -> Mapping[str, str]:
     file = resources.files("fedbench.leaderboards").joinpath("former-ids.json")
     ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
     return ids
-
-
-def current_ids(run_id: str) -> list[str]:
-    """Return the new ids of the runs whose old id is this one, or begins so; sorted."""
-    known = former_ids()
-    if run_id in known:
-        return [known[run_id]]
-    return sorted({new for old, new in known.items() if old.startswith(run_id)})
 
 
 def _delete(path: Path) -> None:

@@ -235,7 +235,7 @@ def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
     row = run_row()
     store.write_row(row)
     store.write_curve(row.row_id, POINTS)
-    curves, problems = load_curves(store, store.frame())
+    curves, _, problems = load_curves(store, store.frame())
     assert problems == []
     entry = rank(store.rows(), curves=curves, reach=0.5).entries[0]
     assert (entry.rounds_to_reach, entry.gb_to_reach, entry.num_reached) == (2, 4e-7, 1)
@@ -243,7 +243,7 @@ def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
     entry = rank(store.rows(), curves=curves, reach=0.8).entries[0]
     assert (entry.rounds_to_reach, entry.num_reached) == (None, 0)
     Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")
-    _, problems = load_curves(store, store.frame())
+    *_, problems = load_curves(store, store.frame())
     assert "curve.parquet" in problems[0]
 
 

@@ -10,11 +10,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.method.ids import config_id
 from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.curves import Curve, Evaluated
-from fedbench.bench.results.leaderboard.formats import (
-    UNEVEN_CURVES,
-    group_table,
-    to_csv,
-)
+from fedbench.bench.results.leaderboard.formats import UNEVEN_CURVES, group_table, to_csv
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of
 from tests.bench.results.conftest import build_row, rank
