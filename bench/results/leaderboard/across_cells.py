@@ -97,7 +97,7 @@ class CellComparison:
 
 
 def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int], ...]:
-    """Return the widest runs of ascending ranks, first and last, that differ by less than that."""
+    """Return, as first and last, the widest runs of ascending ranks within a difference."""
     runs: list[tuple[int, int]] = []
     for start, rank in enumerate(ranks):
         end = max(i for i, r in enumerate(ranks) if r - rank <= difference)
@@ -110,9 +110,9 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
     Nothing is compared where no entry has results in two of the groups. Untrained encoders have no
-    cell among those of trained ones. Versions of the benchmark
-    have tables of their own: their cells may be the same tasks. So has each revision of a data set
-    whose content is not known: folders of one name may hold anything.
+    cell among those of trained ones. Versions of the benchmark have tables of their own: their
+    cells may be the same tasks. So has each revision of a data set whose content is not known:
+    folders of one name may hold anything.
     """
     # Of groups that differ in the number of evaluated clients only, the largest.
     largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
@@ -171,8 +171,8 @@ def _families(
 ) -> list[list[Group]]:
     """Return groups that differ in the axis (and its followers) only, one for each value of it.
 
-    Of two groups with one value that stays which a grid's rule scaled; the other is compared with
-    groups of just its keys elsewhere.
+    Where two groups have one value, that which a grid's rule scaled is taken; `by_rule=False`
+    compares the other with the groups whose keys are as its own.
     """
     families = []
     there = [group for group in groups if group.keys[axis]]  # an axis of numbers is of ratios

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import PurePath
@@ -159,8 +158,7 @@ def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]
 
     Where its rows disagree, the most count.
     """
-    records = Counter(rows.scaled_json.dropna().tolist())
-    most = max(sorted(records), key=records.__getitem__, default="{}")
+    most = next(iter(rows.scaled_json.mode()), "{}")
     fields = {COLUMN_OF.get(name, name): value for name, value in json.loads(most).items()}
     return {key: value for key, value in fields.items() if key in keys}
 

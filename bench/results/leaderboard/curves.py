@@ -31,7 +31,7 @@ class Evaluated(NamedTuple):
     rounds: int
     num_bytes: int
     values: Mapping[str, float]  # by names of `MEASURED`
-    asked: int | None = None  # the round that `evaluation.rounds` calls it, if that names it
+    asked: int | None = None  # its number in `evaluation.rounds`, if it is there
     hours: float | None = None  # simulated until then; None without devices
 
     @property

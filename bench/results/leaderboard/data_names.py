@@ -5,11 +5,10 @@ label.
 """
 
 import json
-from typing import Any
 
 import pandas as pd
 
-from fedbench.bench.config import DataConfig
+from fedbench.bench.config.schema import without_folder
 
 
 def dataset_name(name: str) -> str:
@@ -18,32 +17,24 @@ def dataset_name(name: str) -> str:
     return last.lower().replace("-", "").replace("_", "")
 
 
-def known_name(row: Any) -> str | None:
-    """Return the name of a row's data set as `dataset_name` spells it; None for unknown content."""
-    return None if ":" in row.dataset else dataset_name(row.dataset)
+def known_name(dataset: str) -> str | None:
+    """Return the data set of a row as `dataset_name` spells it; None for unknown content."""
+    return None if ":" in dataset else dataset_name(dataset)
 
 
-def is_on(row: Any, dataset: str) -> bool:
-    """True if a row, perhaps one of a frame, is on a data set.
+def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
+    """Return the rows on a data set, and those on the same images under another name.
 
     `dataset` is the name of a content, in any spelling; or `hub:PATH` and the like, which stands
     for what lay in a folder of that name.
     """
-    if ":" not in dataset:
-        return known_name(row) == dataset_name(dataset)
-    given = json.loads(row.config_json)["data"]["name"]
-    return _label(dataset) in (row.dataset, _label(given))
-
-
-def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Return the rows on a data set, and those on the same images under another name."""
-    named = frame[["dataset", "config_json"]].itertuples(index=False)
-    there = frame.dataset_revision[[is_on(row, dataset) for row in named]]
-    return frame[frame.dataset_revision.isin(there.unique())]
-
-
-def _label(name: str) -> str:
-    return DataConfig(name=name).public_name
+    if ":" in dataset:
+        label = without_folder(dataset)
+        given = frame.config_json.map(lambda text: without_folder(json.loads(text)["data"]["name"]))
+        named = (frame.dataset == label) | (given == label)
+    else:
+        named = frame.dataset.map(known_name) == dataset_name(dataset)
+    return frame[frame.dataset_revision.isin(frame.dataset_revision[named].unique())]
 
 
 def named_by_content(frame: pd.DataFrame) -> pd.DataFrame:

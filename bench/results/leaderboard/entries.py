@@ -92,19 +92,16 @@ def ranked(found: pd.DataFrame) -> pd.DataFrame:
     better = needed(found.metric.iloc[0]).score
     none = found["mean"].isna()
     keys = found[["class_id", "method", "variant", "config_id"]].assign(
-        of=found.class_id.map({key: i for i, key in enumerate(found.class_id.unique())}),
         uncounted=(found.selection == "oracle") | (none & (found.num_diverged == 0)),
         diverged=found.num_diverged > 0,
         none=none,
         place=[0.0 if v is None else -rounded(better(v)) for v in found["mean"]],
     )
-    place = ["of", "uncounted", "diverged", "none", "place"]
+    place = ["class_id", "uncounted", "diverged", "none", "place"]
     keys = keys.sort_values([*place, "method", "variant", "config_id"])
-    keys["position"] = keys.groupby("of").cumcount() + 1
+    keys["position"] = keys.groupby("class_id").cumcount() + 1
     ranks = keys.groupby(place).position.transform("min").astype(object)
-    found = found.loc[keys.index].copy()
-    found["rank"] = ranks.where(~keys.uncounted, None)
-    return found
+    return found.loc[keys.index].assign(rank=ranks.where(~keys.uncounted, None))
 
 
 # Names
@@ -117,8 +114,7 @@ def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
     differ, but for a value that more than half of them share; `variant` has all. `joined_by` is
     what lines of a method have in common that are one over the classes.
     """
-    counts = entries.groupby(["class_id", "method"]).size()
-    several = {*counts[counts > 1].index.get_level_values("method")}
+    several = {*entries.method[entries.duplicated(["class_id", "method"])]}
     names: dict[Any, tuple[str, str, str]] = {}  # by method and settings
     usual: dict[str, tuple[str, ...]] = {}
     columns = entries[["method", "settings_id", "hyperparameters"]]

@@ -79,7 +79,7 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     """
     cells = [
         (cell, fixed)
-        for cell, fixed in _cells_of().get((known_name(row), row.method), ())
+        for cell, fixed in _cells_of().get((known_name(row.dataset), row.method), ())
         if all(n not in fixed or getattr(row, c) in fixed[n] for n, c in _TOLD_BY.items())
     ]
     values = json.loads(row.config_json) if cells else {}

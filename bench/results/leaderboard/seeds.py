@@ -23,7 +23,7 @@ from fedbench.bench.results.leaderboard.curves import (
     longest,
     over_rounds,
 )
-from fedbench.bench.results.leaderboard.data_names import is_on
+from fedbench.bench.results.leaderboard.data_names import dataset_name, known_name
 from fedbench.bench.results.leaderboard.published import published_number
 from fedbench.bench.results.leaderboard.statistics import mean, summarize
 from fedbench.bench.results.store.frame import lines
@@ -162,9 +162,7 @@ class Seeds:
         Minutes on a GPU would make a method look faster than another that ran on a CPU.
         """
         done = self.done.assign(device=self.done.device.fillna("").str.partition(":")[0])
-        runs = done.value_counts(["class_id", "device"]).reset_index()
-        most = runs.sort_values(["count", "device"], ascending=[False, True])
-        usual = most.drop_duplicates("class_id").set_index("class_id").device
+        usual = done.groupby("class_id").device.agg(lambda devices: devices.mode()[0])
         trained = done.train_seconds.where(done.measured_from.notna(), 0.0)  # by another run
         minutes: pd.Series[float] = (done.wall_seconds + trained) / 60
         return minutes[done.device == done.class_id.map(usual)]
@@ -202,7 +200,7 @@ class Seeds:
         known = self.beside.get("studies", {})
         of = self.rows[self.rows.study_id.isin([*known])].drop_duplicates("at")
         study_of = dict(zip(of["at"], of.study_id, strict=True))
-        read = lines(self.first[["dataset", "dataset_revision", "config_json"]])
+        read = lines(self.first[["dataset", "dataset_revision"]])
         found: list[tuple[int | None, str | None]] = []
         for at, row in zip(self.first["at"], read, strict=True):
             study = known.get(study_of.get(at, ""))
@@ -210,7 +208,8 @@ class Seeds:
                 found.append((None, None))
             else:
                 same = study.revision == row.dataset_revision or (
-                    ":" not in study.dataset and is_on(row, study.dataset)
+                    ":" not in study.dataset
+                    and known_name(row.dataset) == dataset_name(study.dataset)
                 )
                 found.append((study.runs, None if same else study.dataset))
         return pd.DataFrame(found, self.first.index, ["tune_runs", "tuned_on"], dtype=object)

@@ -93,6 +93,7 @@ class Separation:
         from scipy.special import nctdtrinc, stdtrit
 
         error, df = self._error(first, other)
+        # A difference of the wrong sign, which the other tail stands for, is not counted as found.
         limit = -float(stdtrit(df, LEVEL / (2 * tests)))
         return error * float(nctdtrinc(df, 1 - POWER, limit))
 

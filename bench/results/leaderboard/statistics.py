@@ -123,7 +123,7 @@ def correlation_interval(
 
 
 def negligible(value: float, values: Sequence[float]) -> bool:
-    """Return True for a difference or spread of some values that is their rounding."""
+    """Return True if a difference or spread of some values is no more than their rounding."""
     return abs(value) <= 2.0**-_BITS * max(map(abs, values))
 
 

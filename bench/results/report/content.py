@@ -1,6 +1,5 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -44,10 +43,10 @@ from fedbench.bench.results.report.charts import (
 from fedbench.bench.results.report.colours import COLOURS
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import FINAL_METRICS
+from fedbench.bench.results.store.schema import CONFIG
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import FedbenchError
-from fedbench.bench.system.identity import canonical_json
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
@@ -91,13 +90,9 @@ def partitions(
 
     Of seeds with the same data and settings the lowest is shown.
     """
-    settings = [
-        json.loads(text)["data"] | {"name": "", "label_fraction": 0} for text in frame.config_json
-    ]
-    frame = frame.assign(settings=[*map(canonical_json, settings)]).sort_values(
-        "seed", kind="stable"
-    )
-    frame = frame.drop_duplicates(["dataset_revision", "settings"])[:_MAX_PARTITIONS]
+    settings = [name for name in frame.columns if name.startswith(f"{CONFIG}data.")]
+    of = {"dataset_revision", *settings} - {f"{CONFIG}data.name", f"{CONFIG}data.label_fraction"}
+    frame = frame.sort_values("seed", kind="stable").drop_duplicates([*of])[:_MAX_PARTITIONS]
     records, missing = [], []
     for row in lines(frame):
         not_shown = f"Clients of {row.dataset} are not shown"
@@ -218,7 +213,7 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
 
     `fedbench leaderboard --metric` ranks by any other.
     """
-    load_plugins()
+    load_plugins()  # whose metrics count like ours
     least = _COMMON * (rows.status == "ok").sum()
     names = main_metrics({*FINAL_METRICS, *measured_metrics(rows)})
     there = [name for name in names if metric_values(rows, name).count() >= max(least, 1)]

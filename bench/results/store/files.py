@@ -50,7 +50,7 @@ def list_folder(folder: Path) -> list[Path]:
     Raises:
         StoreError: when it is a file or may not be read.
     """
-    try:
+    try:  # by name, since paths are compared part by part
         return sorted(folder.iterdir(), key=attrgetter("name"))
     except FileNotFoundError:
         return []

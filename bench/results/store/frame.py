@@ -96,7 +96,10 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def lines(frame: pd.DataFrame) -> Iterator[Any]:
-    """Return the lines of a frame with columns as attributes; missing values are None."""
+    """Return the lines of a frame with columns as attributes; missing values are None.
+
+    Choose the columns first: all are copied.
+    """
     return iter(plain(frame).itertuples(index=False, name="Line"))
 
 

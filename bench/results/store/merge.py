@@ -135,7 +135,7 @@ def _new_rows(
 def _outcome(
     row: Row, source: Store, known: Sequence[_Known]
 ) -> Literal["first", "replica", "same"]:
-    """Return whether a row is the first of its run (failed ones give way to it), or what else.
+    """Return what a row is beside the known ones of its run; failed ones give way to a `first`.
 
     Raises:
         StoreError: a contradiction: one platform, and results that differ.
@@ -242,7 +242,7 @@ def _copy_cell(source: Path, target: Path, row: Row) -> None:
         return
     try:
         for left in list_folder(target):
-            if left.name != "lock":
+            if left.name != "lock":  # which this process holds
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     except OSError as cause:
         raise write_error(target, cause) from cause

@@ -89,7 +89,7 @@ def replica_key(row: Row) -> str:
 
 
 def platform_of(row: Row) -> str:
-    """Return the numeric platform of a row; one that records none is of an unknown one."""
+    """Return the numeric platform of a row for people."""
     return row.platform or "unknown platform"
 
 

@@ -26,13 +26,13 @@ COLUMN_OF = {
     "model.backbone": "backbone",
     "model.norm": "norm",
 }
-"""Fields whose values are columns of the class, and those of published numbers."""
+"""Fields of a configuration -> their columns in rows and in published numbers."""
 
 KEYS = ("dataset", "dataset_revision", *COLUMN_OF.values(), "benchmark_version")
 """Columns of the comparability class; settings of data, model and metric are added to them."""
 PRECISION = "client.precision"
 CLIENTS = "evaluation.num_clients"
-"""In the class where encoders differ between clients, and for whoever is ranked with them."""
+"""Sets classes apart where clients' encoders differ, and for whatever is ranked with these."""
 _SECTIONS = ("data.", "model.", "devices.")
 
 

@@ -11,6 +11,7 @@ const LIGHT = { "--back": "#ffffff", "--mark": "#dcecd8", "--text": "#1b1f24", "
 
 const fragment = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 let link = fragment();
+// Lists stand before figures, which read what the lists then hold.
 const followers = [];
 const follow = () => followers.forEach((each) => each());
 
