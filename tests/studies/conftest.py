@@ -1,6 +1,5 @@
-"""Studies of leaderboards/studies as modules, and made-up rows for their cells."""
+"""Made-up rows for the cells of studies."""
 
-import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,6 @@ from fedbench.bench.tuning.grid import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "leaderboards" / "studies"
-
-
-@pytest.fixture
-def study() -> Callable[[str], Any]:
-    """Return a function that imports a study's module, or one that studies share."""
-
-    def load(name: str) -> Any:
-        module = f"{name}.{name}" if (STUDIES / name).is_dir() else name
-        return importlib.import_module(f"fedbench.leaderboards.studies.{module}")
-
-    return load
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,13 @@ import pytest
 import yaml
 
 from fedbench.bench.tuning.grid import load_grid
+from fedbench.leaderboards.studies.equivalence import equivalence as study
 from fedbench.leaderboards.studies.equivalence import failures
 
 from .conftest import STUDIES
 
 
-@pytest.fixture(name="study")
-def _equivalence(study: Any) -> Any:
-    return study("equivalence")
-
-
-def made(study: Any, of: Any) -> pd.DataFrame:
+def made(of: Any) -> pd.DataFrame:
     """Return a row for each run of the plan, with what `of(method, index, seed)` gives."""
     lines = []
     for (data, method), seed in itertools.product(study.SPACES, study.SEEDS):
@@ -31,7 +27,7 @@ def made(study: Any, of: Any) -> pd.DataFrame:
     return pd.DataFrame(lines).sample(frac=1, random_state=0)
 
 
-def test_the_grids_are_those_that_the_script_writes(study: Any) -> None:
+def test_the_grids_are_those_that_the_script_writes() -> None:
     for name, file, runs in (("main", "equivalence", 320), ("transfer", "transfer", 96)):
         text = (STUDIES / "equivalence" / f"{file}.yaml").read_text(encoding="utf-8")
         assert text == study.grid_text(name)
@@ -43,7 +39,7 @@ def test_the_grids_are_those_that_the_script_writes(study: Any) -> None:
     assert [{"method": "featarc", **values} for values in ours] == points
 
 
-def test_each_seed_chooses_and_the_other_judges(study: Any) -> None:
+def test_each_seed_chooses_and_the_other_judges() -> None:
     """Accuracy rises by a point with the index; seed 300 scores it so, seed 301 backwards.
 
     Seed 300 picks 15 and loses 0; seed 301 picks 0 and loses 15: mean 7.5. Labels pick 15 both
@@ -58,7 +54,7 @@ def test_each_seed_chooses_and_the_other_judges(study: Any) -> None:
             line |= {"status": "diverged", "linear_acc": None, "untrained_linear_acc": None}
         return line
 
-    found = study.tables(made(study, of))
+    found = study.tables(made(of))
     assert [*found] == [*study.SPACES]
     plain, broken = (study.figures(found[cell]) for cell in [*found][::6][:2])
     assert plain["objective"] == pytest.approx(7.5)
@@ -70,7 +66,7 @@ def test_each_seed_chooses_and_the_other_judges(study: Any) -> None:
     assert broken["objective"] == pytest.approx((14 + 15) / 2)
 
 
-def test_a_choice_is_carried_to_other_data(study: Any) -> None:
+def test_a_choice_is_carried_to_other_data() -> None:
     """At home both seeds choose the best; abroad one seed chooses index 0 and one index 1."""
     home = {"linear_acc": [0.1, 0.2, 0.4] * 2, "objective": [0.0, 1.0, 2.0] * 2}
     away = {"linear_acc": [0.3] * 6, "objective": [2.0, 1.0, 0.0, 1.0, 2.0, 0.0]}
@@ -81,18 +77,18 @@ def test_a_choice_is_carried_to_other_data(study: Any) -> None:
     assert line["random"] == pytest.approx((30 + 20 + 0) / 3)
 
 
-def test_an_incomplete_cell_is_left_out(study: Any) -> None:
+def test_an_incomplete_cell_is_left_out() -> None:
     def of(method: str, index: int, seed: int) -> dict[str, Any]:
         return {"linear_acc": 0.3, "objective": float(index)}
 
-    rows = made(study, of)
+    rows = made(of)
     gone = rows[(rows["method"] == "byol") & (rows["client.lr"] == 0.1)].index[0]
     assert {*study.tables(rows)} - {*study.tables(rows.drop(gone))} == {("fashion-mnist", "byol")}
     first = rows[rows["method"] == "simclr"].dropna(axis="columns", how="all")
     assert [*study.tables(first)] == [("fashion-mnist", "simclr")]
 
 
-def test_the_best_of_some_random_trials(study: Any) -> None:
+def test_the_best_of_some_random_trials() -> None:
     """By all sets of trials; equal scores are taken alike."""
     by, judge = np.array([3.0, 1.0, 3.0, -np.inf, 2.0]), np.array([10.0, 20.0, 40.0, 80.0, 5.0])
     for budget in range(1, 6):
@@ -101,7 +97,7 @@ def test_the_best_of_some_random_trials(study: Any) -> None:
         assert study.taken(by, judge, budget) == pytest.approx(expected)
 
 
-def test_equivalence_by_hand(study: Any) -> None:
+def test_equivalence_by_hand() -> None:
     """d = -0.5, 0, 0.5, 1: mean 0.25, deviation sqrt(5/12), error 0.3227; t(3) at 5 % is 2.3534.
 
     The interval is 0.25 ± 0.7596 and passes 1 by 0.0096: not settled; 0.02 lower it is shown.
@@ -110,7 +106,7 @@ def test_equivalence_by_hand(study: Any) -> None:
     assert study.equivalent(d + 1, d - 1) > 0.05 > study.equivalent(d - 0.02 + 1, d - 0.02 - 1)
 
 
-def test_verdicts_follow_the_interval(study: Any) -> None:
+def test_verdicts_follow_the_interval() -> None:
     names = [*study.METRICS, "random", "preset"]
     by_cell = pd.DataFrame(np.ones((10, len(names))), columns=names)
     by_cell["objective"] += np.linspace(-0.6, 1.0, 10)  # mean 0.2, deviation 0.538, t(9) 1.833

@@ -11,13 +11,9 @@ from scipy import stats
 
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.tuning.grid import load_grid, plan
+from fedbench.leaderboards.studies.start import start as study
 
 from .conftest import STUDIES
-
-
-@pytest.fixture(name="study")
-def _start(study: Any) -> Any:
-    return study("start")
 
 
 def runs(**changed: Any) -> pd.DataFrame:
@@ -35,7 +31,7 @@ def runs(**changed: Any) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def test_settings_are_equal_for_all_methods_and_are_those_announced(study: Any) -> None:
+def test_settings_are_equal_for_all_methods_and_are_those_announced() -> None:
     preset = str(STUDIES / "start" / "start-preset.yaml")
     configs = [resolve(name, preset=preset, environ={}).config for name in study.METHODS]
     passes = {
@@ -56,7 +52,7 @@ def test_settings_are_equal_for_all_methods_and_are_those_announced(study: Any) 
     assert {cell.config.seed for cell in judging} == set(study.JUDGING)
 
 
-def test_the_rate_has_the_highest_score_of_those_that_did_not_diverge(study: Any) -> None:
+def test_the_rate_has_the_highest_score_of_those_that_did_not_diverge() -> None:
     line = {"method": "byol", "start": "far", "part": "all", "seed": 100}
     scores = dict(zip(study.RATES, (0.1, 0.3, 0.2, math.nan), strict=True))
     table = pd.DataFrame([{**line, "rate": r, "objective": v} for r, v in scores.items()])
@@ -65,7 +61,7 @@ def test_the_rate_has_the_highest_score_of_those_that_did_not_diverge(study: Any
     assert study.chosen(table[:3]).empty  # a rate has not run
 
 
-def test_a_change_from_the_start_is_tested_with_its_own_spread(study: Any) -> None:
+def test_a_change_from_the_start_is_tested_with_its_own_spread() -> None:
     table = study.training_on(runs(**{"near all 100": 1.0, "near lora 0.1": -1.0}))
     verdicts = table["verdict"].to_dict()
     assert verdicts.pop(("simclr", "near", "all", 100.0)) == "helps"
@@ -76,7 +72,7 @@ def test_a_change_from_the_start_is_tested_with_its_own_spread(study: Any) -> No
     assert p == pytest.approx(4 * stats.ttest_1samp(changes, 0.0).pvalue)  # Holm over four cells
 
 
-def test_the_loss_from_skew_is_compared_between_starts(study: Any) -> None:
+def test_the_loss_from_skew_is_compared_between_starts() -> None:
     # 5 points are lost from random init and 1 from the pretrained start.
     made = runs(**{"random all 100": 5.0, "near all 100": 1.0})
     line = study.skew(made).loc[("simclr", "near")]
@@ -87,7 +83,7 @@ def test_the_loss_from_skew_is_compared_between_starts(study: Any) -> None:
     assert line["high"] - line["difference"] == pytest.approx(half)
 
 
-def test_low_rank_updates_are_compared_with_the_training_of_everything(study: Any) -> None:
+def test_low_rank_updates_are_compared_with_the_training_of_everything() -> None:
     table = study.parts(runs(**{"near lora 0.1": 2.0}))
     assert table["verdict"].to_dict() == {
         ("simclr", "near", 0.1): "better",
@@ -95,7 +91,7 @@ def test_low_rank_updates_are_compared_with_the_training_of_everything(study: An
     }
 
 
-def test_harm_is_noticed_by_a_score_that_is_lower(study: Any) -> None:
+def test_harm_is_noticed_by_a_score_that_is_lower() -> None:
     made = runs()
     for name in study.SCORES:
         made[name] = made[f"untrained_{name}"] = 0.0
