@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.method import Batch, Client, registry
+from fedbench.bench.method import Batch, Client, Net, registry
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.setup import Setup
@@ -58,7 +58,7 @@ TIMES = {
 def batch_of(size: int = 5, views: Iterable[str] = "ab") -> Batch:
     """Return a batch without labels, of a noise image of 8x8 pixels for each name of a view."""
     drawn = (torch.randn(size, 1, 8, 8, generator=generator(0, name)) for name in views)
-    return Batch(tuple(drawn), torch.full((size,), -1))
+    return Batch(tuple(drawn), torch.full((size,), -1), torch.arange(size))
 
 
 def gaussian(*shape: int, name: str = "z", dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -71,6 +71,14 @@ def unit(*shape: int, name: str = "z", dtype: torch.dtype = torch.float32) -> to
 
 def client(number: int = 0, round_index: int = 0) -> Client:
     return Client(number, round_index, generator(0, "client"))
+
+
+def moved(net: Net, *parts: str, by: float = 0.1) -> None:
+    """Add noise to the parameters of some parts, as training would."""
+    with torch.no_grad():
+        for part in parts:
+            for value in net[part].parameters():
+                value.add_(by * torch.randn(value.shape, generator=generator(0, part)))
 
 
 def setup_of(spec: str, **values: Any) -> Setup:

@@ -1,4 +1,4 @@
-"""The contract of `fedbench.bench.testing` for every registered spec."""
+"""The contracts of `fedbench.bench.testing` for every spec, encoder and objective that ships."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.method import Labels, registry
+from fedbench.bench.nn.backbones import BACKBONES
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.testing import MethodContract, all_tensors, tiny_config, tiny_setup, train
+from fedbench.bench.testing import (
+    BackboneContract,
+    MethodContract,
+    ObjectiveContract,
+    all_tensors,
+    tiny_config,
+    tiny_setup,
+    train,
+)
 from fedbench.bench.tuning.spaces.space import load_space
 from tests.specs import OTHERS, REFUSED, SPECS, TRAINED, setup_of
 
@@ -91,6 +101,20 @@ class TestEveryComposition(MethodContract):
         self.spec, self.fields = request.param
 
 
+class TestBackbones(BackboneContract):
+    width = 12  # what all of them can be: heads, groups and positions divide it
+
+    @pytest.fixture(params=BACKBONES, autouse=True)
+    def _name(self, request: pytest.FixtureRequest) -> None:
+        self.name = request.param
+
+
+class TestObjectives(ObjectiveContract):
+    @pytest.fixture(params=SHIPPED, autouse=True)
+    def _name(self, request: pytest.FixtureRequest) -> None:
+        self.name = request.param
+
+
 @pytest.mark.parametrize("spec", sorted(REFUSED))
 def test_an_addon_with_nothing_to_do_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match=spec.partition("+")[2]):
@@ -126,7 +150,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
 
 
 @pytest.mark.onednn
-@pytest.mark.parametrize("spec", METHODS)
+@pytest.mark.parametrize("spec", [*METHODS, "simclr+lora"])
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite, with weights in float32; a test of lanes compares bits, for simclr."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME

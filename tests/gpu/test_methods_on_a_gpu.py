@@ -1,6 +1,6 @@
 """Methods and parts on a fake GPU: one device, and no wait within a recorded step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,8 @@ from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
-from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training import run_state
 from fedbench.bench.training.client import ClientRunner, InProcess, Task
 from fedbench.bench.training.lanes import reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
@@ -67,14 +65,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("simclr", {"model__backbone": "cct-4-3x2", "model__width": 8}),
     ("orchestra", {"model__backbone": "cct-4-3x2", "model__width": 8}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _platform_of_the_cpu() -> Iterator[None]:
-    """A fingerprint of the fake GPU would say nothing, and names of devices without index fail."""
-    here = measure("cpu")
-    with mock.patch.object(run_state, "measure", return_value=here):
-        yield
 
 
 def setup_of(spec: str, **values: Any) -> Setup:

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from fedbench.bench.method import Mean, RoundPlan, Sharing, registry
+from fedbench.bench.method import RoundPlan, Sharing, registry
 from fedbench.bench.method.registry import create
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Slot
 from fedbench.methods.feddecorr import squared_correlation
 from fedbench.methods.fedu2 import min_norm_weights, sphere_log
 from tests.specs import batch_of, client, setup_of
@@ -99,33 +97,18 @@ def l_dawa(**fields: Any) -> Any:
     return create("simclr+l-dawa", {"l-dawa": {"warmup_rounds": 0, **fields}})
 
 
-def averaged(held: Tensor, *uploads: Tensor, **fields: Any) -> Tensor:
-    """Return the average of uploads of one tensor, with their factors."""
-    slot = Slot("a.weight", Sharing.AVERAGED, True, held.shape, 0, held.numel())
-    method = l_dawa(**fields)
-    held_by_name = {"a.weight": held}
-    mean = Mean(
-        weigh=lambda upload: [
-            (slice(slot.start, slot.stop), factor)
-            for factor in method.weigh({"a.weight": upload}, held_by_name, 0).values()
-        ]
-    )
-    for k, upload in enumerate(uploads):
-        mean.fold(k, 1.0, upload)
-    return mean.result().float()
-
-
-def test_two_clients_by_hand() -> None:
-    held = torch.tensor([1.0, 0.0])
-    # Cosines 1 / sqrt(2) and 0: half of (0.7071, 0.7071).
-    mean = averaged(held, torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]))
-    torch.testing.assert_close(mean, torch.tensor([0.3536, 0.3536]), atol=1e-4, rtol=0)
-    # A client that points the other way is flipped, unless there is a floor.
-    opposed = torch.tensor([1.0, 1.0]), torch.tensor([-1.0, 0.0])
-    expected = torch.tensor([0.8536, 0.3536])
-    torch.testing.assert_close(averaged(held, *opposed), expected, atol=1e-4, rtol=0)
-    expected = torch.tensor([0.3536, 0.3536])
-    torch.testing.assert_close(averaged(held, *opposed, floor=0.0), expected, atol=1e-4, rtol=0)
+@pytest.mark.parametrize(
+    ("sent", "fields", "factor"),
+    [
+        ([1.0, 1.0], {}, 0.5**0.5),
+        ([0.0, 2.0], {}, 0.0),
+        ([-1.0, 0.0], {}, -1.0),  # a client that points the other way is flipped
+        ([-1.0, 0.0], {"floor": 0.0}, 0.0),
+    ],
+)
+def test_factors_are_cosines(sent: list[float], fields: dict[str, float], factor: float) -> None:
+    found = l_dawa(**fields).weigh({"a": torch.tensor(sent)}, {"a": torch.tensor([1.0, 0.0])}, 0)
+    assert found == pytest.approx({"a": factor}, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +124,10 @@ def test_the_unit_shares_a_cosine(unit: str, first: float, second: float) -> Non
 
 
 def test_what_did_not_move_and_zeros_have_factor_one() -> None:
-    value = torch.randn(7, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(averaged(value, value, value), value)
-    zero = torch.zeros(3)
-    factors = l_dawa().weigh(
-        {"a.bias": zero, "b.bias": zero + 1}, {"a.bias": zero, "b.bias": zero}, 0
-    )
-    assert factors == {"a.bias": 1.0, "b.bias": 1.0}
+    value, zero = torch.randn(7, generator=torch.Generator().manual_seed(0)), torch.zeros(3)
+    sent = {"a.weight": value, "a.bias": zero, "b.bias": zero + 1}
+    held = {"a.weight": value, "a.bias": zero, "b.bias": zero}
+    assert l_dawa().weigh(sent, held, 0) == dict.fromkeys(sent, 1.0)
 
 
 def test_statistics_are_averaged_plainly_unless_asked() -> None:
@@ -173,16 +153,6 @@ def test_the_correction_leaves_the_value_of_the_loss_alone(tmp_path: Path) -> No
     trainer = train(tiny_setup(config), tmp_path)
     assert float(trainer.binding.net.tensor("scaffold.control").norm()) > 0
     assert {record.parts["correction"] for record in trainer.history} == {0.0}
-
-
-def test_equal_and_orthogonal_columns() -> None:
-    column = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    equal = torch.stack([column, column], dim=1)
-    assert float(squared_correlation(equal)) == pytest.approx(1.0)
-    # The released scale: (N - 1)^2 / N = 9 / 4 for N = 4.
-    assert (4 - 1) ** 2 / 4 * float(squared_correlation(equal)) == pytest.approx(2.25)
-    other = torch.tensor([1.0, 1.0, -1.0, -1.0])
-    assert float(squared_correlation(torch.stack([column, other], dim=1))) == pytest.approx(0.0)
 
 
 def test_outputs_that_a_method_does_not_have_are_refused() -> None:

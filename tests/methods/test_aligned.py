@@ -19,7 +19,7 @@ def test_potentials_of_known_configurations() -> None:
         -8.0, abs=1e-4
     )
     assert float(log_potential(eye, 2.0)) == pytest.approx(-4.0)
-    simplex = F.normalize(eye - 0.25, dim=1)
+    simplex = F.normalize(eye - 0.25, dim=1)  # squared distances 2 + 2/3, times -t
     assert float(log_potential(simplex, 2.0)) == pytest.approx(-16 / 3, abs=1e-5)
     # Two clients that collapsed on orthogonal points: 2 of 6 pairs at distance 0, 4 at sqrt(2).
     both = eye[:2].repeat_interleave(2, dim=0)
@@ -53,7 +53,11 @@ def test_distillation_is_the_divergence_from_features_to_projections() -> None:
     ],
 )
 def test_separation_by_hand(fields: dict[str, str], expected: float) -> None:
-    """The projection (0.6, 0.8), stretched tenfold along the first coordinate."""
+    """The projection (0.6, 0.8), stretched tenfold along the first coordinate: (6, 0.8).
+
+    To unit length that is (0.9912, 0.1322), at a squared distance of 0.1531 + 0.4460 = 0.599; 0.774
+    is its root.
+    """
     given = {"method__projection_dim": 2, "method__distillation": 0.0, "data__num_clients": 2}
     setup = setup_of("ssd", **given, **fields)
     net = setup.make_net()

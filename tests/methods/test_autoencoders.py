@@ -66,6 +66,7 @@ def test_evaluation_shows_the_encoder_what_it_was_trained_on(spec: str) -> None:
 def test_decoders_fit_images_of_any_shape(
     shape: tuple[int, int, int], first_map: tuple[int, int, int]
 ) -> None:
+    """The first map has half the side, and twice 32 channels, as often as no side ends below 4."""
     decoder = ImageDecoder(resnet18("group"), 12, shape, 32)
     assert decoder.first_map == first_map
     images = decoder(torch.randn(2, 12, generator=generator(0, "z")))

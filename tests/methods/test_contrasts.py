@@ -1,12 +1,15 @@
 """SimCLR, spectral contrast, FeatARC, FedX and FedSC: losses by hand, and what they compare."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedbench.bench.method import Batch, Client
 from fedbench.bench.nn.losses import clipped_spectral_contrast, info_nce, nt_xent, spectral_contrast
@@ -21,40 +24,35 @@ from tests.specs import batch_of, client, setup_of
 CLIENT = client()
 
 
-@pytest.mark.parametrize("variant", ["nt-xent", "info-nce"])
-def test_the_loss_compares_projections_of_two_views(
-    variant: Literal["nt-xent", "info-nce"],
+Contrast = Callable[[Tensor, Tensor], Tensor]
+OF_NORM: dict[str, Contrast] = {
+    "cos": lambda z1, z2: spectral_contrast(F.normalize(z1, dim=1), F.normalize(z2, dim=1)),
+    "clip": partial(clipped_spectral_contrast, mu=0.5),
+    "none": spectral_contrast,
+}
+CONTRASTS: list[tuple[str, dict[str, Any], Contrast]] = [
+    ("simclr", {"variant": "nt-xent", "temperature": 0.3}, partial(nt_xent, temperature=0.3)),
+    ("simclr", {"variant": "info-nce", "temperature": 0.3}, partial(info_nce, temperature=0.3)),
+    *(
+        ("spectral", {"norm": norm, "num_outputs": outputs, "mu": 0.5}, contrast)
+        for outputs in (None, 7)
+        for norm, contrast in OF_NORM.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "fields", "contrast"), CONTRASTS)
+def test_the_loss_contrasts_outputs_of_two_views(
+    spec: str, fields: dict[str, Any], contrast: Contrast
 ) -> None:
-    setup = setup_of("simclr", method__variant=variant, method__temperature=0.3)
-    net = setup.make_net()
-    batch = batch_of()
-    out = setup.method.loss(net, batch, CLIENT)
-    h = [net["encoder"](view) for view in batch.views]
-    contrast = nt_xent if variant == "nt-xent" else info_nce
-    expected = contrast(net["projector"](h[0]), net["projector"](h[1]), 0.3)
-    torch.testing.assert_close(out.total, expected)
-    torch.testing.assert_close(out.features[1], h[1])
-
-
-@pytest.mark.parametrize("norm", ["cos", "clip", "none"])
-@pytest.mark.parametrize("outputs", [None, 7])
-def test_the_spectral_loss_by_hand(norm: str, outputs: int | None) -> None:
-    fields = {"method__norm": norm, "method__num_outputs": outputs, "method__mu": 0.5}
-    setup = setup_of("spectral", **fields)
-    net = setup.make_net()
-    batch = batch_of()
+    setup = setup_of(spec, **{f"method__{name}": value for name, value in fields.items()})
+    net, batch = setup.make_net(), batch_of()
     out = setup.method.loss(net, batch, CLIENT)
     h = [net["encoder"](view) for view in batch.views]
     z = [net["projector"](features) for features in h]
-    if outputs is not None:
-        z = [net["output"](features / features.norm(dim=1, keepdim=True)) for features in z]
-    if norm == "cos":
-        expected = spectral_contrast(F.normalize(z[0], dim=1), F.normalize(z[1], dim=1))
-    elif norm == "clip":
-        expected = clipped_spectral_contrast(z[0], z[1], 0.5)
-    else:
-        expected = spectral_contrast(z[0], z[1])
-    torch.testing.assert_close(out.total, expected)
+    if fields.get("num_outputs"):
+        z = [net["output"](row / row.norm(dim=1, keepdim=True)) for row in z]
+    torch.testing.assert_close(out.total, contrast(*z))
     torch.testing.assert_close(out.features[1], h[1])
 
 
@@ -136,7 +134,7 @@ def test_the_received_model_is_frozen(anchors: str) -> None:
 
 @pytest.mark.parametrize(("own", "expected"), [(1.0, -1.5), (0.5, -1.25), (0.2, -1.1)])
 def test_fedscs_loss_by_hand(own: float, expected: float) -> None:
-    """Orthonormal pairs: R = I / 2, |R|^2 = 1/2, tr(R O) = 1/2."""
+    """-2 + a |R|^2 + 2 (1 - a) tr(R O) for orthonormal pairs: R = I / 2, |R|^2 = tr(R O) = 1/2."""
     eye = torch.eye(2)
     value = correlation_contrast(eye, eye, torch.diag(torch.tensor([1.0, 0.0])), torch.tensor(own))
     assert float(value) == pytest.approx(expected)

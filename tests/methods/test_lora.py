@@ -96,15 +96,6 @@ def test_a_run_is_repeated_and_exported_with_plain_weights(tmp_path: Path) -> No
         torch.testing.assert_close(encoder.backbone(images / 255), again(images / 255))
 
 
-@pytest.mark.onednn
-def test_local_training_may_be_in_bfloat16(tmp_path: Path) -> None:
-    trainer = train(
-        setup_of("simclr+lora", client__precision="bf16", federation__num_rounds=1), tmp_path
-    )
-    assert trainer.vector.dtype is torch.float32
-    assert bool(trainer.vector.isfinite().all())
-
-
 def test_divergence_sees_the_changed_weights(tmp_path: Path) -> None:
     """FedEMA measures how far W + B A moves, though W does not."""
     setup = setup_of("byol+lora", method__update="fedema", method__target="personal")

@@ -44,6 +44,7 @@ def test_predicting_zero_costs_the_share_of_a_normalised_variance() -> None:
     ("size", "side"), [((32, 32), 4), ((64, 64), 8), ((8, 8), 2), ((28, 28), 4), ((96, 64), 8)]
 )
 def test_patches_divide_images(size: tuple[int, int], side: int) -> None:
+    """The divisor of both sides, at least 2, that is nearest to an eighth of the shorter one."""
     assert patch_side(size) == side
 
 

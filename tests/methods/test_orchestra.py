@@ -1,63 +1,37 @@
-"""Orchestra: loss, stopped gradients, sharing tables and bytes."""
+"""Orchestra: loss, stopped gradients, what goes up, whole rounds; and the demo, which it trains."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench import testing
-from fedbench.bench.config import ModelConfig
+from fedbench import run
 from fedbench.bench.data.batches import Batch, ClientData
-from fedbench.bench.method import DataSpec, Loss, Net, Server, Upload
-from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.method import Net, RoundPlan, Server, Upload
 from fedbench.bench.nn.memory import Memory
-from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.setup import Setup
 from fedbench.methods.orchestra import Orchestra
-from tests.specs import client, unit
+from tests.specs import batch_of, client, moved, setup_of, unit
 
-SPEC = DataSpec((3, 32, 32), 10, 100)
-
-
-def small(**fields: Any) -> Orchestra:
-    given = {
-        "hidden_dim": 16,
-        "projection_dim": 8,
-        "num_global_clusters": 5,
-        "num_local_clusters": 4,
-        "global_steps": 10,
-    }
-    return Orchestra.model_validate({**given, **fields})
+CPU = torch.device("cpu")
 
 
-def make(
-    method: Orchestra, norm: str = "group", backbone: str = "resnet8", width: int | None = 4
-) -> Net:
-    config = ModelConfig.model_validate({"backbone": backbone, "width": width, "norm": norm})
-    with scope(0, "init"):
-        return method.build(make_backbone(config, 3), SPEC)
-
-
-def batch_for(method: Orchestra, size: int = 6) -> Batch:
-    rng = generator(0, "views")
-    views = tuple(torch.randn(size, 3, 8, 8, generator=rng) for _ in method.needs().views)
-    return Batch(views, torch.full((size,), -1), torch.arange(size))
-
-
-def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
-    return testing.loss_of(method, net, batch, client(0, 1))
-
-
-def shaken(net: Net) -> Net:
-    """Net whose online and target parts differ, like after some training."""
-    rng = generator(0, "shaken")
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=rng) * 0.1)
-    return net
+def made(norm: str = "group", **fields: Any) -> tuple[Any, Net, Batch]:
+    """Return method, net and batch of a run with few clusters."""
+    few = {"num_global_clusters": 5, "num_local_clusters": 4}
+    values = {f"method__{name}": value for name, value in {**few, **fields}.items()}
+    setup = setup_of("orchestra", model__norm=norm, **values)
+    return setup.method, setup.make_net(), batch_of(6, "abc"[: len(setup.needs.views)])
 
 
 def log_softmax(values: list[float]) -> list[float]:
@@ -68,10 +42,9 @@ def log_softmax(values: list[float]) -> list[float]:
 @pytest.mark.parametrize("target", [True, False])
 @pytest.mark.parametrize("degeneracy", [True, False])
 def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
-    method = small(target=target, degeneracy=degeneracy, temperature=0.2)
-    net = shaken(make(method))
-    batch = batch_for(method)
-    out = loss_of(method, net, batch)
+    method, net, batch = made(target=target, degeneracy=degeneracy, temperature=0.2)
+    moved(net, *net)
+    out = loss_of(method, net, batch, client(0, 1))
     turns = torch.randint(4, (6,), generator=generator(0, "client")).tolist()
     prefix = "target_" if target else ""
     clusters = rotation = 0.0
@@ -97,10 +70,8 @@ def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
 
 def test_without_a_target_the_online_branch_of_view_1_stops_gradients() -> None:
     """The derivative equals that with the assignment as a given constant."""
-    method = small(target=False, degeneracy=False)
-    net = shaken(make(method))
-    batch = batch_for(method)
-    loss_of(method, net, batch).total.backward()
+    method, net, batch = made(target=False, degeneracy=False)
+    loss_of(method, net, batch, client(0, 1)).total.backward()
     gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
     net.zero_grad()
     with torch.no_grad():
@@ -122,10 +93,9 @@ def statistics(net: Net, part: str) -> Tensor:
 @pytest.mark.parametrize("seen", [True, False])
 def test_online_statistics_see_view_1_only_if_asked(seen: bool) -> None:
     """One pass leaves 0.9 (old) + 0.1 (batch), so a pass of view 1 before view 2 is visible."""
-    method = small(online_x1_pass=seen, degeneracy=False)
-    net, other = make(method, "batch"), make(method, "batch")
-    batch = batch_for(method)
-    loss_of(method, net, batch)
+    method, net, batch = made("batch", online_x1_pass=seen, degeneracy=False)
+    _, other, _ = made("batch")
+    loss_of(method, net, batch, client(0, 1))
     with torch.no_grad():
         for view in batch.views if seen else batch.views[1:]:
             other(view, "encoder", "projector")
@@ -134,14 +104,14 @@ def test_online_statistics_see_view_1_only_if_asked(seen: bool) -> None:
 
 
 def test_after_a_step_the_target_follows_and_the_memory_holds_the_batch() -> None:
-    method = small(ema_decay=0.75)
-    net = shaken(make(method))
+    method, net, batch = made(ema_decay=0.75)
+    moved(net, *net)
     before = net.tensor("target_encoder.stem.weight").clone()
     Memory.of(net).reset(10)
-    out = loss_of(method, net, batch_for(method))
+    out = loss_of(method, net, batch, client(0, 1))
     method.after_step(net, out, client(0, 1))
-    moved = 0.75 * before + 0.25 * net.tensor("encoder.stem.weight").detach()
-    torch.testing.assert_close(net.tensor("target_encoder.stem.weight"), moved)
+    followed = 0.75 * before + 0.25 * net.tensor("encoder.stem.weight").detach()
+    torch.testing.assert_close(net.tensor("target_encoder.stem.weight"), followed)
     assert torch.equal(Memory.of(net).valid(), out.keep["rows"])
     assert Memory.of(net).images().tolist() == [0, 1, 2, 3, 4, 5]
     torch.testing.assert_close(out.keep["rows"].norm(dim=1), torch.ones(6))
@@ -158,13 +128,12 @@ def extras_of(
 
 
 def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
-    method = small()
-    net = make(method)
+    method, net, _ = made()
     before = net.tensor("centroids").clone()
     server = Server(0, generator(0, "server"), {})
     method.server_step(net, [Upload(0, 1, 1, {}), Upload(1, 0, 0, {})], server)
     assert torch.equal(net.tensor("centroids"), before)
-    up = {"centroids": F.normalize(torch.ones(1, 8), dim=1), "min_cluster_size": torch.ones(1)}
+    up = {"centroids": F.normalize(torch.ones(1, 16), dim=1), "min_cluster_size": torch.ones(1)}
     method.server_step(net, [Upload(0, 1, 1, {}), Upload(1, 1, 1, up)], server)
     assert not torch.equal(net.tensor("centroids"), before)
     torch.testing.assert_close(net.tensor("centroids").norm(dim=1), torch.ones(5))
@@ -208,3 +177,95 @@ def test_the_ideal_case_sends_every_row() -> None:
     assert torch.equal(up["memory"], unit(5, 4))
     assert float(up["min_cluster_size"]) == 1
     assert extras_of(ideal, unit(0, 4)) == {}
+
+
+def in_rounds(shares: list[list[int]] | None = None, **values: Any) -> Setup:
+    given = {"method__global_steps": 20, "method__num_global_clusters": 6, **values}
+    return tiny_setup(tiny_config("orchestra", **given), shares=shares)
+
+
+def run_client(
+    runner: ClientRunner, setup: Setup, client_id: int, round_index: int, epochs: int
+) -> tuple[Trained, Tensor]:
+    net = setup.make_net()
+    server = setup.layout(net).bind(net).server.data
+    out = torch.zeros(runner.layout.upload_size)
+    return runner.run(Task(client_id, round_index, RoundPlan(epochs)), server, out), out
+
+
+def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
+    setup = in_rounds(model__norm="batch")
+    trainer = train(setup, tmp_path, rounds=1)
+    slots = {slot.name: slice(slot.start, slot.stop) for slot in trainer.layout.server}
+    changed = {
+        name
+        for name, span in slots.items()
+        if not torch.equal(trainer.vector[span], trainer.initial[span])
+    }
+    assert changed == {"centroids"}
+    assert trainer.history[0].loss is None
+    assert trainer.history[0].bytes_up > 0
+    assert trainer.total_rounds == setup.config.federation.num_rounds + 1
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_private_rows_depend_on_one_image_each_and_on_the_received_net(
+    norm: str, tmp_path: Path
+) -> None:
+    setup = in_rounds(model__norm=norm, method__representations="private", client__lr=0.1)
+    rows = []
+    for changed in (False, True):
+        images = np.array(setup.images)
+        images[setup.partition.client(0)[3]] ^= np.uint8(255 * changed)
+        runner = ClientRunner(dataclasses.replace(setup, images=images), CPU, tmp_path)
+        run_client(runner, setup, 0, 1, epochs=2)
+        rows.append(Memory.of(runner.binding.net).valid())
+    assert len(rows[0]) == len(setup.partition.client(0))
+    moved = (rows[0] - rows[1]).abs().amax(dim=1)
+    assert moved[3] > 1e-3
+    assert float(moved.sum() - moved[3]) == 0
+
+
+@pytest.mark.parametrize(
+    ("representations", "smallest", "shares"),
+    [("private", None, 8), ("random", None, 8), ("memory", 1, 2), ("centroids", 1, 1)],
+)
+def test_what_goes_up(
+    representations: str, smallest: int | None, shares: int, tmp_path: Path
+) -> None:
+    """A client with two images sends L centroids in any case, two rows, or one centroid."""
+    setup = in_rounds([[0, 1], list(range(2, 40))], method__representations=representations)
+    trained, _ = run_client(ClientRunner(setup, CPU, tmp_path), setup, 0, 0, epochs=0)
+    sent = trained.extras["memory" if representations == "memory" else "centroids"]
+    assert len(sent) == shares
+    torch.testing.assert_close(sent.norm(dim=1), torch.ones(shares))
+    assert ("min_cluster_size" in trained.extras) is (smallest is not None)
+    trainer = train(setup, tmp_path / "run")
+    assert (trainer.ledger.smallest is None) is (smallest is None)
+    assert not torch.equal(trainer.vector, trainer.initial)
+
+
+def test_random_centroids_do_not_depend_on_the_data(tmp_path: Path) -> None:
+    setup = in_rounds(method__representations="random")
+    other = dataclasses.replace(setup, images=255 - setup.images)
+    a, b = (
+        run_client(ClientRunner(variant, CPU, tmp_path), variant, 0, 1, epochs=1)[0].extras[
+            "centroids"
+        ]
+        for variant in (setup, other)
+    )
+    assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+def test_the_demo_learns(tmp_path: Path) -> None:
+    """Whole runs at rates of 0.003 to 0.1 gain 13 to 15 points of linear accuracy (seed 0).
+
+    596 test images have a standard error of 1.6 points at 82 %; without training the gain is 0.
+    """
+    third = {"federation.num_rounds": 8}
+    result = run("orchestra", preset="demo", set=third, store=tmp_path, workers=1, device="cpu")
+    metrics = {name: value for name, value in result.metrics.items() if value is not None}
+    assert metrics["linear_acc"] > metrics["untrained_linear_acc"] + 0.04
+    assert metrics["objective"] > metrics["untrained_objective"]
+    assert not result.collapsed

@@ -26,7 +26,6 @@ from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import knn_accuracy
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
 from tests.methods import plain_loops
 
@@ -120,33 +119,22 @@ def harness_runs(spec: str) -> tuple[Measured, ...]:
 
 
 def _harness_run(spec: str, seed: int) -> Measured:
-    records: list[RoundRecord] = []
+    settings = {**SETTINGS, **FURTHER.get(spec, {})}
     with TemporaryDirectory() as folder:
-        result = run(
-            spec,
-            preset="demo",
-            set={**SETTINGS, **FURTHER.get(spec, {})},
-            seed=seed,
-            store=Path(folder),
-            workers=1,
-            device="cpu",
-            on_round=lambda record, _: records.append(record),
-        )
-    curves: dict[str, dict[int, float]] = {"loss": {}, "knn": {}}
-    trained = 0
-    for record in records:
-        if record.loss is not None:  # Orchestra's first round only fills the memory
-            trained += 1
-            curves["loss"][trained] = record.loss
-            if spec == "orchestra":  # each of its losses has a curve of its own
-                for part in ("clusters", "rotation"):
-                    curves.setdefault(part, {})[trained] = record.parts[part]
-        if trained and "knn_acc" in record.metrics:
-            curves["knn"][trained] = record.metrics["knn_acc"]
-    last = result.metrics["knn_acc"]
-    assert last is not None
-    curves["knn"][trained] = last
-    assert trained == ROUNDS
+        place: dict[str, Any] = {"store": Path(folder), "workers": 1, "device": "cpu"}
+        result = run(spec, preset="demo", set=settings, seed=seed, **place)
+        rounds = result.curve
+    trained = rounds[rounds["loss"].notna()].reset_index()  # Orchestra first fills the memory only
+    trained.index += 1
+    assert len(trained) == settings["federation.num_rounds"]
+    columns = {"loss": "loss", "knn": "metrics.knn_acc"}
+    if spec == "orchestra":  # each of its losses has a curve of its own
+        columns |= {part: f"parts.{part}" for part in ("clusters", "rotation")}
+    curves: dict[str, dict[int, float]] = {}
+    for name, column in columns.items():
+        values = trained[column].dropna()
+        curves[name] = dict(zip(values.index.tolist(), values.tolist(), strict=True))
+    curves["knn"][len(trained)] = result.metrics["knn_acc"] or math.nan
     return Measured(curves, result.config)
 
 

@@ -22,30 +22,32 @@ from fedbench.bench.testing import loss_of, tiny_config, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.divergence import ONLINE, DivergenceAware, convolutions, mix
-from tests.specs import batch_of, client, setup_of
+from tests.specs import batch_of, client, moved, setup_of
 
 CLIENT = client()
 STATEFUL = {"method__target": "personal", "method__update": "fedu"}
 
 
-def moved(net: Net, *parts: str, by: float = 0.1) -> None:
-    with torch.no_grad():
-        for part in parts:
-            for value in net[part].parameters():
-                value.add_(by * torch.randn(value.shape, generator=generator(0, part)))
-
-
-def test_the_loss_of_byol_by_hand() -> None:
-    setup, batch = setup_of("byol"), batch_of()
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [("byol", {}), *(("simsiam", {"method__heads": n}) for n in ("o", "m", "m-pre"))],
+)
+def test_the_loss_is_the_negative_cosine_of_predictions(spec: str, fields: dict[str, str]) -> None:
+    setup, batch = setup_of(spec, **fields), batch_of()
     net = setup.make_net()
-    moved(net, "encoder", "projector")
+    if spec == "byol":  # its target lags behind
+        moved(net, "encoder", "projector")
     out = setup.method.loss(net, batch, CLIENT)
     h = [net["encoder"](view) for view in batch.views]
-    p = [net["predictor"](net["projector"](features)) for features in h]
-    t = [net["target_projector"](net["target_encoder"](view)) for view in batch.views]
-    cosines = F.cosine_similarity(p[0], t[1]).mean() + F.cosine_similarity(p[1], t[0]).mean()
+    z = [net["projector"](features) for features in h]
+    p = [net["predictor"](projection) for projection in z]
+    if spec == "byol":
+        z = [net["target_projector"](net["target_encoder"](view)) for view in batch.views]
+    cosines = F.cosine_similarity(p[0], z[1]).mean() + F.cosine_similarity(p[1], z[0]).mean()
     torch.testing.assert_close(out.total, -cosines / 2)
-    torch.testing.assert_close(out.features[1], h[1])
+    for features, expected in zip(out.features, h, strict=True):
+        torch.testing.assert_close(features, expected)
+    assert spec == "byol" or 0 < out.parts["spread"].item() <= 1
 
 
 @pytest.mark.parametrize(("inverted", "share"), [(False, 0.9), (True, 0.1)])
@@ -108,21 +110,6 @@ def test_updates_that_remember_need_a_target_at_home() -> None:
 def test_a_personal_target_beside_an_encoder_without_convolutions(tmp_path: Path) -> None:
     setup = setup_of("byol", method__target="personal", model__backbone="vit-5", model__width=12)
     assert train(setup, tmp_path).history[-1].loss is not None
-
-
-@pytest.mark.parametrize("heads", ["o", "m", "m-pre"])
-def test_the_loss_of_simsiam_by_hand(heads: str) -> None:
-    setup = setup_of("simsiam", method__heads=heads)
-    net = setup.make_net()
-    batch = batch_of()
-    out = setup.method.loss(net, batch, CLIENT)
-    h = [net["encoder"](view) for view in batch.views]
-    z = [net["projector"](features) for features in h]
-    p = [net["predictor"](features) for features in z]
-    cosines = F.cosine_similarity(p[0], z[1]).mean() + F.cosine_similarity(p[1], z[0]).mean()
-    torch.testing.assert_close(out.total, -cosines / 2)
-    torch.testing.assert_close(out.features[0], h[0])
-    assert 0 < out.parts["spread"].item() <= 1
 
 
 def test_projections_get_their_gradient_through_the_predictor_only() -> None:

@@ -130,20 +130,11 @@ class Pooled:
 
     def local_loss(self) -> tuple[float, Tensor]:
         """Return the loss of the local form with the same weights and directions."""
-        local = setup_of("local")
-        net = local.make_net().train()
-        with torch.no_grad():
-            for name, value in net.named_parameters():
-                value.copy_(self.net.tensor(name))
-        client = Client(1, 0, generator(0, "client"))
-        draws = local.method.draws(BATCH_SIZE, client)
-        assert set(draws) == {"directions"}
-        batch = Batch(
-            self.views, torch.full((BATCH_SIZE,), -1), draws={"directions": self.directions}
-        )
-        loss = local.method.loss(net, batch, client).total
-        gradients = torch.autograd.grad(loss, list(net.parameters()))
-        return float(loss.detach()), torch.cat([g.flatten() for g in gradients])
+        method, client = setup_of("local").method, Client(1, 0, generator(0, "client"))
+        draws = {"directions": self.directions}
+        assert method.draws(BATCH_SIZE, client).keys() == draws.keys()
+        batch = Batch(self.views, torch.full((BATCH_SIZE,), -1), draws=draws)
+        return self._differentiated(method.loss(self.net, batch, client).total)
 
     def expected(self, others: Sums | None) -> tuple[float, Tensor]:
         """Return the paper's loss and gradient; with `others`, of the pooled form."""
@@ -185,7 +176,7 @@ def test_with_empty_other_clients_the_pooled_form_is_the_local_one() -> None:
         assert_same_direction_and_length(gradient, direction)
 
 
-@pytest.mark.parametrize("clients", [2, 10, 50])
+@pytest.mark.parametrize("clients", [2, 50])
 def test_other_clients_with_the_same_embeddings_leave_the_local_gradient(clients: int) -> None:
     """The union's means are then the batch's own, and so is each image's pull, for any number.
 
@@ -198,7 +189,7 @@ def test_other_clients_with_the_same_embeddings_leave_the_local_gradient(clients
     assert_same_direction_and_length(gradient, client.expected(None)[1])
 
 
-@pytest.mark.parametrize("clients", [2, 10, 50])
+@pytest.mark.parametrize("clients", [2, 50])
 def test_the_pooled_gradient_with_other_clients_is_that_of_the_formula(clients: int) -> None:
     """The others' embeddings are normal around (0.5, ..., 0.5), unlike the batch's."""
     client = Pooled()

@@ -17,7 +17,7 @@ from fedbench.bench.terminal.show_runs import warnings
 from tests.bench.results.conftest import build_row, rank
 
 NUM_IMAGES = 1_201  # training images of digits
-METHODS = ["simclr", "byol", "fedavg-ae", "pfedae", "simclr+fedu2", "simclr+scaffold"]
+METHODS = ["simclr", "pfedae", "simclr+fedu2", "simclr+scaffold"]
 
 
 def run(

@@ -6,10 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.config import RunConfig
-from fedbench.bench.config.schema import ModelConfig
-from fedbench.bench.method import DataSpec, registry
-from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.testing import example
 from fedbench.methods.swav import assignments
 
@@ -74,16 +70,3 @@ def test_equal_scores_cost_the_entropy_of_the_clusters() -> None:
     assert of.method.chance(of.setup.config) == {"loss": math.log(7)}
     codes = assignments(torch.zeros(6, 7), 0.05, 3)
     assert float(F.cross_entropy(torch.zeros(6, 7), codes)) == pytest.approx(math.log(7))
-
-
-def test_prototypes_travel_with_the_projector() -> None:
-    """46,034,176 bytes of docs/traffic.md, and 512 for each of 32 prototypes."""
-    encoder = 11_168_832 + 9_600  # weights, and statistics of its batch norms
-    head = 512 * 512 + 2 * 512 + 2 * 512  # without bias; affine; statistics
-    head += 512 * 128 + 128 + 2 * 128  # with bias; statistics of a norm that is not affine
-    config = RunConfig(spec="swav", model=ModelConfig(backbone="resnet18", norm="batch"))
-    backbone = make_backbone(config.model, 3, (32, 32))
-    net = registry.create("swav", {}).build(backbone, DataSpec((3, 32, 32), 10, 100))
-    sent = sum(t.numel() for t in net.state_dict().values() if t.is_floating_point())
-    assert sent == encoder + head + 32 * 128
-    assert 4 * (encoder + head) == 46_034_176

@@ -1,12 +1,15 @@
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import asdict
 
+import pytest
 import torch
 
 from fedbench.bench.system.numerics import measure
+from tests.contract.expected_runs import CAPPED
 
 SHOW = """
 import json
@@ -39,3 +42,9 @@ def test_the_record_is_stable() -> None:
         with torch.no_grad():
             assert measure() == here
     assert (torch.get_num_threads(), len(keep)) == (threads, 29)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86")
+def test_two_instruction_sets_are_two_platforms() -> None:
+    here, capped = asdict(measure()), measured_with(**CAPPED)
+    assert all(here[part] != capped[part] for part in ("onednn", "aten", "numpy_blas"))

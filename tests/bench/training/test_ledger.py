@@ -22,6 +22,7 @@ ROTATION = 4 * 512 + 4
 # norm without affine; then the statistics of each.
 O_HEAD = 512 * 512 + 2 * 512 + 512 * 512 + 512 + 4 * 512
 BIASLESS_HEAD = O_HEAD - 512
+SWAV_HEAD = 512 * 512 + 2 * 512 + 512 * 128 + 128 + 2 * 512 + 2 * 128
 BYOL_HEAD = 512 * 1024 + 2 * 1024 + 1024 * 512 + 2 * 1024
 BYOL_PREDICTOR = BYOL_HEAD + 512  # its last layer has a bias
 SIMSIAM_HEAD = 512 * 256 + 512 + 256 * 256 + 512 + 256 * 512 + 2 * 256 + 2 * 256 + 2 * 512
@@ -42,6 +43,7 @@ BYOL = BATCH + BYOL_HEAD + BYOL_PREDICTOR
 TRAFFIC: list[tuple[str, dict[str, Any], str, int, int]] = [
     *((spec, {}, "batch", BATCH + 513 * 10, 0) for spec in ("supervised", "semifed")),
     *((spec, {}, "batch", BATCH + O_HEAD, 0) for spec in ("simclr", "featarc")),
+    ("swav", {}, "batch", BATCH + SWAV_HEAD + 32 * 128, 0),  # 32 prototypes
     ("rotpred", {}, "batch", BATCH + O_HEAD + ROTATION, 0),
     ("aligned", {"hidden_dim": 2048}, "batch", BATCH + ALIGNED_HEAD, 0),
     *(
