@@ -1,23 +1,39 @@
-"""What `fedbench new` writes for GPUs and clusters parses, and its commands exist."""
+"""What `fedbench new` writes for GPUs and clusters: it parses, its commands exist, and it works.
+
+The script for Slurm runs without Slurm: commands of the same names stand in for it. `srun` runs a
+command here, `scontrol` writes down its arguments, and `hostname` names networks among which the
+script has to choose. Slurm's signal before the time limit goes to the batch script alone, as
+`#SBATCH --signal=B:TERM` says.
+"""
 
 import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from packaging.specifiers import SpecifierSet
 
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.exit_codes import run_command
+from fedbench.bench.training.history import History
+from fedbench.bench.tuning.sweep import sweep
 from fedbench.cli import app
+from tests.bench.tuning.conftest import InOneProcess
+from tests.bench.tuning.test_sweep import GRID, SMALL
+from tests.specs import TIMES
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -104,3 +120,137 @@ def test_the_job_for_kubernetes_fits_its_schema(job: Any) -> None:
     Draft202012Validator.check_schema(schema)
     errors = Draft202012Validator(schema).iter_errors(job)
     assert [f"{error.json_path}: {error.message}" for error in errors] == []
+
+
+SCRIPT = ROOT / "bench" / "terminal" / "templates" / "cluster" / "slurm.sh"
+SLURM = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done; echo "$*" >>"$LOG"; exec "$@"',
+    "scontrol": 'echo "scontrol $*" >>"$LOG"',
+    "hostname": "echo '127.0.1.1 169.254.9.9 fe80::1 10.1.2.3 192.168.0.9 '",
+}
+RAY = {"ray": "if [[ $1 == start ]]; then exec sleep infinity; fi"}
+WORKING = """trap 'kill $!; exit 143' TERM
+sleep infinity &
+stat --format=%a "$RAY_AUTH_TOKEN_PATH" >"$READY"
+wait"""
+
+
+class Job:
+    """One job of the script's; its environment is a folder of small shell scripts."""
+
+    def __init__(self, folder: Path, **commands: str) -> None:
+        self.log, self.ready = folder / "log", folder / "ready"
+        self.store, self._bin = folder / "store", folder / "env" / "bin"
+        self._bin.mkdir(parents=True)
+        os.mkfifo(self.ready)
+        for name, text in {**SLURM, **commands}.items():
+            (self._bin / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+            (self._bin / name).chmod(0o755)
+
+    def submit(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        slurm = {"JOB_ID": "7", "JOB_NUM_NODES": "1", "CPUS_PER_TASK": "1", "SUBMIT_DIR": "."}
+        given = {
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+            **{"SLURMD_NODENAME": "here", "ENVIRONMENT": str(self._bin.parent)},
+            **{"STORE": str(self.store), "LOG": str(self.log), "READY": str(self.ready)},
+        }
+        return subprocess.Popen(
+            ["bash", SCRIPT, *words],
+            env={**os.environ, **given, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def token(self) -> list[Path]:
+        return list(self.store.glob(".ray-token-*"))
+
+
+def test_a_job_stops_in_order_before_its_time_is_over_and_is_queued_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, **RAY, fedbench=WORKING)
+    with job.submit("sweep", SLURM_JOB_NUM_NODES="3", SLURM_GPUS_ON_NODE="4") as process:
+        assert job.ready.read_text() == "600\n"  # the mode of the token, while the command works
+        while len(job.lines()) < 3:  # the other nodes' srun may still be starting
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "")
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert (alive, job.token()) == ([], [])
+    made, *nodes, last = job.lines()
+    assert made.startswith("mkdir -p /tmp/ray-7")
+    head, others = sorted(nodes, key=len, reverse=True)
+    assert "--head --node-ip-address=10.1.2.3 --port=20007 --num-cpus=1 --num-gpus=4" in head
+    assert others.startswith("ray start --address=10.1.2.3:20007 --num-cpus=1 --num-gpus=4")
+    assert last == "scontrol requeue 7"
+
+
+@pytest.mark.parametrize("code", [0, 3, 4])
+def test_a_job_that_ends_by_itself_is_not_queued_again(code: int, tmp_path: Path) -> None:
+    job = Job(tmp_path, **RAY, fedbench=f'echo "$*"; exit {code}')
+    with job.submit("sweep", "--seeds", "0") as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert out == f"sweep --seeds 0 --address 10.1.2.3:20007 --store {job.store}\n"
+    assert not any(line.startswith("scontrol") for line in job.lines())
+    assert job.token() == []
+
+
+def test_a_head_that_dies_ends_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, ray="exit 1")
+    with job.submit("sweep") as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert out == "Ray's head does not answer at 10.1.2.3:20007\n"
+    assert job.token() == []
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.extended  # starts Ray twice
+def test_a_job_that_was_queued_again_ends_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m"]
+    modules = {"ray": "ray.scripts.scripts", "fedbench": "fedbench"}
+    job = Job(
+        tmp_path,
+        **{name: f'exec {" ".join([*command, module])} "$@"' for name, module in modules.items()},
+    )
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(GRID.model_dump(mode="json")))
+    values = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 4}
+    words = ["sweep", "--grid", str(tmp_path / "small.yaml")]
+    for name, value in values.items():
+        words += ["--set", f"{name}={yaml.safe_dump(value, default_flow_style=True).split()[0]}"]
+    number = next(n for n in iter(free_port, None) if 20_000 <= n < 40_000) - 20_000
+    env = {"SLURM_JOB_ID": str(number), "HEAD_ADDRESS": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+
+    with job.submit(*words, **env) as process:
+        while not any(History(cell).read() for cell in job.store.glob("cells/*/")):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, out
+    assert "interrupted by SIGTERM; the same command continues" in out
+    assert job.lines()[-1] == f"scontrol requeue {number}"
+    with job.submit(*words, **env) as process:
+        out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
+
+    InOneProcess().in_place_of_ray(monkeypatch)
+    sweep(GRID, store=tmp_path / "undisturbed", set=values)
+    ours, expected = (
+        [row.model_dump(exclude=TIMES | {"git_sha"}) for row in Store(store).rows()]
+        for store in (job.store, tmp_path / "undisturbed")
+    )
+    assert ours == expected
+    assert sum(row.resumes or 0 for row in Store(job.store).rows()) >= 1

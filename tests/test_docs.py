@@ -1,6 +1,5 @@
-"""The documentation site: every page has a place, tutorials are sound, and the build is strict."""
+"""The documentation site; its build refuses pages without a place and runs the tutorials."""
 
-import ast
 import importlib.util
 import re
 import statistics
@@ -24,31 +23,7 @@ from .test_readme import blocks, load
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 PACKAGES = ("sphinx", "furo", "myst_nb")
-
-
-def toctree() -> set[str]:
-    """Return the pages that the index names."""
-    named = set()
-    index = (DOCS / "index.md").read_text("utf-8")
-    for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL):
-        lines = [line for line in block.splitlines() if line and not line.startswith(":")]
-        named |= {re.sub(r".* <(.*)>$", r"\1", line) + ".md" for line in lines}
-    return named
-
-
-def test_every_page_is_in_the_table_of_contents() -> None:
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=DOCS,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert len(tracked) > 15
-    named = {page for page in toctree() if not page.startswith("generated/")}
-    assert set(tracked) - named == {"index.md", "package.md"}
 
 
 def test_pages_and_entries_of_the_log_are_short() -> None:
@@ -61,14 +36,6 @@ def test_pages_and_entries_of_the_log_are_short() -> None:
     assert len(entries) == log.count("\n## ") > 40
     assert [day for day, _ in entries] == sorted((day for day, _ in entries), reverse=True)
     assert max(len(text.split()) for _, text in entries) <= 200
-
-
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_tutorials_are_notebooks_without_outputs(page: Path) -> None:
-    cells = re.findall(r"^```{code-cell} python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
-    assert len(cells) >= 3
-    for cell in cells:
-        ast.parse(re.sub(r"^(%%|:tags:).*\n", "", cell))  # the build executes them
 
 
 def test_every_method_is_described_with_its_source() -> None:

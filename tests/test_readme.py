@@ -1,8 +1,9 @@
-"""Commands and Python blocks of the README, run with a cheap environment.
+"""Commands, Python blocks, numbers and pictures of the README, run with a cheap environment.
 
-The build of the site runs the commands of the pages.
+The build of the site runs the commands of the pages; `python docs/pictures.py` draws anew.
 """
 
+import html
 import importlib
 import os
 import re
@@ -10,9 +11,10 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -159,11 +161,11 @@ def test_runs_shown_are_those_of_the_command(method: str, tmp_path: Path) -> Non
         assert value == pytest.approx(shown, abs=apart)
 
 
-@pytest.mark.slow
 def _interval(value: float, low: float, high: float) -> tuple[str, str]:
     return f"{value:.1f}", f"[{low:.1f}, {high:.1f}]".replace("-", "−")
 
 
+@pytest.mark.slow
 def test_findings_are_those_of_the_rows() -> None:
     """Every number of the three answers, on README and on their page."""
     findings = importlib.import_module("fedbench.leaderboards.studies.findings")
@@ -317,3 +319,32 @@ def test_python_blocks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accuracy = trained.metrics["linear_acc"]
     assert accuracy is not None
     assert 0.1 < accuracy <= 1  # ten classes
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Mapping[str, str]:
+    return cast(Mapping[str, str], load("pictures").pictures())
+
+
+def results(picture: str) -> list[str]:
+    """Return the accuracies with their intervals that a picture shows, in order."""
+    words = html.unescape(re.sub(r"<[^>]*>", "", picture)).replace("\xa0", " ")
+    return re.findall(r"\d+\.\d ± \d+\.\d", words)
+
+
+@pytest.mark.slow
+def test_pictures_show_the_rows(drawn: Mapping[str, str]) -> None:
+    """That of the terminal by its accuracies: how tables look is tested where they are made."""
+    committed = {name: (load("pictures").FOLDER / name).read_text("utf-8") for name in drawn}
+    terminal = drawn["terminal.svg"], committed["terminal.svg"]
+    assert results(terminal[0]) == results(terminal[1])
+    assert len(results(terminal[0])) == 5 + 3 * 5  # a board of five methods, and three over alpha
+    for name in drawn.keys() - {"terminal.svg"}:
+        assert drawn[name] == committed[name], name
+
+
+@pytest.mark.slow
+def test_pictures_are_small_and_load_nothing(drawn: Mapping[str, str]) -> None:
+    for name, picture in drawn.items():
+        assert len(picture) < 200_000, name
+        assert not re.search(r"url\((?!#)|href=", picture), name

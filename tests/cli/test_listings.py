@@ -1,10 +1,19 @@
-"""Commands that only show: rankings, lists, configurations, partitions."""
+"""Commands that only show: rankings, lists, explanations; and what a terminal must not show."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import fedbench
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.experiment.fields import field_infos, get
+from fedbench.bench.experiment.preset_loading import preset_names
+from fedbench.bench.method import registry
+from fedbench.bench.terminal.console import note
+from fedbench.bench.terminal.tables import show_table
 
 from .conftest import TINY, Call
 
@@ -91,33 +100,27 @@ def test_lists(call: Call, kind: str) -> None:
 def test_config_says_where_values_come_from(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FEDBENCH__CLIENT__LR", "0.5")
-    file = tmp_path / "mine.yaml"
-    file.write_text("client.batch_size: 8\n", encoding="utf-8")
     (tmp_path / "digits").mkdir()  # a name goes before a folder of that name
     monkeypatch.chdir(tmp_path)
-    given = ("--config", file, "--set", "data.alpha=1e-3", "--dataset", "digits")
-    words = ("config", "fed-simclr", *given)
+    words = ("config", "fed-simclr", "--set", "data.alpha=1e-3", "--dataset", "digits")
     document = call(*words, "--json").json
     assert document["spec"] == "simclr+uv"
-    assert document["client"]["lr"] == 0.5
-    assert document["client"]["batch_size"] == 8
-    assert document["data"]["alpha"] == 0.001
-    sources = document["sources"]
-    assert sources["client.lr"] == "environment FEDBENCH__CLIENT__LR"
-    assert sources["client.batch_size"] == f"file {file}"
-    assert sources["data.alpha"] == "--set"
-    assert (document["data"]["name"], sources["data.name"]) == ("digits", "--dataset")
-    text = call(*words).out
-    assert "data.alpha" in text
-    monkeypatch.setenv("FEDBENCH_CLIENT__LR", "0.5")
-    answer = call(*words)
+    for key, value, source in (("alpha", 0.001, "--set"), ("name", "digits", "--dataset")):
+        assert (document["data"][key], document["sources"][f"data.{key}"]) == (value, source)
+    assert "data.alpha" in call(*words).out
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("FEDBENCH_CLIENT__LR", "FEDBENCH__CLIENT__LR"), ("FEDBENCH_DATADIR", "FEDBENCH_DATA_DIR")],
+)
+def test_a_misspelt_variable_is_refused_with_the_right_name(
+    given: str, meant: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(given, "0.5")
+    answer = call("config", "simclr")
     assert (answer.code, answer.out) == (2, "")
-    assert "FEDBENCH_CLIENT__LR: write FEDBENCH__CLIENT__LR" in answer.err
-    monkeypatch.delenv("FEDBENCH_CLIENT__LR")
-    monkeypatch.setenv("FEDBENCH_DATADIR", "/x")
-    answer = call("config", "simclr", "--preset", "demo")
-    assert (answer.code, "FEDBENCH_DATA_DIR" in answer.err) == (2, True)
+    assert meant in answer.err
 
 
 def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:
@@ -152,3 +155,72 @@ def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:
     assert document["file"] == str(file)
     assert document["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert json.loads(file.with_suffix(".json").read_text())["run_id"] == run_id
+
+
+def test_every_key_has_a_meaning() -> None:
+    for entry in registry.entries().values():
+        spec = f"{min(entry.bases or ('simclr',))}+{entry.name}" if entry.is_addon else entry.name
+        for key, info in field_infos(spec).items():
+            assert info.description, f"{spec}: {key}"
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_values_are_those_of_a_run(preset: str) -> None:
+    """The last value that holds whatever the data are is the one that a run gets."""
+    spec = "simclr+uv"
+    config = fedbench.resolve(spec, preset=preset, environ={}).config
+    for key in ("client.lr", "method.temperature", "method.uv.rows", "data.label_fraction"):
+        (record,) = fedbench.explain(key, spec)
+        values = [v for v in record["presets"] if v["preset"] == preset]
+        certain = [v["value"] for v in values if v["when"].keys() <= {"method", "addon"}]
+        assert certain[-1] == get(config, key), key
+
+
+def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
+    text = call("explain", "federation.num_rounds", "orchestra").out
+    assert "FEDBENCH__FEDERATION__NUM_ROUNDS=10" in text
+    (way,) = [
+        line for line in call("explain", "evaluation.protocols").out.splitlines() if "--" in line
+    ]
+    assert shlex.split(way)[-1] == "evaluation.protocols=[knn, linear]"
+    entry = call("explain", "client.lr", "orchestra", "--json").json["explanations"][0]
+    assert entry["searched"]["orchestra"]["low"] == 0.001
+    paper = [v for v in entry["presets"] if v["preset"] == "cross-device"]
+    assert [(v["value"], v["origin"]) for v in paper] == [(0.003, "paper")]  # its rule replaces
+
+
+def test_methods_shows_one_spec(call: Call) -> None:
+    assert "method.uv.rows" in call("methods", "fed-simclr").out
+    records = call("methods", "fed-simclr", "--json").json
+    assert [record["name"] for record in records] == ["simclr", "uv"]
+    assert records[0]["fields"]["temperature"]["kind"] == "number > 0"
+    assert "cbafed, semifed, simclr" in call("methods", "uv").out
+    assert call("methods", "simcrl").code == 2
+
+
+def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text('data.name: "folder:/tmp/a\\u202eb\\x1b\\tc"\n')
+    second.write_text(call("config", "simclr", "--yaml", "--config", first).out)
+    assert second.read_text().isascii()
+    assert load_yaml(second)["data"]["name"] == "folder:/tmp/a\u202eb\x1b\tc"
+
+
+def test_no_control_character_reaches_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rich adds its own colours, but shows `[red]` and the cells' characters as text."""
+    cells = [["[red]x[/red]", "\x1b[2J\x07\u202ea\nb"]]
+    show_table(["method", "notes"], cells, title="\x1b]0;t\x07")
+    plain = capsys.readouterr().out
+    assert r"\x1b[2J\x07\u202ea\nb" in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_table(["method", "notes"], cells, title="t")
+    drawn = capsys.readouterr().out
+    assert "[red]x[/red]" in drawn
+    assert r"\x1b[2J\x07\u202ea\nb" in drawn
+    assert "\x07" not in drawn
+    assert "\x1b[2J" not in drawn
+    note("error: \x1b[31m")
+    assert "\x1b" not in capsys.readouterr().err
