@@ -21,7 +21,7 @@ from fedbench.bench.experiment.code import changed_code, not_recorded
 from fedbench.bench.experiment.common_options import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
-from fedbench.bench.experiment.resolve import check_together, resolve
+from fedbench.bench.experiment.resolve import experiment_of, resolve
 from fedbench.bench.experiment.steps import cautions, local_steps, without_effect
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -211,9 +211,7 @@ def _experiment(
             raise ConfigError(f"an Experiment is complete: give {given[-1]} to `resolve`")
         found = spec
     elif given in ([], ["preset"]):
-        origin = Origin(settings.preset or CUSTOM)
-        found = Experiment(canonical(spec), origin, data_dir=data_dir)
-        check_together(found)
+        found = experiment_of(spec, Origin(settings.preset or CUSTOM), data_dir)
     else:
         raise ConfigError(f"a RunConfig is complete: change it instead of passing {given[-1]}")
     origin = found.origin

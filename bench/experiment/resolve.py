@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.partitioners import PARTITIONERS
@@ -20,11 +21,18 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.fields import build_config, check_key, check_kind, infos_of
+from fedbench.bench.experiment.fields import (
+    build_config,
+    canonical,
+    check_key,
+    check_kind,
+    infos_of,
+)
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.aggregate import check_aggregator
+from fedbench.bench.training.devices import with_devices
 from fedbench.bench.training.timeline import check_devices
 
 ENVIRONMENT = "FEDBENCH__"
@@ -79,8 +87,8 @@ def resolve(
     ('simclr+uv', 0.1, '--set')
     """
     parts = registry.parse_spec(spec)
-    canonical, infos = registry.name_of(parts), infos_of(parts)
-    read = {path: _read_file(path, canonical, infos) for path in config_files}
+    spec, infos = registry.name_of(parts), infos_of(parts)
+    read = {path: _read_file(path, spec, infos) for path in config_files}
     chosen = load_preset(preset or preset_of(config_files))
     for path, (_, reserved) in read.items():
         study = reserved.get("study", study)
@@ -101,7 +109,7 @@ def resolve(
     for source, values in layers:
         for key, value in values.items():
             try:
-                check_key(key, canonical, infos)
+                check_key(key, spec, infos)
                 check_kind(key, value, infos[key])
             except ConfigError as err:
                 raise ConfigError(f"{err} [{source}]") from err
@@ -110,21 +118,36 @@ def resolve(
 
     cache = as_path(data_dir)
     look_up = as_read(content or content_names(cache), user)
-    base = chosen.values_for(canonical, user, look_up)
+    base = chosen.values_for(spec, user, look_up)
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
-        config = build_config(canonical, {key: one.value for key, one in base.items()} | user)
+        config = build_config(spec, {key: one.value for key, one in base.items()} | user)
     except ConfigError as err:
         field = str(err).partition(":")[0]
         while field and field not in sources:  # the message may be about an item of a list
             field = field.rpartition(".")[0]
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
-    config = with_revisions(config, cache)
-    origin, sources = Origin(chosen.preset, study), dict(sorted(sources.items()))
-    experiment = Experiment(config, origin, sources, cache)
-    check_together(experiment)
+    experiment = Experiment(
+        with_revisions(config, cache),
+        Origin(chosen.preset, study),
+        dict(sorted(sources.items())),
+        cache,
+    )
+    _check_together(experiment)
+    return experiment
+
+
+def experiment_of(config: RunConfig, origin: Origin, data_dir: Path | None = None) -> Experiment:
+    """Return the experiment of a configuration that was made by hand, completed and checked.
+
+    Raises:
+        FedbenchError: as `resolve`, without the source of a value.
+    """
+    config = with_revisions(canonical(with_devices(config)), data_dir)
+    experiment = Experiment(config, origin, data_dir=data_dir)
+    _check_together(experiment)
     return experiment
 
 
@@ -163,10 +186,8 @@ def user_keys(
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
     parts = registry.parse_spec(spec)
-    canonical, infos = registry.name_of(parts), infos_of(parts)
-    layers: list[Layer] = [
-        (f"file {path}", _read_file(path, canonical, infos)[0]) for path in files
-    ]
+    name, infos = registry.name_of(parts), infos_of(parts)
+    layers: list[Layer] = [(f"file {path}", _read_file(path, name, infos)[0]) for path in files]
     layers += _environment(environ, infos)
     return {key: source for source, values in layers for key in values}
 
@@ -221,7 +242,7 @@ def variable(key: str) -> str:
     return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
 
 
-def check_together(experiment: Experiment) -> None:
+def _check_together(experiment: Experiment) -> None:
     """Refuse values that contradict what is installed, the needs of the method or other fields."""
     config, needs, sources = experiment.config, experiment.needs, experiment.sources
     rounds, evaluation = config.federation.num_rounds, config.evaluation

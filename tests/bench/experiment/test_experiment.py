@@ -11,7 +11,7 @@ import torch
 from fedbench.bench.execution import run as run_module
 from fedbench.bench.experiment import experiment
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.experiment.resolve import experiment_of, resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.setup import Setup
@@ -68,6 +68,22 @@ def test_an_origin_changes_no_part_and_a_data_set_is_the_given_one() -> None:
     assert other.dataset is one.dataset
     assert (one.origin.grid, other.origin.grid) == (None, "g")
     assert other.under(Origin()).partition is other.partition
+
+
+def test_a_configuration_made_by_hand_has_the_ids_of_a_resolved_one(tmp_path: Path) -> None:
+    """They depend on the content of transfer sets and of files, which a name does not tell."""
+    devices = tmp_path / "devices.csv"
+    devices.write_text("flop_per_s,down_mb_per_s,up_mb_per_s\n1e9,1,1\n", "utf-8")
+    files = {"devices.profile": str(devices), "devices.draw": True}
+    values = {**files, "evaluation.transfer": ["digits"]}
+    resolved = resolve("simclr", set={**TINY, **values}, environ={})
+    config = resolved.config
+    update = {
+        "evaluation": config.evaluation.model_copy(update={"transfer": ("digits",)}),
+        "devices": config.devices.model_copy(update={"profile_sha256": None}),
+    }
+    by_hand = experiment_of(config.model_copy(update=update), Origin())
+    assert by_hand.ids == resolved.ids
 
 
 def test_an_experiment_of_resolve_is_run_as_it_is(tmp_path: Path) -> None:
