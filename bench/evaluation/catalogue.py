@@ -10,17 +10,12 @@ from fedbench.bench.system.errors import ConfigError
 
 def needed(name: str) -> Metric:
     """Return a metric by its name in rows; `ConfigError` if nothing installed here declares it."""
-    if (metric := known(name)) is None:
+    if get(name) is None:
+        load()  # most are declared where they are computed, which loads torch
+    if (metric := get(name)) is None:
         what = f"nothing installed here declares metric {name!r}, so that no values compare"
         raise ConfigError(f"{what}; install the package that brings it")
     return metric
-
-
-def known(name: str) -> Metric | None:
-    """Return a metric by its name in rows, or None if nothing installed here declares it."""
-    if get(name) is None:
-        load()  # most are declared where they are computed, which loads torch
-    return get(name)
 
 
 def load_plugins() -> None:

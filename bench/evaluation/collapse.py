@@ -13,8 +13,8 @@ from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.evaluation.objectives.scores import entropy_rank
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
+from fedbench.bench.training.history import Spread
 from fedbench.bench.training.layout import Binding
-from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 
@@ -29,15 +29,6 @@ COLLAPSED_RANK = 1.5
 _NUM_IMAGES = 256
 
 
-class Collapse(NamedTuple):
-    """Spread of features and projections (`FeatureSpread`), and whether either has collapsed."""
-
-    std_ratio: float
-    effective_rank: float
-    projection_std_ratio: float
-    collapsed: bool
-
-
 class CollapseMonitor:
     """Measures the spread of features and projections on the same training images each time."""
 
@@ -49,7 +40,7 @@ class CollapseMonitor:
         self._images = torch.from_numpy(setup.images[chosen])  # uint8 (n, C, H, W)
         self._method, self._device = setup.method, device
 
-    def __call__(self, binding: Binding) -> Collapse | None:
+    def __call__(self, binding: Binding) -> Spread | None:
         """Put the net into eval mode and measure it; None if its features are not finite."""
         net, method, device = binding.net.eval(), self._method, self._device
         dim = 0
@@ -68,9 +59,7 @@ class CollapseMonitor:
         if features is None or projections is None:
             return None
         collapsed = features.collapsed or projections.collapsed
-        return Collapse(
-            features.std_ratio, features.effective_rank, projections.std_ratio, collapsed
-        )
+        return Spread(features.std_ratio, features.effective_rank, projections.std_ratio, collapsed)
 
 
 class FeatureSpread(NamedTuple):
@@ -124,9 +113,8 @@ def movement(trainer: Trainer) -> float:
     """
     if shared := trainer.layout.num_trained:
         return relative_movement(trainer.initial[:shared], trainer.vector[:shared])
-    store = PersonalStore(trainer.folder / "clients")
     for client_id, round_index in sorted(trainer.personal_rounds.items()):
-        tensors = store.load(client_id, round_index)
+        tensors = trainer.personal.load(client_id, round_index)
         if moved := relative_movement(trainer.first_personal.cpu(), tensors):
             return moved
     return relative_movement(trainer.initial, trainer.vector)

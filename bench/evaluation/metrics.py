@@ -27,7 +27,7 @@ SCORES = ("objective_on", "objective_max_examples", "objective_clients", *ENCODE
 class Metric:
     """A metric of an encoder or of a run."""
 
-    name: str  # in rows: of a column `metric.NAME`. That of an accuracy ends in `_acc`.
+    name: str  # in rows, as of the column `metric.knn_acc`; that of an accuracy ends in `_acc`
     title: str = ""  # heading of tables; empty = the name
     unit: Literal["fraction", "score", "count", "bytes", "hours"] = (
         "score"  # fractions: shown in percent
@@ -64,10 +64,10 @@ def register(metric: Metric) -> Metric:
 
 
 def accuracy(name: str, title: str = "", reads: Iterable[str] = ()) -> Metric:
-    """Return an accuracy on test images, which stands for its variants too.
+    """Return an accuracy on test images, which also declares its variants.
 
-    `linear_acc` stands for `linear_10pct_acc` (a share of the labels), `linear_local_acc` (clients'
-    own test images), `linear_train_acc`, and `target_linear_acc` (a further encoder) too.
+    `linear_acc` declares `linear_10pct_acc` (a share of the labels), `linear_local_acc` (clients'
+    own test images), `linear_train_acc`, and `target_linear_acc` (a further encoder).
     """
     return Metric(name, title, "fraction", "higher", (*reads, *PROBES), True)
 

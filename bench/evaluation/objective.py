@@ -56,7 +56,7 @@ DELTA_VIEWS = register(Metric("delta_views", better="lower", reads=(*SCORES, "ob
 SEP = register(Metric("sep", reads=(*SCORES, "objective_view")))
 
 
-class ClientObjective(NamedTuple):
+class ClientScores(NamedTuple):
     """Alignment and uniformity on one client's data."""
 
     align: float
@@ -67,7 +67,7 @@ class ClientObjective(NamedTuple):
 
 def client_align_unif(
     anchors: Tensor, views: Tensor, temperature: float = 0.2, chunk: int = 256
-) -> ClientObjective:
+) -> ClientScores:
     """Alignment and uniformity of a client, from projections (N, d) of images and of a view each.
 
     A collapsed encoder has align 1 and unif -1 / temperature. With a single image only the pair of
@@ -97,10 +97,10 @@ def client_align_unif(
     values = torch.stack([align, rho, total, total_without_self]).tolist()
     unif = math.log(size) - values[2] / size
     without_self = None if size == 1 else math.log(size - 1) - values[3] / size
-    return ClientObjective(values[0], unif, without_self, values[1])
+    return ClientScores(values[0], unif, without_self, values[1])
 
 
-def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> dict[str, float]:
+def objective(per_client: Sequence[ClientScores], weight: float = 0.2) -> dict[str, float]:
     """Unweighted means over clients, at least one, by metric; without those that are undefined."""
     align = fmean(client.align for client in per_client)
     unif = fmean(client.unif for client in per_client)
@@ -125,7 +125,7 @@ def client_statistics(
     config: RunConfig,
     device: torch.device | str,
     accumulator: Accumulator | None = None,
-) -> list[ClientObjective]:
+) -> list[ClientScores]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
     `embed` maps normalised images to projections, in eval mode and on `device`. Clients are pairs
@@ -136,7 +136,7 @@ def client_statistics(
     `NonFiniteFeaturesError` if one is NaN or infinite.
     """
     seed, settings = config.seed, config.evaluation
-    statistics: list[ClientObjective] = []
+    statistics: list[ClientScores] = []
     for pack in _packs(clients, seed, settings.objective_max_examples):
         pairs = []
         for client_id, chosen in pack:

@@ -334,6 +334,7 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
     shares = _test_shares(setup, encoded.client_id) if "local" in protocols else []
     accuracies: dict[str, float] = {}
     for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):
+        # NumPy's indices: an array indexed by a tensor of one element would give a number.
         x, y = train[rows.to(train.device)], labels[rows.numpy()]
         linear = fit_logistic(x, y, num_classes=num_classes, l2=config.linear_l2)
         right = linear.predict(x) == class_tensor(y, train.device)

@@ -152,7 +152,7 @@ def finetune_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[st
         # Parts that live for one client's round are in no state_dict, and no encoder needs them.
         net.load_state_dict(encoded.net.state_dict(), strict=False)
         net.to(encoded.device)
-        thaw(net["encoder"])
+        thaw(net["encoder"])  # as the plain encoder that `fedbench export` writes
         accuracies[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
             setup, net, setup.images[chosen], labels[chosen], epochs, batch_size, encoded.device
         )

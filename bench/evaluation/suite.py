@@ -60,6 +60,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     unit = setup.needs.pixels == "unit"
     modes = {module: module.training for module in net.modules()}
     momenta = [norm.momentum for norm in norms]
+    # More threads round sums otherwise, and gains are differences to what this gives.
     with single_thread(), torch.no_grad():
         net.train()
         for norm in given:
@@ -93,12 +94,12 @@ def evaluate(
 
     Where encoders differ between clients, each metric is the mean over at most
     `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
-    over them, but `sep`, which is of the mean `rho` and `delta_views`, as it is for one encoder;
-    means and medians of angles are over the pairs of all these encoders together. An encoder whose
-    features are not finite has no metrics. `mlp` includes `linear`, and `local` adds
-    the accuracies of both on each client's share of the test images; without any protocol, no label
-    is read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`. On
-    each set of `Setup.transfer` the encoder goes through `knn`, `linear` and `few-shot`:
+    over them. Two are other: `sep` is computed of the mean `rho` and `delta_views`, and means and
+    medians of angles are over the pairs of all these encoders together. An encoder whose features
+    are not finite has no metrics. `mlp` includes `linear`, and `local` adds the accuracies of both
+    on each client's share of the test images; without any protocol, no label is read. The method's
+    `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`. On each set of
+    `Setup.transfer` the encoder goes through `knn`, `linear` and `few-shot`:
     `transfer_fashion_mnist_knn_acc`.
 
     `select_client` is called before a client's personal encoder is evaluated; with `one_encoder`,

@@ -14,7 +14,7 @@ from fedbench.bench.system.errors import ConfigError, DataError, PluginError
 from fedbench.bench.training.setup import Setup
 
 PROTOCOLS = ("knn", "linear", "few-shot")
-"""Probes that are made on other data, those of them that `evaluation.protocols` has."""
+"""Probes that go through other data, too, if `evaluation.protocols` has them."""
 _KEY = "evaluation.transfer"
 
 
@@ -47,10 +47,10 @@ def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
 
 
 def with_transfer(setup: Setup, net: Net, data_dir: Path | None) -> Setup:
-    """Return the setup with the sets of `evaluation.transfer`, of which the net can take images.
+    """Return the setup with the sets of `evaluation.transfer`.
 
     Raises:
-        ConfigError: if it cannot.
+        ConfigError: if the net cannot take the images of one.
         DataError: if a set is missing or has other content than the configuration says.
     """
     config = setup.config

@@ -106,6 +106,7 @@ def register(
             defaults = cls.model_construct().model_dump(mode="json", exclude={"base"})
         except (TypeError, ValueError) as err:  # a hook is missing, or no file could hold a default
             raise PluginError(f"{name}: {err}") from err
+        # The file may be edited before a run asks for the hash of its code.
         keep_source(cls.__module__)
         cls.name = name
         fitting = None if bases is None else frozenset(bases)

@@ -36,6 +36,7 @@ def group_normed(backbone: Backbone) -> Backbone:
             f"model.norm_groups: must divide the width {backbone.width} (got"
             f" {backbone.norm_groups}), since the server's parts have group norm"
         )
+    # With the run's seed an encoder of the server would begin as a copy of the clients'.
     return replace(backbone, norm_name="group", seed=None, start=None, prepare=None)
 
 

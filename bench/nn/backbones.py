@@ -227,7 +227,7 @@ def with_start(backbone: Backbone, config: ModelConfig) -> Backbone:
     """Return the backbone with the weights that the configuration names, if any; see `start_of`."""
     if config.weights is None:
         return backbone
-    with torch.device("meta"):
+    with torch.device("meta"):  # its names and shapes are enough
         encoder = backbone.make()
     shape = backbone.shape
     classifier = shape.classifier if isinstance(shape, ForeignShape) else ()

@@ -15,10 +15,6 @@ def trimmed_mean(rows: Sequence[Tensor], cut: int, weights: Sequence[float]) -> 
     Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498, definition 2, of rows that count
     alike. Deviation: the values that are left have weights; `cut` counts rows, whatever they weigh.
     Of n rows (P,) with n weights above 0, and a cut below n / 2; float64 (P,).
-
-    >>> rows = [torch.tensor([value]) for value in (1.0, 2.0, 6.0, 900.0)]
-    >>> trimmed_mean(rows, 1, [1, 1, 1, 1]).item()
-    4.0
     """
     means = []
     for values, share in _sorted(rows, weights):

@@ -13,7 +13,10 @@ from fedbench.bench.nn.norms import batch_norms
 PREFIX = "target_"
 
 TARGET_ENCODER = {"target": PREFIX + "encoder"}
-"""For `Needs.encoders`: evaluates the target as well as the encoder that it follows."""
+"""For `Needs.encoders`: evaluates the target as well as the encoder that it follows.
+
+Papers disagree on which of the two is the result.
+"""
 
 
 def add_targets(net: nn.ModuleDict, *parts: str) -> None:

@@ -118,7 +118,7 @@ def _read(path: Path, changed: int, size: int) -> Weights:
 
 
 def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str]) -> Start:
-    """Return the first weights of an encoder, which may have no memory, from its model's file.
+    """Return the first weights of an encoder, maybe on torch's meta device, from its model's file.
 
     `classifier` names parts that a state dict may have and the encoder has not. Raises
     `ConfigError` if names or shapes differ, or an exported encoder had other settings, else as

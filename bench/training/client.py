@@ -50,7 +50,7 @@ class Trained:
     num_examples: int  # images it trained on
     num_steps: int
     loss: float  # mean loss over its steps; NaN if it made none
-    finite: bool  # whether every loss was finite
+    finite: bool  # whether its losses, its upload and its own tensors are
     parts: Mapping[str, float] = field(default_factory=dict)  # means of the logged terms
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # of `after_local`
     wire: Ledger = field(default_factory=Ledger)  # extras, activations and gradients that crossed

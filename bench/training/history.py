@@ -3,11 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import append_line, atomic_write_bytes
+
+
+class Spread(NamedTuple):
+    """How far apart features and projections of different images are; fields of `RoundRecord`."""
+
+    std_ratio: float  # of features on a fixed probe; 1 = isotropic, 0 = collapsed
+    effective_rank: float  # of the same features
+    projection_std_ratio: float  # of the projections
+    collapsed: bool  # verdict of the detector on both
 
 
 @dataclass(frozen=True)
@@ -22,10 +31,10 @@ class RoundRecord:
     num_steps: int  # optimizer steps of all of them
     bytes_up: int  # from clients, this round
     bytes_down: int  # to clients, this round
-    std_ratio: float  # spread of features on a fixed probe; 1 = isotropic, 0 = collapsed
-    effective_rank: float  # of the same features
-    projection_std_ratio: float  # spread of the projections
-    collapsed: bool  # verdict of the detector on both
+    std_ratio: float  # this and the next three as in `Spread`
+    effective_rank: float
+    projection_std_ratio: float
+    collapsed: bool
     metrics: Mapping[str, float] = field(default_factory=dict)  # evaluations made after this round
     seconds: float = 0.0  # wall-clock time
     # Every message of the round, `{direction: {group: {messages, numbers, bytes, revealing,
@@ -72,10 +81,10 @@ class History:
         return records
 
     def read(self, at_least: int = 0) -> list[RoundRecord]:
-        """Return all rounds, at least so many, but a torn last one, which a kill may leave.
+        """Return all rounds but a torn last one, which a kill may leave.
 
         Raises:
-            DataError: if a round is altered, or rounds are missing.
+            DataError: if a round is altered, or there are fewer than `at_least`.
         """
         return self._records(self._content().split(b"\n")[:-1], at_least)
 

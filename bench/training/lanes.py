@@ -8,7 +8,7 @@ their number. On a CPU the same code calls the step on the same buffers.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,7 +74,7 @@ class LaneExecutor:
             ClientRunner(setup, device, personal_dir, shared)
             for _ in range(1 if self.reason else num_lanes)
         ]
-        self._lanes = [_ClientSlot(runner) for runner in runners]
+        self._lanes = [_ClientSlot(runner, eager=bool(self.reason)) for runner in runners]
         size = runners[0].layout.upload_size
         # Twice as many as slots: an upload that is ready waits for those before it in the order of
         # ids, and its slot goes on with the next client meanwhile.
@@ -94,7 +94,7 @@ class LaneExecutor:
             if (work := lane.work) is None:
                 return
             try:
-                trained = lane.advance(work, eager=bool(self.reason))
+                trained = lane.advance(work)
             except Exception as err:
                 err.add_note(f"client {work.task.client_id}, round {work.task.round_index + 1}")
                 raise
@@ -148,8 +148,8 @@ class _Work:
 class _ClientSlot:
     """A client runner that trains one client at a time, a step per turn, on its own stream."""
 
-    def __init__(self, runner: ClientRunner) -> None:
-        self.runner = runner
+    def __init__(self, runner: ClientRunner, *, eager: bool) -> None:
+        self.runner, self._eager = runner, eager
         on_gpu = runner.device.type == "cuda"
         self._stream = torch.cuda.Stream(runner.device) if on_gpu else None
         self._programs: dict[tuple[float, ...], _Program] = {}
@@ -161,19 +161,19 @@ class _ClientSlot:
             self._stream.wait_stream(torch.cuda.current_stream(self.runner.device))
         self.work = work
 
-    def advance(self, work: _Work, *, eager: bool) -> Trained | None:
+    def advance(self, work: _Work) -> Trained | None:
         """Make a step; returns the client's result after its last one."""
         stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         with self.runner.regime(), stream:
-            trained = self._advance(work, eager)
+            trained = self._advance(work)
         if trained is not None:
             self.work = None
         return trained
 
-    def _advance(self, work: _Work, eager: bool) -> Trained | None:
+    def _advance(self, work: _Work) -> Trained | None:
         runner, task = self.runner, work.task
         settings = task.settings(runner.setup.config.client)
-        if eager or task.pre_round or settings.optimizer != "sgd":
+        if self._eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
         # A recording has the rates in it as constants, so each setting has its own.
         key = settings.lr, settings.momentum, settings.weight_decay
@@ -259,21 +259,17 @@ class _Program:
 
     def _fill(self, batch: Batch) -> Batch:
         if self._buffers is None:
-            self._buffers = _map(torch.clone, batch)
+            self._buffers = replace(
+                batch,
+                views=tuple(map(torch.clone, batch.views)),
+                labels=batch.labels.clone(),
+                examples=batch.examples.clone(),
+                draws={name: value.clone() for name, value in batch.draws.items()},
+                second_batch=tuple(map(torch.clone, batch.second_batch)),
+            )
         for fixed, value in zip(_tensors(self._buffers), _tensors(batch), strict=True):
             fixed.copy_(value, non_blocking=True)
         return self._buffers
-
-
-def _map(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    return replace(
-        batch,
-        views=tuple(map(change, batch.views)),
-        labels=change(batch.labels),
-        examples=change(batch.examples),
-        draws={name: change(value) for name, value in batch.draws.items()},
-        second_batch=tuple(map(change, batch.second_batch)),
-    )
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

@@ -69,7 +69,7 @@ class VectorLayout:
 
     @classmethod
     def of(cls, net: Net, table: Mapping[str, Sharing]) -> Self:
-        """Return the layout of a net under a sharing table, whatever that says of frozen tensors.
+        """Return the layout of a net under a sharing table, which cannot unfreeze a tensor.
 
         Raises:
             PluginError: for a tensor without a rule, a rule without a tensor, a dtype other than
@@ -159,7 +159,7 @@ class VectorLayout:
         for name in self.frozen:
             net.tensor(name).requires_grad_(False)
             module, _, leaf = name.rpartition(".")
-            if leaf == "running_mean":
+            if leaf == "running_mean":  # each pass in training mode would change it
                 freeze([net.get_submodule(module)])
         server, personal = (_bind(net, slots, device) for slots in (self.server, self.personal))
         return Binding(self, net, server, personal)

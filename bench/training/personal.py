@@ -7,7 +7,6 @@ checkpoints of a run find the files that they name. Only the client that trains 
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from fedbench.bench.nn.optimizers import Optimizer
@@ -34,9 +33,7 @@ class PersonalStore:
         if optimizer is not None:
             kind = type(optimizer).__name__
             for index, values in optimizer.state_dict()["state"].items():
-                for key, value in values.items():
-                    if value is not None:
-                        tensors[f"{kind}/{index}/{key}"] = torch.as_tensor(value)
+                tensors |= {f"{kind}/{index}/{key}": value for key, value in values.items()}
         data = tensor_files.encode({_CLIENT: client_id, _ROUND: round_index}, tensors)
         atomic_write_bytes(self._path(client_id, round_index), data)
 
@@ -98,7 +95,7 @@ class PersonalStore:
                 self.drop(client_id, round_index)
 
     def rounds(self) -> dict[int, list[int]]:
-        """Return the rounds of each client that files are there of, ascending."""
+        """Return by client the rounds of its files, ascending."""
         rounds: dict[int, list[int]] = {}
         for path in self._folder.glob("*-*.safetensors"):
             client_id, round_index = map(int, path.stem.split("-"))

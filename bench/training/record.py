@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from fedbench.bench.method import Upload
 from fedbench.bench.training.client import Trained
 from fedbench.bench.training.drift import Drift
-from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.history import RoundRecord, Spread
 from fedbench.bench.training.layout import Slot
 from fedbench.bench.training.ledger import Ledger
 
@@ -55,23 +56,12 @@ class RoundTally:
         return [result for result in self.results if result.num_steps]
 
     def record(
-        self,
-        spread: tuple[float, float, float, bool],
-        logged: Mapping[str, float | Tensor],
-        moved: Mapping[str, Mapping[str, float]],
-        metrics: Mapping[str, float],
-        seconds: float,
-        simulated: Mapping[str, float],
+        self, spread: Spread, logged: Mapping[str, float | Tensor], **others: Any
     ) -> RoundRecord:
         """Return the round's record; a loss is the mean over all steps of the cohort.
 
-        Args:
-            spread: of features and projections after the round, as `RoundRecord` has it.
-            logged: numbers that the server wrote.
-            moved: `Drift.values` of the round.
-            metrics: of evaluations after it.
-            seconds: that it took.
-            simulated: as `RoundRecord` has it.
+        `logged` are numbers that the server wrote, and `others` the fields of the record that no
+        client reports.
         """
         stepped = self._stepped
         steps = sum(result.num_steps for result in stepped)
@@ -81,7 +71,6 @@ class RoundTally:
         }
         numbers = {n: v.item() if isinstance(v, Tensor) else v for n, v in logged.items()}
         loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
-        std_ratio, effective_rank, projection_std_ratio, collapsed = spread
         return RoundRecord(
             round_index=self.index,
             loss=loss if math.isfinite(loss) else None,
@@ -92,12 +81,6 @@ class RoundTally:
             bytes_up=self.exchanged.bytes_up,
             bytes_down=self.exchanged.bytes_down,
             traffic=self.exchanged.as_dict(),
-            std_ratio=std_ratio,
-            effective_rank=effective_rank,
-            projection_std_ratio=projection_std_ratio,
-            collapsed=collapsed,
-            metrics=metrics,
-            seconds=seconds,
-            drift=moved,
-            simulated=simulated,
+            **spread._asdict(),
+            **others,
         )

@@ -17,7 +17,7 @@ from fedbench.bench.training.aggregate import server_update
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.cohort import plan_of
 from fedbench.bench.training.drift import Drift
-from fedbench.bench.training.history import ClientDone, RoundRecord
+from fedbench.bench.training.history import ClientDone, RoundRecord, Spread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.privacy import ClippedMean
@@ -26,11 +26,10 @@ from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import BUFFERED, Round, Timeline, messages
 
-Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
-"""Measures the net after a round and puts it into eval mode for that.
+Monitor = Callable[[Binding], Spread | None]
+"""Measures the net after a round, in eval mode; None if its features are not finite.
 
-Returns `std_ratio`, `effective_rank`, `projection_std_ratio` and `collapsed` as `RoundRecord` has
-them, or None if the features are not finite.
+Handed in, since it is part of the evaluation, which imports this room.
 """
 
 OnClient = Callable[[ClientDone], None]
@@ -156,9 +155,9 @@ class Trainer(RunState):
         self.versions = {v: vector for v, vector in self.versions.items() if v in this.alive}
         self.train_seconds += time.perf_counter() - began
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
-        seconds = time.perf_counter() - began
-        simulated = _simulated(this, index)
-        return tally.record(self._spread(tally), server.log, moved, metrics, seconds, simulated)
+        seconds, simulated = time.perf_counter() - began, _simulated(this, index)
+        others = {"metrics": metrics, "seconds": seconds, "drift": moved, "simulated": simulated}
+        return tally.record(self._spread(tally), server.log, **others)
 
     def _train(
         self, index: int, executor: Executor, tasks: Sequence[Task]
@@ -221,7 +220,7 @@ class Trainer(RunState):
         weight = 1 if uniform else trained.num_examples
         return weight * bool(trained.num_steps)
 
-    def _spread(self, tally: RoundTally) -> tuple[float, float, float, bool]:
+    def _spread(self, tally: RoundTally) -> Spread:
         """Return what the monitor finds, of one client's net where nets differ."""
         if (measured := tally.measured) is not None and measured.stored_personal:
             personal = self.personal.load(measured.client_id, tally.index)

@@ -49,7 +49,7 @@ class GaussianNoise:
 
 
 def with_noise(objectives: Iterable[Objective]) -> list[Objective]:
-    """Return the objectives that bounded sums of one exchange are enough for."""
+    """Return the objectives that need bounded sums of one exchange alone."""
     single = [objective for objective in objectives if objective.exchanges == 1]
     return [one for one in single if all(s.sensitivity is not None for s in one.statistics)]
 
@@ -92,7 +92,7 @@ class Accumulator:
     """Adds up what clients send, and gives the values.
 
     Memory does not grow with the number of clients, but for at most `KEPT` projections. With noise
-    on the sums only objectives that it leaves an epsilon are computed.
+    on the sums only objectives that have an epsilon are computed (`with_noise`).
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Label-free objectives by name, known without torch.
 
-Some are one value or two of each client; the others are computed from sums. Those of the last loss,
-and the sums with SEP, were found after the runs of leaderboards/studies/selection; on the four
-other methods of leaderboards/studies/confirmation the default ordered configurations better than
-each.
+Some are a value or two of each client; the others are computed from sums. The last loss and the
+sums with SEP were proposed by leaderboards/studies/selection, and refuted on four other methods by
+leaderboards/studies/confirmation: there the default orders configurations better.
 """
 
 from collections.abc import Mapping

@@ -44,8 +44,8 @@ def objectives() -> dict[str, Objective]:
 def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
     """Return the objectives that a run computes, by `evaluation.objectives`, in order.
 
-    The scale of noise depends on how many sums share it, so that with noise all objectives of
-    fedbench are computed that it leaves an epsilon.
+    The scale of noise depends on how many sums share it. So that it does not depend on `names`,
+    with noise all objectives of fedbench that have an epsilon are computed.
     """
     known = objectives()
     for name in names:

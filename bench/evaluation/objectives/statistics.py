@@ -87,6 +87,7 @@ class Frequencies(Statistic):
     name = "frequencies"
     meaning = "summed cos and sin at 1,024 shared random frequencies"
     sensitivity = math.sqrt(1024)
+    # Of isotropic directions 256 frequencies err eight times as much, and 4,096 no less.
     count: ClassVar[int] = 1024
 
     def of(self, projections: Projections, shared: Sums) -> Tensor:
@@ -111,6 +112,8 @@ class Slices(Statistic):
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         unit = projections.unit
         drawn = _normal("objective-slices", unit.shape[1], self.directions).to(unit.device)
+        # Along a direction unit vectors have variance 1 / d, and would be as far from a normal of
+        # variance 1 whatever the encoder.
         values = math.sqrt(unit.shape[1]) * (unit @ (drawn / drawn.norm(dim=0)))  # (n, S)
         # cos and sin of multiples of one angle, by the formula for sums of angles.
         cosine, sine = (values * self.knots[0]).cos(), (values * self.knots[0]).sin()

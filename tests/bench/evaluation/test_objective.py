@@ -8,7 +8,7 @@ import torch
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objective import (
-    ClientObjective,
+    ClientScores,
     client_align_unif,
     client_statistics,
     objective,
@@ -26,7 +26,7 @@ def embed(images: torch.Tensor) -> torch.Tensor:
     return images.flatten(1) @ WEIGHTS
 
 
-def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> ClientObjective:
+def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> ClientScores:
     def cosine(a: list[float], b: list[float]) -> float:
         return sum(p * q for p, q in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 
@@ -39,7 +39,7 @@ def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> Clie
         del terms[i]
         without_self -= math.log(sum(terms) / len(terms)) / len(rows)
     rho = sum(1 - cosine(x, y) for x in rows for y in rows) / len(rows) ** 2
-    return ClientObjective(align, unif, without_self, rho)
+    return ClientScores(align, unif, without_self, rho)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
@@ -85,8 +85,8 @@ def test_a_single_image_has_only_itself() -> None:
 
 
 def test_clients_count_alike_and_undefined_values_are_left_out() -> None:
-    many = ClientObjective(0.5, -1.0, -0.5, 0.8)
-    one = ClientObjective(1.0, -5.0, None, 0.0)
+    many = ClientScores(0.5, -1.0, -0.5, 0.8)
+    one = ClientScores(1.0, -5.0, None, 0.0)
     # align (0.5 + 1) / 2, unif (-1 - 5) / 2, without self -0.5 alone, rho (0.8 + 0) / 2,
     # value 0.75 + 0.1 * (-3); delta 1 - 0.75, SEP 1 - 0.25 / 0.4.
     score = objective([many, one], weight=0.1)
@@ -99,9 +99,9 @@ def test_clients_count_alike_and_undefined_values_are_left_out() -> None:
     assert "unif_without_self" not in objective([one])
 
 
-def by_hand(max_examples: int, seed: int) -> list[ClientObjective | None]:
+def by_hand(max_examples: int, seed: int) -> list[ClientScores | None]:
     """Compute each client separately from the same draws."""
-    objectives: list[ClientObjective | None] = []
+    objectives: list[ClientScores | None] = []
     for client_id, indices in enumerate(CLIENTS):
         if len(indices) == 0:
             continue
@@ -130,7 +130,7 @@ def test_clients_are_packed_without_changing_them(
 
 
 def test_draws_depend_on_seed_and_client_alone() -> None:
-    def run(clients: Iterable[tuple[int, np.ndarray]], seed: int = 0) -> list[ClientObjective]:
+    def run(clients: Iterable[tuple[int, np.ndarray]], seed: int = 0) -> list[ClientScores]:
         config = tiny_config("simclr", seed=seed, evaluation__objective_max_examples=12)
         return client_statistics(embed, clients, IMAGES, config, "cpu")
 
