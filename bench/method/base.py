@@ -8,7 +8,7 @@ from inspect import isfunction
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import ConfigDict, SerializeAsAny
+from pydantic import ConfigDict
 from pydantic import dataclasses as checked
 from torch import Tensor
 
@@ -533,7 +533,7 @@ class AddOn(Method):
     A hook that does something more calls that of the base: `self.base.loss(net, batch, client)`.
     """
 
-    base: SerializeAsAny[Method]
+    base: Method
 
     def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
         """Return the base's values without the add-on's terms in its total, and the terms' own.
