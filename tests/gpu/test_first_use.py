@@ -167,7 +167,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
     cpu = torch.device("cpu")
 
     def begin() -> Trainer:
-        return Trainer(setup, tmp_path, "0" * 20, cpu, lambda binding: (1.0, 1.0, 1.0, False))
+        return Trainer(setup, tmp_path, "0" * 20, cpu, lambda binding: None)
 
     trainer = begin()
     first_use.switch_off({FUSED_SGD: "weights differ"})
