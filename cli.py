@@ -17,7 +17,18 @@ import typer
 
 import fedbench
 from fedbench.bench.execution import fork_server
-from fedbench.bench.experiment.common_options import Places, Settings, Sources, as_path
+from fedbench.bench.experiment.common_options import (
+    DataDir,
+    DryRun,
+    Execution,
+    Folders,
+    Places,
+    Settings,
+    Sources,
+    StoreDir,
+    Workers,
+    as_path,
+)
 from fedbench.bench.results.choice import Board, Chosen, Ranked
 from fedbench.bench.system import scratch
 from fedbench.bench.system.arguments import Option, grouped, one_of
@@ -35,7 +46,9 @@ from fedbench.bench.terminal.progress import (
 )
 from fedbench.bench.terminal.scaffold import Kind, write_start
 from fedbench.bench.terminal.tables import show_records
+from fedbench.bench.tuning.cells import Cells
 from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.search import Search
 
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
@@ -119,11 +132,11 @@ def _help_without_command(context: typer.Context) -> None:
 @command("fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
 def run(
     spec: opt.Spec,
-    execution: opt.Execution,
+    execution: Execution,
     settings: Settings,
     places: Places,
     output: opt.Output,
-    dry_run: opt.DryRun = False,
+    dry_run: DryRun = False,
 ) -> Code:
     """Train one method, then evaluate its encoder."""
     common = {**vars(settings), **vars(places)}
@@ -150,7 +163,7 @@ def run(
 @command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
 def tune(
     spec: opt.Spec,
-    tuning: opt.Tuning,
+    search: Search,
     settings: Settings,
     cluster: Cluster,
     places: Places,
@@ -158,14 +171,14 @@ def tune(
 ) -> Code:
     """Search for good hyperparameters without using labels."""
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
-        given = opt.values(tuning, settings, places, cluster)
+        given = opt.values(search, settings, places, cluster)
         result = fedbench.tune(spec, on_progress=progress, **given)
-    again = tuning.again and not tuning.dry_run
+    again = search.again and not search.dry_run
     show_runs.note_outdated(result.outdated, again=again)
     output.show(result, show_tuning.show_study)
     if result.repeated:
         return DIFFERENT
-    if (result.failed or not (result.best or result.doubts)) and not tuning.dry_run:
+    if (result.failed or not (result.best or result.doubts)) and not search.dry_run:
         return FAILED
     if output.suggests and result.config_file is not None:
         note(show_tuning.advice(result, settings, places.store))
@@ -175,7 +188,7 @@ def tune(
 @command("fedbench sweep --grid heterogeneity --seeds 0,1,2")
 def sweep(
     grid: opt.Grid,
-    cells: opt.Cells,
+    cells: Cells,
     sources: Sources,
     cluster: Cluster,
     places: Places,
@@ -200,7 +213,7 @@ def sweep(
 
 
 @command("fedbench runs --method simclr --where data.alpha=0.1")
-def runs(filters: opt.Filters, output: opt.Output, store: opt.StoreDir = None) -> None:
+def runs(filters: opt.Filters, output: opt.Output, store: StoreDir = None) -> None:
     """List stored runs, newest first."""
     listing = fedbench.runs(store, **vars(filters))
     warn(*listing.problems)
@@ -208,7 +221,7 @@ def runs(filters: opt.Filters, output: opt.Output, store: opt.StoreDir = None) -
 
 
 @command("fedbench show 01234567")
-def show(run_id: opt.RunId, output: opt.Output, store: opt.StoreDir = None) -> None:
+def show(run_id: opt.RunId, output: opt.Output, store: StoreDir = None) -> None:
     """Show one stored run: results, curves, configuration, cost."""
     output.show(fedbench.describe(run_id, store), show_runs.show_description)
 
@@ -220,7 +233,7 @@ def leaderboard(
     format_: Annotated[
         opt.Format | None, Option("Format of the output; default: table.", "--format")
     ] = None,
-    store: opt.StoreDir = None,
+    store: StoreDir = None,
 ) -> None:
     """Rank the runs in the store."""
     if output.json and format_ not in (None, "json"):
@@ -246,7 +259,7 @@ def compare(
     second: opt.ComparedTo,
     chosen: Ranked,
     output: opt.Output,
-    store: opt.StoreDir = None,
+    store: StoreDir = None,
 ) -> None:
     """Compare two methods, or two runs: difference, interval, test, what differs."""
     result = fedbench.compare(first, second, store, **vars(chosen))
@@ -258,7 +271,7 @@ def compare(
 def report(
     file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],
     chosen: Chosen,
-    folders: opt.Folders,
+    folders: Folders,
     output: opt.Output,
     images: opt.Images = True,
 ) -> None:
@@ -271,7 +284,7 @@ def report(
 
 
 @command("fedbench studies simclr-810893d84f")
-def studies(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir = None) -> None:
+def studies(output: opt.Output, study: opt.StudyId = None, store: StoreDir = None) -> None:
     """Show tuning studies: trials, cost, correlations."""
     views = fedbench.studies(store)
     warn(*views.problems)
@@ -284,7 +297,7 @@ def studies(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir =
 
 
 @command("fedbench dashboard simclr-810893d84f")
-def dashboard(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir = None) -> None:
+def dashboard(output: opt.Output, study: opt.StudyId = None, store: StoreDir = None) -> None:
     """Write tuning studies for optuna-dashboard to show."""
     from fedbench.bench.tuning.dashboard import write_journal
 
@@ -298,7 +311,7 @@ def dashboard(output: opt.Output, study: opt.StudyId = None, store: opt.StoreDir
 def figures(
     names: opt.RunIdsOrFigures,
     sources: Sources,
-    folders: opt.Folders,
+    folders: Folders,
     output: opt.Output,
     out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
 ) -> Code:
@@ -320,7 +333,7 @@ def figures(
 def export(
     run_id: opt.RunId,
     file: Annotated[Path, argument("File to write; its name ends in .safetensors.", "FILE")],
-    folders: opt.Folders,
+    folders: Folders,
     output: opt.Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
@@ -338,7 +351,7 @@ def reproduce(
     ] = None,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
-    workers: opt.Workers = None,
+    workers: Workers = None,
 ) -> Code:
     """Repeat a stored run and compare every bit of its result."""
     from fedbench.bench.board.bundle import person
@@ -365,8 +378,8 @@ def reproduce(
 def merge(
     stores: Annotated[list[Path], argument("Folders of the stores to merge.", "STORE…")],
     output: opt.Output,
-    dry_run: opt.DryRun = False,
-    store: opt.StoreDir = None,
+    dry_run: DryRun = False,
+    store: StoreDir = None,
 ) -> None:
     """Merge other stores into one, and refuse results that differ.
 
@@ -379,7 +392,7 @@ def merge(
 
 @command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
 def submit(
-    folders: opt.Folders,
+    folders: Folders,
     output: opt.Output,
     run_ids: opt.SomeRunIds = None,
     all_: Annotated[
@@ -407,7 +420,7 @@ def release(
         Path | None,
         Option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
     ] = None,
-    store: opt.StoreDir = None,
+    store: StoreDir = None,
 ) -> None:
     """Write all runs of the store as one Parquet file.
 
@@ -429,7 +442,7 @@ def verify(
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
-    workers: opt.Workers = None,
+    workers: Workers = None,
 ) -> Code:
     """Check every file of the store, or a bundle of others.
 
@@ -478,7 +491,7 @@ def config(
     settings: Settings,
     output: opt.Output,
     yaml: Annotated[bool, Option("Print YAML that --config accepts.", "--yaml")] = False,
-    data_dir: opt.DataDir = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Show the configuration and where each value comes from."""
     resolved = fedbench.resolve(spec, data_dir=data_dir, **vars(settings))
@@ -501,7 +514,7 @@ def explain(
 
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
-    settings: Settings, output: opt.Output, labels: opt.Labels = None, data_dir: opt.DataDir = None
+    settings: Settings, output: opt.Output, labels: opt.Labels = None, data_dir: DataDir = None
 ) -> None:
     """Show how the clients of a preset share its data."""
     partition = fedbench.partition(labels=labels, data_dir=data_dir, **vars(settings))
@@ -543,7 +556,7 @@ def objectives(output: opt.Output, name: opt.ObjectiveName = None) -> None:
 
 
 @command("fedbench datasets")
-def datasets(output: opt.Output, data_dir: opt.DataDir = None) -> None:
+def datasets(output: opt.Output, data_dir: DataDir = None) -> None:
     """List data sets and how to get them."""
     _show_list("datasets", output, data_dir)
 
@@ -558,7 +571,7 @@ def prepare(
     output: opt.Output,
     set: opt.ReadingSet = None,
     preview: opt.Preview = None,
-    data_dir: opt.DataDir = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Download or convert a data set into the cache, verify it, and show what it holds."""
     with DecodingProgress(name, quiet=output.quiet) as progress:
@@ -573,7 +586,7 @@ def split(
     name: opt.DatasetName,
     output: opt.Output,
     set: opt.ReadingSet = None,
-    data_dir: opt.DataDir = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Print as CSV which images are for training and which for testing."""
     images = fedbench.split_data(name, set=set, data_dir=data_dir)
@@ -606,7 +619,7 @@ def new(
 
 @command("fedbench doctor --address auto")
 def doctor(
-    folders: opt.Folders,
+    folders: Folders,
     output: opt.Output,
     address: opt.Address = None,
     gpu: Annotated[

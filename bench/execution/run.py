@@ -18,7 +18,7 @@ from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
 from fedbench.bench.experiment.code import changed_code, not_recorded
-from fedbench.bench.experiment.common_options import Places, Settings, as_path
+from fedbench.bench.experiment.common_options import Execution, Places, Settings, as_path
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import experiment_of, resolve
@@ -44,19 +44,16 @@ def run(
     *,
     settings: Settings,
     places: Places,
-    workers: int | None = None,
-    lanes: int | None = None,
-    checkpoint_seconds: float | None = None,
-    track: Sequence[str] = (),
+    execution: Execution,
     reuse: bool = True,
-    again: bool = False,
     on_round: OnRound | None = None,
     on_progress: Watcher | None = None,
 ) -> RunResult:
     """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
 
     If the store has a run with the same training, its weights are evaluated instead of trained once
-    more, unless evaluations between rounds are asked for.
+    more, unless evaluations between rounds are asked for. `again` also deletes the runs that differ
+    from this one only in code of other packages which is not installed any more (`outdated`).
 
     Args:
         spec: method spec; or an `Experiment` of `resolve`, beside which settings and `data_dir` are
@@ -64,15 +61,8 @@ def run(
             `config_files` and `seed` are refused.
         settings: sources of the configuration.
         places: store, data and device.
-        workers: processes that train clients; None = usable cores, or one per GPU.
-        lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
-            graphs on a GPU; None = no lanes.
-        checkpoint_seconds: least time between two checkpoints; None = one after every round of up
-            to 1,000, and 10 s in longer runs.
-        track: viewers that get every round and the row: `tensorboard`, `wandb`.
+        execution: how it is executed.
         reuse: take the weights of a run with the same training; False = always train.
-        again: repeat a run that the store has, and compare it; then delete the runs that differ
-            from it only in code of other packages which is not installed any more (`outdated`).
         on_round: called after every round with its record and the number of rounds.
         on_progress: follows the run, as `fedbench.RunProgress`; `on_round` replaces its rounds.
 
@@ -89,8 +79,10 @@ def run(
     """
     on_round = on_round or on_progress
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
-    tracking = Tracking(track, store)
+    tracking = Tracking(execution.track or (), store)
+    again, workers, lanes = execution.again, execution.workers, execution.lanes
     devices = choose_devices(places.device, experiment.workers(workers), lanes)
+    checkpoint_seconds = execution.checkpoint_seconds
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     run_id = experiment.ids.row

@@ -1,4 +1,4 @@
-"""Arguments that functions and commands share: the sources of a configuration, and places."""
+"""Arguments that functions and commands share: sources of a configuration, places, execution."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedbench.bench.system.arguments import Option
+from fedbench.bench.system.arguments import Option, parse_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import user_path
 
@@ -47,6 +47,25 @@ _SEED = _value("Seed of all random draws; for tune, of the search and each trial
 _DEVICE = Option(
     "Device to compute on; auto prefers a GPU.", kind=Literal["auto", "cpu", "cuda"], panel="Places"
 )
+CORES = {"min": 1, "max": 1024}
+LANES = Option(
+    "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
+    limits={"min": 1, "max": 256},
+)
+StoreDir = Annotated[Any, STORE]
+DataDir = Annotated[Path | str | None, DATA_DIR]
+Workers = Annotated[
+    int | None,
+    Option("Processes that train clients; default: as many as cores, or GPUs.", limits=CORES),
+]
+_TRACK = Option(
+    "Show runs in tensorboard, wandb or both.", kind=str | None, metavar="NAME", check=parse_names
+)
+Track = Annotated[Sequence[str] | None, _TRACK]
+Again = Annotated[
+    bool, Option("Repeat what the store has and compare; replace what older code made.", "--again")
+]
+DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]
 
 
 @dataclass(frozen=True)
@@ -73,12 +92,11 @@ class Settings(Sources):
 
 
 @dataclass(frozen=True)
-class Places:
-    """Folders of results and data, and the device; `store` may be a `Store`."""
+class Folders:
+    """Folders of results and data; `store` may be a `Store`."""
 
-    store: Annotated[Any, STORE] = None
-    data_dir: Annotated[Path | str | None, DATA_DIR] = None
-    device: Annotated[str, _DEVICE] = "auto"
+    store: StoreDir = None
+    data_dir: DataDir = None
 
     def open_store(self) -> "Store":
         """Return the store; its folder need not exist."""
@@ -90,6 +108,30 @@ class Places:
     def cache(self) -> Path | None:
         """The cache of data sets as a path; None = the default one."""
         return as_path(self.data_dir)
+
+
+@dataclass(frozen=True)
+class Places(Folders):
+    """Folders of results and data, and the device."""
+
+    device: Annotated[str, _DEVICE] = "auto"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How one run is executed."""
+
+    track: Track = None
+    again: Again = False
+    workers: Workers = None
+    lanes: Annotated[int | None, LANES] = None
+    checkpoint_seconds: Annotated[
+        float | None,
+        Option(
+            "Least seconds between checkpoints; default: 0, or 10 in long runs.",
+            limits={"min": 0.0},
+        ),
+    ] = None
 
 
 def as_path(path: Path | str | None) -> Path | None:

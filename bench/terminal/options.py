@@ -1,7 +1,7 @@
 """Options and arguments of commands: an `Option` says what each is, a dataclass groups some."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,15 +10,12 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from fedbench.bench.experiment.common_options import DATA_DIR, SET, STORE, parse_set
-from fedbench.bench.results.choice import Purpose
-from fedbench.bench.system.arguments import Option, parse_names
+from fedbench.bench.experiment.common_options import SET, parse_set
+from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.method_names import check_spec
 from fedbench.bench.terminal.console import emit_json
 from fedbench.bench.terminal.tables import show_record
-from fedbench.bench.tuning.cluster import CORES, LANES
-from fedbench.bench.tuning.search import Search
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
@@ -77,13 +74,6 @@ def argument(text: str, metavar: str, check: Callable[[Any], Any] | None = None)
     return typer.Argument(metavar=metavar, help=text, callback=check)
 
 
-def _parse_seeds(text: str | None) -> list[int] | None:
-    words = parse_names(text)
-    if words is not None and not (words and all(w.isascii() and w.isdigit() for w in words)):
-        raise ConfigError(f"--seeds: must be whole numbers from 0, such as 0,1,2 (got {text!r})")
-    return None if words is None else [int(word) for word in words]
-
-
 Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC", check_spec)]
 ShownSpec = Annotated[
     str | None, argument("Method with add-ons; default: all methods.", "SPEC", check_spec)
@@ -110,105 +100,12 @@ Preview = Annotated[Path | None, Option("PNG to write: a training and a test ima
 Images = Annotated[
     bool, Option("Show two images of each class, if the data are here.", "--images/--no-images")
 ]
-StoreDir = Annotated[Any, STORE]
-DataDir = Annotated[Any, DATA_DIR]
-DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]
-Again = Annotated[
-    bool, Option("Repeat what the store has and compare; replace what older code made.", "--again")
-]
 Compared = Annotated[str, argument("Method, line of the board, or run id.", "A")]
 ComparedTo = Annotated[str, argument("The same; it is subtracted from the first.", "B")]
 DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]
 ReproducedBy = Annotated[str | None, Option("Your name: record who repeated the run.", "--by")]
 Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
-Workers = Annotated[
-    int | None,
-    Option("Processes that train clients; default: as many as cores, or GPUs.", limits=CORES),
-]
-
-
-_listed = partial(Option, kind=str | None)
 _FROM_0 = {"min": 0}
-
-
-@dataclass(frozen=True)
-class Folders:
-    """Places of results and data."""
-
-    store: StoreDir = None
-    data_dir: DataDir = None
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """Experiment trackers."""
-
-    track: Annotated[
-        Sequence[str] | None,
-        _listed(
-            "Show runs in tensorboard, wandb or both.",
-            metavar="NAME",
-            check=lambda text: parse_names(text) or [],
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
-class Execution(Tracked):
-    """How one run is executed."""
-
-    again: Again = False
-    workers: Workers = None
-    lanes: Annotated[int | None, LANES] = None
-    checkpoint_seconds: Annotated[
-        float | None,
-        Option(
-            "Least seconds between checkpoints; default: 0, or 10 in long runs.",
-            limits={"min": 0.0},
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
-class Tuning(Search, Tracked):
-    """How a study searches, and whether it is only planned."""
-
-    confirm: Annotated[
-        int,
-        Option("Then compare best, preset and worst by labels on N fresh seeds.", limits=_FROM_0),
-    ] = 0
-    again: Again = False
-    dry_run: DryRun = False
-
-
-@dataclass(frozen=True)
-class Cells(Tracked):
-    """Which runs of a grid are made."""
-
-    methods: Annotated[
-        Sequence[str] | None,
-        _listed("Methods to run instead of the grid's.", metavar="A,B", check=parse_names),
-    ] = None
-    seeds: Annotated[
-        Sequence[int] | None,
-        _listed(
-            "Seeds instead of the grid's.", "--seeds --seed", metavar="0,1", check=_parse_seeds
-        ),
-    ] = None
-    tuned: Annotated[
-        str | Sequence[str] | None,
-        _listed(
-            "Best values of these studies, or files of tune; auto: of the latest on the same data.",
-            metavar="STUDY,…",
-            check=lambda text: text if text == "auto" else parse_names(text),
-        ),
-    ] = None
-    purpose: Annotated[Purpose, Option("What the runs are for; boards count evaluations.")] = (
-        "evaluation"
-    )
-    retry_failed: Annotated[bool, Option("Repeat failed runs.", "--retry-failed")] = False
-    again: Again = False
-    dry_run: DryRun = False
 
 
 @dataclass(frozen=True)

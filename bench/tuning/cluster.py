@@ -6,18 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from fedbench.bench.experiment.common_options import as_path
+from fedbench.bench.experiment.common_options import CORES, LANES, as_path
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
 _PANEL = "Runs at a time"
 _share = partial(Option, panel=_PANEL)
-_MANY, CORES = {"min": 1, "max": 100_000}, {"min": 1, "max": 1024}
-LANES = Option(
-    "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
-    limits={"min": 1, "max": 256},
-)
+_MANY = {"min": 1, "max": 100_000}
 
 
 @dataclass(frozen=True)

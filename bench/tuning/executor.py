@@ -59,13 +59,13 @@ class Executor:
         cls,
         places: Places,
         cluster: Cluster,
-        track: Sequence[str] = (),
+        track: Sequence[str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> Self:
         """Return the executor that the options of a command ask for."""
         store = places.open_store()
         share = cluster.share(places.device)
-        return cls(store, cluster, share, Tracking(track, store), on_progress)
+        return cls(store, cluster, share, Tracking(track or (), store), on_progress)
 
     def into(self, store: Store) -> Self:
         """Return the executor with another store for outcomes, of which no tracker hears."""

@@ -1,10 +1,11 @@
-"""How a study searches: the options of `tune` that are its own, each declared here alone."""
+"""How a study searches: the options of `tune` that are its own."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT, LOSS, check_name
+from fedbench.bench.experiment.common_options import Again, DryRun, Track
 from fedbench.bench.system.arguments import Option, one_of
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.rungs import FIDELITIES, NONE
@@ -30,7 +31,7 @@ _FIDELITY = Option(
 
 @dataclass(frozen=True)
 class Search:
-    """Number of trials, their suggestions, and how they are scored.
+    """Number of trials, their suggestions, how they are scored, and what is done with them.
 
     Every field's `Option` says what it is. In addition: seeds of a trial are `seed`, `seed + 1`, …;
     `random`, `sobol` and `grid` need no results, so that their trials do not wait for each other;
@@ -38,9 +39,12 @@ class Search:
     last loss, since after few rounds the other says nothing of the end
     (leaderboards/studies/selection), but for spaces that vary the method's fields: there halving by
     the last loss lost more than four random runs of the same cost
-    (leaderboards/studies/confirmation).
+    (leaderboards/studies/confirmation). `confirm` needs at least 3 seeds, and takes some that the
+    search has not used; `again` deletes studies that differ from this one only in code of packages
+    which is not installed any more.
     """
 
+    track: Track = None
     trials: Annotated[int, Option("Number of trials in the study.", limits=_MANY)] = 20
     seeds_per_trial: Annotated[
         int, Option("Runs per trial; its score is their mean.", limits=_MANY)
@@ -70,6 +74,14 @@ class Search:
     rungs: Annotated[
         int | None, Option("Rungs of a bracket; default: 3, if rounds allow.", limits=_FROM_2)
     ] = None
+    confirm: Annotated[
+        int,
+        Option(
+            "Then compare best, preset and worst by labels on N fresh seeds.", limits={"min": 0}
+        ),
+    ] = 0
+    again: Again = False
+    dry_run: DryRun = False
 
     @property
     def scored_by(self) -> str:

@@ -22,13 +22,13 @@ from fedbench.bench.experiment.common_options import Places, Sources
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
-from fedbench.bench.results.choice import Purpose
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
+from fedbench.bench.tuning.cells import Cells
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.executor import Cost, Executor
@@ -81,17 +81,10 @@ def sweep(
     grid: Grid | str | Path,
     *,
     sources: Sources,
-    methods: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    tuned: str | Path | Sequence[str | Path] | None = None,
-    purpose: Purpose = "evaluation",
-    retry_failed: bool = False,
+    which: Cells,
     places: Places,
     cluster: Cluster,
-    again: bool = False,
-    track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
-    dry_run: bool = False,
 ) -> SweepResult:
     """Run every cell of a grid that the store does not have.
 
@@ -101,20 +94,10 @@ def sweep(
         grid: its name, a YAML file, or a `Grid`; without `preset`, cells start from the presets
             that it names.
         sources: sources of the configurations.
-        methods: method specs in place of the grid's and of those that join it (`join_tuned`).
-        seeds: seeds in place of the grid's.
-        tuned: `auto` = the latest finished study of each method of the same code, data set and
-            preset; or ids of studies or files that `tune` wrote, each for its method.
-        purpose: what the runs are for; boards count evaluations, unless they are asked for others.
-        retry_failed: run cells again whose row has the status `error`.
-        again: do that; also repeat the other cells that the store has, and compare them; then
-            delete the runs that differ from a cell only in code of other packages which is not
-            installed any more.
+        which: the cells.
         places: store, data and device.
         cluster: cells at a time, and their shares.
-        track: viewers that get every round and every row: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
-        dry_run: count and estimate only.
 
     Raises:
         FedbenchError: for configuration, data, resource or store problems. A cell that fails is a
@@ -129,8 +112,8 @@ def sweep(
     True
     """
     began = time.monotonic()
-    executor = Executor.of(places, cluster, track, on_progress)
-    store = executor.store
+    executor = Executor.of(places, cluster, which.track, on_progress)
+    store, again, dry_run = executor.store, which.again, which.dry_run
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
@@ -138,11 +121,11 @@ def sweep(
     content = content_names(places.cache)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
-        settings |= {"methods": methods, "seeds": seeds}
-        if methods is None and grid.join_tuned:
+        settings |= {"methods": which.methods, "seeds": which.seeds}
+        if which.methods is None and grid.join_tuned:
             settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
         settings |= {"content": content, "data_dir": places.cache}
-        cells += planned_cells(grid, store, tuned, settings, opened)
+        cells += planned_cells(grid, store, which.tuned, settings, opened)
     for cell in {cell.config.spec: cell for cell in cells}.values():
         cell.experiment.workers(2)  # raises: cells run in processes of their own
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
@@ -151,10 +134,11 @@ def sweep(
     for cell in cells:
         named.setdefault(cell.experiment.ids.row, cell)
     stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
-    settled = {"ok", "diverged"} if retry_failed or again else {"ok", "diverged", "error"}
+    settled = {"ok", "diverged"} if which.retry_failed or again else {"ok", "diverged", "error"}
     argv = command_line()
 
     done_before = [i for i in named if i in stored and stored[i].status in settled]
+    purpose = which.purpose
     others = Counter(stored[i].purpose for i in done_before if stored[i].purpose != purpose)
     for other, number in others.items():
         _log.warning(

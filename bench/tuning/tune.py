@@ -44,11 +44,7 @@ def tune(
     search: Search,
     places: Places,
     cluster: Cluster,
-    confirm: int = 0,
-    again: bool = False,
-    track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
-    dry_run: bool = False,
 ) -> StudyResult:
     """Find a method's best settings by a label-free objective.
 
@@ -63,13 +59,7 @@ def tune(
         search: the search.
         places: store, data and device.
         cluster: runs at a time, and their shares.
-        confirm: then run best trial, preset and worst trial with so many seeds that the search has
-            not used, at least 3, and compare them by labels; 0 = do not.
-        again: repeat the trials that the store has, and compare them; then delete the studies that
-            differ from this one only in code of packages which is not installed any more.
-        track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
-        dry_run: count and estimate only.
 
     Raises:
         FedbenchError: for configuration, data, resource or store problems. A study in which no
@@ -84,7 +74,8 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    executor = Executor.of(places, cluster, track, on_progress)
+    confirm, again, dry_run = search.confirm, search.again, search.dry_run
+    executor = Executor.of(places, cluster, search.track, on_progress)
     if confirm:
         evaluated = resolve(spec, data_dir=places.cache, **vars(settings))
         check_confirm(confirm, evaluated.config)
