@@ -59,88 +59,8 @@ from fedbench.bench.evaluation.objectives.statistics import (
 )
 from fedbench.bench.evaluation.probes import Encoded
 from fedbench.bench.evaluation.protocols import Probe
-from fedbench.bench.method import (
-    ACTIVATIONS,
-    AddOn,
-    Aggregator,
-    Batch,
-    Client,
-    ClientData,
-    ConfigError,
-    DataSpec,
-    Extra,
-    Krum,
-    Labels,
-    Loss,
-    Mean,
-    Median,
-    Method,
-    Needs,
-    Net,
-    PluginError,
-    RoundPlan,
-    RunConfig,
-    Server,
-    Sharing,
-    Size,
-    TrimmedMean,
-    Upload,
-    averaged_parameters,
-    nothing_averaged,
-    register,
-    rotate90,
-    writes,
-)
-from fedbench.bench.nn import (
-    SGD,
-    TARGET_ENCODER,
-    Adam,
-    Backbone,
-    ClusterBudget,
-    CustomShape,
-    ImageDecoder,
-    LocalClusters,
-    Memory,
-    Optimizer,
-    ViT,
-    ViTLayer,
-    accept,
-    add_targets,
-    assign_evenly,
-    balanced_thresholds,
-    classification,
-    client_cross_entropy,
-    clip_length,
-    clipped_spectral_contrast,
-    cluster_globally,
-    cluster_locally,
-    cluster_privately,
-    confident_cross_entropy,
-    consistency,
-    copy_to_targets,
-    ema_update,
-    freeze,
-    group_normed,
-    has_batch_norm,
-    info_nce,
-    keep_within_round,
-    latent_encoder,
-    latent_gap,
-    mlp,
-    mutual_prediction,
-    negative_cosine,
-    nt_xent,
-    patch_side,
-    patches,
-    projector,
-    random_units,
-    restored_buffers,
-    sine_positions,
-    sinkhorn,
-    spectral_contrast,
-    spread,
-    sum_over_classes,
-)
+from fedbench.bench.method import *  # noqa: F403
+from fedbench.bench.nn import *  # noqa: F403
 from fedbench.bench.system.errors import DataError
 
 _CONTRACTS = ("BackboneContract", "MethodContract", "ObjectiveContract")
@@ -157,7 +77,7 @@ else:
 
 
 # fmt: off
-__all__ = [  # noqa: RUF022 (in groups)
+__all__ = [  # noqa: F405, RUF022 (in groups)
     # a method or an add-on
     "Method", "AddOn", "register", "writes", "Needs", "Labels", "DataSpec", "Size", "Net", "Loss",
     "RoundPlan", "RunConfig",
