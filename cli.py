@@ -87,6 +87,7 @@ def command(
             if (option := opt.option_of(each.annotation)) is not None and option.check is not None
         }
 
+        # Not as callbacks of Typer, which turns what that of a repeated option returns into a list.
         @wraps(call)
         def checked(**given: Any) -> Code:
             return call(**given | {name: check(given[name]) for name, check in checks.items()})
@@ -139,13 +140,13 @@ def run(
     dry_run: DryRun = False,
 ) -> Code:
     """Train one method, then evaluate its encoder."""
-    common = {**vars(settings), **vars(places)}
+    common = opt.values(settings, places)
     if dry_run:
         viewers = execution.track or ()
         plan = fedbench.plan_run(spec, workers=execution.workers, track=viewers, **common)
         output.show(plan, show_runs.show_plan)
         return None
-    if execution.lanes is None:
+    if execution.lanes is None:  # the server imports torch while this process does
         fork_server.start_early(execution.workers, places.device)
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
         result = fedbench.run(spec, on_progress=progress, **vars(execution), **common)
@@ -322,8 +323,7 @@ def figures(
         return None
     codes = []
     for name in names:
-        given = {key: value for key, value in vars(sources).items() if key != "config_files"}
-        found = fedbench.paper_figure(name, out, **given, **vars(folders))
+        found = fedbench.paper_figure(name, out, **opt.values(sources, folders))
         output.show(found, show_results.show_paper_figure)
         codes.append(FAILED if found.lacking else 0)
     return max(codes)

@@ -99,10 +99,10 @@ class MethodContract:
                 (binding.layout.server, binding.server),
                 (binding.layout.personal, binding.personal),
             )
-            for slots, vector in both:
-                for slot in slots:
-                    if slot.trainable and not bool(slot.of(vector.data).any()):
-                        slot.of(vector.data).fill_(0.01)  # a factor of zeros hides the other one
+            trained = [(s, vector) for slots, vector in both for s in slots if s.trainable]
+            for slot, vector in trained:
+                if not bool(slot.of(vector.data).any()):
+                    slot.of(vector.data).fill_(0.01)  # a factor of zeros hides the other one
             for batch in work.batches(every_phase=True):
                 out = work.loss(batch)
                 assert out.total.shape == ()
@@ -112,12 +112,10 @@ class MethodContract:
                     assert features.shape[0] == len(batch.labels)
                     assert features.dim() == 2
                 out.total.backward()
-            for slots, vector in both:
-                for slot in slots:
-                    if slot.trainable:
-                        gradient = vector.grad[slot.start : slot.stop]
-                        assert bool(gradient.isfinite().all()), slot.name
-                        assert bool(gradient.any()), f"no gradient on {slot.name!r}"
+            for slot, vector in trained:
+                gradient = vector.grad[slot.start : slot.stop]
+                assert bool(gradient.isfinite().all()), slot.name
+                assert bool(gradient.any()), f"no gradient on {slot.name!r}"
 
     def test_the_loss_is_pure(self) -> None:
         """Apart from batch-norm statistics, computing the loss changes nothing in the net."""

@@ -176,6 +176,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
+            # Else they depend on the system that packs: 3 is Unix, whatever packs here.
             entry.create_system, entry.external_attr = 3, 0o100644 << 16
             archive.writestr(entry, data)
     return out.getvalue()

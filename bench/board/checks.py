@@ -27,7 +27,7 @@ from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.experiment.code import changed_code, missing_code
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import canonical
-from fedbench.bench.method import ACTIVATIONS, Needs, RoundPlan, registry
+from fedbench.bench.method import ACTIVATIONS, RoundPlan, registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.numerics import Platform
@@ -69,7 +69,6 @@ class Expected:
     """Facts that every honest run of a configuration has; they follow from shapes alone."""
 
     setup: Setup  # the run on one blank image a client
-    needs: Needs  # of its method
     num_parameters: int  # of its net
     activations: bool  # True if activations cross between clients and server
     flows: Ledger  # messages of one client in a round in which it makes a step
@@ -104,7 +103,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     flows = Ledger.of_client(layout, needs.extras, single=single)
     flows.merge(Ledger.resent(layout, needs.pre_round))
     parameters = sum(p.numel() for p in net.parameters())
-    return Expected(setup, needs, parameters, bool(net.remote), flows)
+    return Expected(setup, parameters, bool(net.remote), flows)
 
 
 FILES, COPIES = "files", "copies"
@@ -189,7 +188,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     row, points, config, expected = claim.row, claim.points, claim.config, claim.expected
     count, done, whole = len(points), row.rounds_done, row.status == "ok"
     federation = config.federation
-    total = config.federation.num_rounds + expected.needs.preparatory_rounds
+    total = federation.num_rounds + expected.setup.needs.preparatory_rounds
     if [point["round_index"] for point in points] != list(range(count)) or not (
         count == done == total if whole else count <= total and abs(count - (done or 0)) <= 1
     ):
@@ -218,7 +217,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
 
 def check_ledger(claim: Claim) -> Iterator[str]:
     """Parameters, traffic of every round and tensor group, their sums, and what they reveal."""
-    row, expected = claim.row, claim.expected
+    row, expected, needs = claim.row, claim.expected, claim.expected.setup.needs
     if row.num_parameters != expected.num_parameters:
         yield f"num_parameters is {row.num_parameters}, its net has {expected.num_parameters:,}"
     if row.secure_sum not in (
@@ -226,7 +225,7 @@ def check_ledger(claim: Claim) -> Iterator[str]:
         secure := not needed_one_by_one(expected.setup.method, claim.config.server),
     ):
         yield f"secure_sum is {row.secure_sum}, its method's is {secure}"
-    budgets = any(extra.budget is not None for extra in expected.needs.extras.values())
+    budgets = any(extra.budget is not None for extra in needs.extras.values())
     if row.epsilon is not None and claim.config.privacy.clip is None and not budgets:
         yield f"epsilon is {row.epsilon}, but nothing in its configuration is private"
     total = Ledger()
@@ -237,7 +236,7 @@ def check_ledger(claim: Claim) -> Iterator[str]:
             yield f"round {point['round_index'] + 1}: {problem}"
             return
     trained = row.status == "ok" and any(point["num_steps"] for point in claim.points)
-    if trained and ACTIVATIONS in expected.needs.extras.keys() - total.flows["up"].keys():
+    if trained and ACTIVATIONS in needs.extras.keys() - total.flows["up"].keys():
         yield f"no {ACTIVATIONS!r} went up in any round, which its method sends"
     said = Ledger.from_dict(row.traffic)
     # A run that diverged also sent messages of a round without a record.
@@ -271,7 +270,7 @@ def _flows(point: Mapping[str, Any]) -> Ledger:
 
 def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -> Iterator[str]:
     """Yield what is wrong with the messages of one round."""
-    cohort, extras = point["cohort_size"], expected.needs.extras
+    cohort, extras = point["cohort_size"], expected.setup.needs.extras
     asked = point.get("simulated.asked")  # who is late or drops out has received the model
     received = cohort if asked is None else int(asked)
     for direction, clients in (("up", cohort - point["idle_clients"]), ("down", received)):

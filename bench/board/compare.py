@@ -277,8 +277,8 @@ def _runs(store: Store, first: Row, second: Row, metric: str) -> Comparison:
     wanted = [metric] * any(metric in each for each in measured) or [f"{metric}_acc"]
     a, b = ({**vars(row), **row.metrics} for row in rows)
     listed = dict.fromkeys([*shown, *wanted, *_COSTS])
-    values = {name: (a.get(name), b.get(name)) for name in listed if name in a or name in b}
-    values = {name: pair for name, pair in values.items() if pair != (None, None)}
+    pairs = {name: (a.get(name), b.get(name)) for name in listed}
+    values = {name: pair for name, pair in pairs.items() if pair != (None, None)}
     configs = [completed(row.settings) | {"code": row.code} for row in rows]
     both = configs[0].keys() & configs[1].keys()
     names = [n for n in differing(configs) if n in both or not n.startswith("method.")]

@@ -4,8 +4,8 @@
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,11 +28,12 @@ from fedbench.bench.execution.figures import (
     measure,
     saved,
 )
-from fedbench.bench.experiment.common_options import as_path
+from fedbench.bench.experiment.common_options import Folders, Sources
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.files import user_path
 from fedbench.bench.tuning.grid import Cell, load_grid
@@ -96,26 +97,19 @@ class PaperFigure:
         return {**vars(self), "files": [str(file) for file in self.files]}
 
 
+@grouped
 def paper_figure(
-    name: str,
-    folder: Path | str = "figures",
-    *,
-    preset: str | None = None,
-    dataset: str | None = None,
-    set: Mapping[str, Any] | None = None,
-    store: Store | Path | str | None = None,
-    data_dir: Path | str | None = None,
+    name: str, folder: Path | str = "figures", *, sources: Sources, folders: Folders
 ) -> PaperFigure:
     """Draw a figure of a paper as .png and .svg, if the store has its runs.
+
+    Its runs are those of a sweep with the same `sources`; without `preset`, of the paper's.
 
     Args:
         name: as `O:5`: the letter of a paper, and the number of the figure.
         folder: created if it does not exist; files in it are replaced.
-        preset: in place of the paper's, for runs at another scale.
-        dataset: as in `sweep`: where the data set lies.
-        set: further values of the runs by dotted name, as in `sweep`.
-        store: see `open_store`.
-        data_dir: cache of data sets; None = the default one.
+        sources: sources of the configurations.
+        folders: store and data.
 
     Raises:
         UnknownNameError: for a figure that the index does not have.
@@ -127,24 +121,26 @@ def paper_figure(
     known = {item.item: item for item in index().items if item.draw is not None}
     if name not in known:
         raise UnknownNameError("figure", name, known)
-    item, opened, cache = known[name], open_store(store), as_path(data_dir)
+    item, opened = known[name], folders.open_store()
     draw = item.draw
     assert draw is not None
-    preset, changes = preset or draw.preset, {**draw.set, **(set or {})}
-    words = ["--preset", preset, *(("--dataset", dataset) if dataset else ())]
+    preset, changes = sources.preset or draw.preset, {**draw.set, **(sources.set or {})}
+    words = ["--preset", preset, *(("--dataset", sources.dataset) if sources.dataset else ())]
+    words += [word for file in sources.config_files for word in ("--config", str(file))]
     for key, value in changes.items():
         words += ["--set", f"{key}={_text(value)}"]
-    words += () if store is None else ("--store", str(opened.root))
+    words += () if folders.store is None else ("--store", str(opened.root))
     file = user_path(folder) / name.replace(":", "-").lower()
     if draw.x == "objective":
         return _of_trials(item, draw, opened, preset, words, file)
-    settings: dict[str, Any] = {"preset": preset, "dataset": dataset, "set": changes}
-    settings |= {"methods": draw.methods, "content": content_names(cache), "data_dir": cache}
+    settings = vars(replace(sources, preset=preset, set=changes)) | {"methods": draw.methods}
+    settings |= {"content": content_names(folders.cache), "data_dir": folders.cache}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
     if draw.x == "client":
         return PaperFigure(
             name, item.what, _write(file, item, draw, _of_clients(draw, cells)), (), ""
         )
+    # Reversed: of replicas on several platforms the first counts.
     rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
     found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]
     lacking = tuple(label(cell) for cell, row in found if row is None)
@@ -154,7 +150,7 @@ def paper_figure(
         return PaperFigure(name, item.what, (), lacking, command)
     there = [(cell, row) for cell, row in found if row is not None]
     if draw.x in ("angles", "map"):
-        trained = [load_run(opened, row.row_id, data_dir) for _, row in there]
+        trained = [load_run(opened, row.row_id, folders.cache) for _, row in there]
         files = saved(
             file,
             draw_angles([*map(measure, trained)])

@@ -53,7 +53,7 @@ LANES = Option(
     limits={"min": 1, "max": 256},
 )
 StoreDir = Annotated[Any, STORE]
-DataDir = Annotated[Path | str | None, DATA_DIR]
+DataDir = Annotated[Any, DATA_DIR]
 Workers = Annotated[
     int | None,
     Option("Processes that train clients; default: as many as cores, or GPUs.", limits=CORES),

@@ -47,7 +47,7 @@ def write(text: str) -> None:
 def emit_json(value: Any) -> None:
     """Write one JSON document to stdout."""
     text = visible_json(value, indent=2, default=os.fspath)
-    if not takes_unicode():
+    if not takes_unicode():  # the stream's own escape of é, \xe9, is no JSON
         text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
     write(text)
 
@@ -160,11 +160,13 @@ class Status:
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         self.title, self.quiet, self.verbose = title, quiet, verbose
+        # FORCE_COLOR makes a terminal of a pipe, but lines that are replaced need a real one.
         self.live = not quiet and is_terminal(sys.stderr) and sys.stderr.isatty()
         self._drawn: Live | None = None
         self._lines: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
+        self.update(f"{self.title} · {self.first_step}")
         if self.live:
             from rich.live import Live
             from rich.text import Text
@@ -177,15 +179,12 @@ class Status:
             self._drawn = Live(
                 console=console, transient=True, refresh_per_second=4, get_renderable=draw
             )
-        self.update(f"{self.title} · {self.first_step}")
-        if self._drawn is not None:
             self._drawn.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._drawn is not None:
             self._drawn.stop()
-            self._drawn = None
 
     def update(self, *lines: str) -> None:
         """Replace the lines."""

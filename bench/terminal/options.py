@@ -22,6 +22,7 @@ Format = Literal["table", "json", "csv", "markdown", "latex"]
 _METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE", "path": "FILE"}
 """Type of an option -> the name of its value in the help, if it has no other."""
 _KIND = re.compile(r"<(?:list\[)?(int|float|str|Path|path)[^|>]*>")
+"""What Typer calls the value of an option: `<int range>`, `<list[Path]>`."""
 
 
 class GroupedCommand(TyperCommand):
@@ -47,7 +48,7 @@ class GroupedCommand(TyperCommand):
             flags = _KIND.sub(lambda kind: _METAVARS[kind[1]], record[0])
             heading = getattr(param, "rich_help_panel", "") or "Options"
             sections.setdefault(heading, []).append((flags, record[1]))
-        sections["Output"] = sections.pop("Output", [])
+        sections["Output"] = sections.pop("Output", [])  # to the end
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):

@@ -147,6 +147,7 @@ class SweepProgress(Status):
         head = f"{self._head} · {self._elapsed()}"
         if not self._total:
             return (head,)
+        # Rich draws in a thread of its own: copies, since events change the originals meanwhile.
         running = [f"  {text}" for text in [*self._running.values()]]
         if len(running) > _SHOWN_RUNS:
             running[_SHOWN_RUNS:] = [f"  and {len(running) - _SHOWN_RUNS} more"]

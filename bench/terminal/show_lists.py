@@ -141,12 +141,16 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
             for name, field in part["fields"].items()
         ]
         show_records(fields, ("key", "default", "kind", "description"))
-        extras = {"extras": [*part.get("extras", ())]}
-        show_record(
-            "",
-            {**part, **extras},
-            ("aliases", "goes_with", "stateless", "extras", "not_summed", "aggregator", "memory"),
+        names = (
+            "aliases",
+            "goes_with",
+            "stateless",
+            "extras",
+            "not_summed",
+            "aggregator",
+            "memory",
         )
+        show_record("", {**part, "extras": [*part.get("extras", ())]}, names)
 
 
 def show_explanations(found: Mapping[str, Any]) -> None:

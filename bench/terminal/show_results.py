@@ -51,7 +51,7 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
 
 def show_comparison(result: Comparison) -> None:
     """Print a line for each setting or metric, what differs, and the conclusion."""
-    first, second = _short_names(result)
+    first, second = (name[:8] if result.values else name for name in result.names)
     if result.values:
         values = [
             {"value": head(name), first: text(name, a), second: text(name, b)}
@@ -80,15 +80,10 @@ def show_comparison(result: Comparison) -> None:
     if len(result.settings) > 1:
         numbered = enumerate((each.setting for each in result.settings), 1)
         emit("\n".join(["", *(f"{number:>3}  {setting}" for number, setting in numbered)]))
-    if differing := _differences(result):
+    if differing := _differences(result, first, second):
         emit("\n")
         show_records(differing, ("differs", first, second, "where"))
     emit("\n" + result.sentence.replace("; ", ";\n"))
-
-
-def _short_names(result: Comparison) -> tuple[str, str]:
-    first, second = (name[:8] if result.values else name for name in result.names)
-    return first, second
 
 
 def _interval(of: Difference, percent: bool) -> str:
@@ -99,7 +94,7 @@ def _interval(of: Difference, percent: bool) -> str:
     return " to ".join(figure(end, percent, signed=True) for end in (of.low, of.high))
 
 
-def _differences(result: Comparison) -> list[dict[str, Any]]:
+def _differences(result: Comparison, first: str, second: str) -> list[dict[str, Any]]:
     """Return a line for each pair of values that differ, with the settings where they do so."""
     where: dict[tuple[str, str, str], list[int]] = {}
     of = [each.differs for each in result.settings] or [result.differs]
@@ -107,7 +102,6 @@ def _differences(result: Comparison) -> list[dict[str, Any]]:
         for name, pair in differs.items():
             a, b = ("none" if value is None else text("", value) for value in pair)
             where.setdefault((name, a, b), []).append(number)
-    first, second = _short_names(result)
     return [
         {"differs": name, first: a, second: b, "where": found if len(found) < len(of) else None}
         for (name, a, b), found in where.items()
