@@ -184,7 +184,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 @contextmanager
 def open_bundle(path: Path | str) -> Iterator[Bundle]:
-    """Read a bundle (a .zip is unpacked to a temporary folder); `StoreError` if it is none."""
+    """Read a bundle, a .zip from a temporary folder; `StoreError` if there is no bundle."""
     path = user_path(path)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()

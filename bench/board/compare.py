@@ -59,8 +59,8 @@ class Comparison:
     settings: tuple[Difference, ...]  # of methods
     shared: str  # part of the title that all settings have
     values: Mapping[str, Pair]  # of runs: metrics and costs
-    differs: Mapping[str, Pair]  # of runs, or of methods that no setting has both of
-    equal: bool  # data, partition, budget, encoder and probe
+    differs: Mapping[str, Pair]  # of runs, or of methods that never ran in one setting
+    equal: bool  # in data, partition, budget, encoder and probe
     sentence: str  # what is to be concluded
     problems: tuple[str, ...] = ()  # a line per unreadable file of the store
 

@@ -199,7 +199,7 @@ def _series(draw: Draw, runs: Iterable[tuple[Cell, Row]], store: Store) -> pd.Da
 
 
 def _values(draw: Draw, cell: Cell, row: Row, y: str, store: Store) -> Iterable[Point]:
-    """Yield the points of one run; a value that it does not have is none."""
+    """Yield the points of one run, of the values that it has."""
     if draw.x == "round":
         found = {0: row.metrics.get(f"untrained_{y}")}
         for point in store.curve(store.key(row)):
@@ -250,7 +250,7 @@ def _of_trials(
 
 
 def _write(file: Path, item: Item, draw: Draw, points: pd.DataFrame) -> tuple[Path, ...]:
-    """Draw each panel and each y that a run has beside the others, one line a method."""
+    """Draw a chart for each panel and each y that a run has, side by side, with a line a method."""
     palette = {name: COLOURS[place] for name, place in places(points.method).items()}
     panels: dict[Any, pd.DataFrame] = dict(iter(points.groupby(["panel", "y"], sort=False)))
     if not panels:

@@ -60,14 +60,11 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
         ConfigError: where no axis has two settings with one method.
         UnknownNameError: for another axis.
     """
-    charts = {
-        chart["axis"]: chart for chart in reversed(sweeps(ranking.board, ranking.board.across()))
-    }
-    if not charts:
+    found = sweeps(ranking.board, ranking.board.across())
+    if not found:
         raise ConfigError("no axis: accuracy needs a method in two settings that differ in one key")
-    if axis is not None and axis not in charts:
-        raise UnknownNameError("axis", axis, charts)
-    chart = charts[axis or [*charts][-1]]
+    first_of_axis = {chart["axis"]: chart for chart in reversed(found)}
+    chart = _known("axis", axis or found[0]["axis"], first_of_axis)
     points = pd.DataFrame(chart["points"])
     steps = sorted(points.x.unique())
     figure, axes = _picture(ranking.board.metric, chart["title"], chart["axis"].replace("_", " "))
@@ -251,7 +248,7 @@ def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def _with_curves(
     group: Group, store: Store | Path | str | None
 ) -> tuple[Group, Mapping[str, Curve], dict[str, Losses]]:
-    """Return a group that names its runs as those with curves, their curves and losses by id."""
+    """Return the group with its runs that have curves (`curve_ids`), curves and losses by id."""
     opened, frame = open_store(store).require(), group.frame
     rows = opened.frame()
     ids = {run_id for each in frame.run_ids for run_id in each}

@@ -268,7 +268,10 @@ def changes(old: Sequence[Row], new: Sequence[Row]) -> tuple[Change, ...]:
 
 
 def _entries(rows: Sequence[Row]) -> dict[tuple[str, ...], tuple[str, Any]]:
-    """Return titles and entries by their runs' own class, whatever joins it, and configuration."""
+    """Return title and entry of each line, by class, method and configuration.
+
+    The class is that of the line's own runs: which classes a board joins depends on its other rows.
+    """
     of_run, found = {row.row_id: row for row in rows}, dict[tuple[str, ...], tuple[str, Any]]()
     board = leaderboard(frame_of(rows), published=False)
     for group in board.groups:

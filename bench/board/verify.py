@@ -235,10 +235,10 @@ def verify_bundle(
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
 
     Rows are compared with those of `store`; None = `add_to`, else as `open_store`, and a store that
-    is not there has no rows. So many rows as `rerun` says, chosen by the bundle's id, are run
-    again, with `data_name`, `data_dir`, `workers` and `device` as in `reproduce`; `on_rerun` takes
-    the id of each and returns what is called after its rounds. `add_to` takes the rows if nothing
-    contradicts them, and reproductions by who is named (`by`, `orcid`).
+    is not there has no rows. `rerun` of the rows, chosen by the bundle's id, are run again, with
+    `data_name`, `data_dir`, `workers` and `device` as in `reproduce`; `on_rerun` takes the id of
+    each and returns what is called after its rounds. `add_to` takes the rows if nothing contradicts
+    them, and the reproductions under the name `by` with `orcid`.
 
     Raises `StoreError` for a path that holds no bundle or a store that cannot be written, and
     `FedbenchError` for rows that cannot be run again here.
@@ -330,7 +330,7 @@ def verify_claims(
 
 
 def chosen(bundle_id: str, run_ids: Sequence[str], number: int) -> list[str]:
-    """Return so many rows of a bundle, in an order that its id gives."""
+    """Return `number` rows of a bundle, which its id chooses."""
 
     def place(run_id: str) -> str:
         return hashlib.sha256(f"{bundle_id} {run_id}".encode()).hexdigest()

@@ -119,7 +119,7 @@ def _options_called(option: str, context: Any) -> list[str]:
 
 
 def _command_called(message: str) -> str:
-    """Return the command that a word means, which is none: one of other programs, or a method."""
+    """Return what is meant by a word that is no command: one of other programs, or a method."""
     word = message.partition("No such command '")[2].partition("'")[0]
     if not word or word in _COMMANDS:
         return _COMMANDS.get(word, "")

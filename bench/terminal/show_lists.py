@@ -141,16 +141,8 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
             for name, field in part["fields"].items()
         ]
         show_records(fields, ("key", "default", "kind", "description"))
-        names = (
-            "aliases",
-            "goes_with",
-            "stateless",
-            "extras",
-            "not_summed",
-            "aggregator",
-            "memory",
-        )
-        show_record("", {**part, "extras": [*part.get("extras", ())]}, names)
+        names = "aliases goes_with stateless extras not_summed aggregator memory"
+        show_record("", {**part, "extras": [*part.get("extras", ())]}, names.split())
 
 
 def show_explanations(found: Mapping[str, Any]) -> None:

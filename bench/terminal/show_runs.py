@@ -84,7 +84,7 @@ def show_result(result: RunResult) -> None:
 
 
 def note_outdated(run_ids: Sequence[str], *, again: bool) -> None:
-    """List stored runs of the same settings that other code made; say if they were replaced."""
+    """Say how many stored runs other code made of the same settings, and if they were replaced."""
     if run_ids:
         found = f"{len(run_ids)} of the same settings, of code that is not installed any more"
         note(f"replaced {found}" if again else f"the store has {found}; --again replaces them")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 
-from .conftest import Answer
+from .conftest import Call
 
 RESULTS = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
@@ -31,7 +30,7 @@ def ids(store: Store) -> list[str]:
 
 
 def test_from_a_store_to_a_board(
-    call: Callable[..., Answer],
+    call: Call,
     store: Store,
     ids: list[str],
     tmp_path: Path,
@@ -63,7 +62,7 @@ def test_from_a_store_to_a_board(
 
 
 def test_a_refused_bundle_is_named_with_its_reason(
-    call: Callable[..., Answer], store: Store, ids: list[str], tmp_path: Path
+    call: Call, store: Store, ids: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "bundle"
     assert call("submit", ids[0], "--store", store.root, "--out", folder).code == 0
@@ -77,9 +76,7 @@ def test_a_refused_bundle_is_named_with_its_reason(
     assert (problem["run_id"], problem["check"]) == (ids[0], "files")
 
 
-def test_reproductions_show_in_tables(
-    call: Callable[..., Answer], store: Store, tmp_path: Path
-) -> None:
+def test_reproductions_show_in_tables(call: Call, store: Store, tmp_path: Path) -> None:
     """Records that do not count are named with their reasons; an author needs no ORCID iD."""
     copy = Store(shutil.copytree(store.root, tmp_path / "copy"))
     row = copy.rows()[0]
@@ -100,15 +97,13 @@ def test_reproductions_show_in_tables(
 
 
 @pytest.mark.slow
-def test_nothing_contradicts_the_rows_of_this_project(call: Callable[..., Answer]) -> None:
+def test_nothing_contradicts_the_rows_of_this_project(call: Call) -> None:
     """Every run and every bundle in leaderboards/results, whoever sent it."""
     answer = call("verify", "--claims", "--store", RESULTS)
     assert answer.code == 0, answer.out
 
 
-def test_two_runs_and_two_methods_are_compared(
-    call: Callable[..., Answer], store: Store, ids: list[str]
-) -> None:
+def test_two_runs_and_two_methods_are_compared(call: Call, store: Store, ids: list[str]) -> None:
     where = ("--store", store.root)
     runs = call("compare", ids[0][:8], ids[1][:8], *where, "--json").json
     assert runs["values"]["linear_acc"] == [store.find(run_id).linear_acc for run_id in ids]

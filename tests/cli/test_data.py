@@ -11,9 +11,8 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.known import REVISIONS
 from tests.bench.data.test_datasets import write_folder
 
-from .conftest import Answer
+from .conftest import Answer, Call
 
-Call = Callable[..., Answer]
 SMALL = {
     "data.num_clients": 2,
     "data.partition": "iid",

@@ -1,11 +1,12 @@
 """Wrong use is refused: exit code 2, two lines at most, nothing written."""
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import Call
 
 WRONG = {
     "run simcrl": "'simclr'",
@@ -85,7 +86,7 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_it_is_refused(
     words: str,
-    call: Callable[..., Any],
+    call: Call,
     store: Path,
     finished: Any,
     tmp_path: Path,
