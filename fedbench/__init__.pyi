@@ -58,4 +58,5 @@ from fedbench.bench.tuning.sweep import SweepResult as SweepResult
 from fedbench.bench.tuning.sweep import sweep as sweep
 from fedbench.bench.tuning.tune import tune as tune
 
+__all__: list[str]
 __version__: str
