@@ -1,7 +1,6 @@
 """Data sets by their content, through the command."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.known import REVISIONS
 from tests.bench.data.test_datasets import write_folder
 
-from .conftest import Answer, Call
+from .conftest import Call
 
 SMALL = {
     "data.num_clients": 2,
@@ -25,10 +24,10 @@ SMALL = {
 
 
 @pytest.fixture
-def run(call: Call, tmp_path: Path) -> Callable[..., Answer]:
+def run(call: Call, tmp_path: Path) -> Call:
     """Run a small configuration on a folder."""
 
-    def run(method: str, folder: Path, **more: Any) -> Answer:
+    def run(method: str, folder: Path, **more: Any) -> Any:
         values = {**SMALL, "data.name": f"folder:{folder}", **more}
         words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         places = ["--store", tmp_path / "store", "--data-dir", tmp_path / "data"]
@@ -38,7 +37,7 @@ def run(call: Call, tmp_path: Path) -> Callable[..., Answer]:
 
 
 def test_the_same_images_under_two_names_are_one_data_set(
-    run: Callable[..., Answer], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Call, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = write_folder(tmp_path / "cifar100x")
     two = write_folder(tmp_path / "snapshot123", turned=True)
