@@ -229,7 +229,7 @@ def _of_trials(
     item: Item, draw: Draw, store: Store, preset: str, words: Sequence[str], file: Path
 ) -> PaperFigure:
     """Draw the objective of trials against a watched metric, and the correlation of all."""
-    studies = [store.study(name) or {} for name in store.studies()]
+    studies = [store.study(name) for name in store.studies()]
     found = [
         (draw.y[0], meta["spec"], trial["objective"], trial["watched"][draw.y[0]], 0.0)
         for meta in studies

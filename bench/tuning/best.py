@@ -39,7 +39,7 @@ def write_best(path: Path, meta: Mapping[str, Any]) -> None:
 
 def tuned_specs(store: Store, preset: str) -> list[str]:
     """Return the methods with a finished study of their present code under a preset, sorted."""
-    metas = [store.study(study_id) or {} for study_id in store.studies()]
+    metas = [store.study(study_id) for study_id in store.studies()]
     return sorted(
         {
             meta["spec"]
@@ -67,7 +67,7 @@ def find_tuned(
     stay untuned.
     """
     if tuned == "auto":
-        metas = [store.study(study_id) or {} for study_id in store.studies()]
+        metas = [store.study(study_id) for study_id in store.studies()]
         ended = sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
         latest = {
             meta["spec"]: meta
@@ -117,7 +117,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
             warn_once(f"{study}: {content['caution']}")
         return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
     one_of("study", store.studies())(str(study))
-    meta = store.study(str(study)) or {}
+    meta = store.study(str(study))
     if not meta.get("finished_at"):
         raise ConfigError(
             f"study {study} has no best trial: repeat its `fedbench tune`, to end it or to see why"

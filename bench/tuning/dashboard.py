@@ -28,7 +28,7 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
     if not known:
         raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    metas = {name: store.study(name) or {} for name in (known if study_id is None else [study_id])}
+    metas = {name: store.study(name) for name in (known if study_id is None else [study_id])}
     trials = {name: _trials(store, name, meta) for name, meta in metas.items()}
     store.check_writable()
     file = store.root / "optuna.journal"

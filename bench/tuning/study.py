@@ -228,7 +228,7 @@ class Study:
     @property
     def stored(self) -> Record:
         """The content of `study.json`; empty before the study has begun."""
-        return self.store.study(self.study_id) or {}
+        return self.store.study(self.study_id)
 
     def note(self, **entries: Any) -> None:
         """Write entries of `study.json`; the others stay."""
@@ -329,7 +329,7 @@ class Study:
         mine = json.loads(canonical_json(self._identity()))
         names = {*mine, "objective", "fidelity"} - {"code"}
         used = {row.study_id for row in self.store.rows()}
-        others = {i: self.store.study(i) or {} for i in self.store.studies() if i not in used}
+        others = {i: self.store.study(i) for i in self.store.studies() if i not in used}
         return tuple(
             study_id
             for study_id, meta in others.items()

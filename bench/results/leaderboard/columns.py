@@ -276,10 +276,6 @@ def _per_gb(line: Any) -> str:
     return "" if line.per_gb is None else short(scale * line.per_gb)
 
 
-def _per_title(metric: str) -> str:
-    return "% / GB" if is_accuracy(metric) else "per GB"
-
-
 def _alike(name: str) -> Callable[[Seeds], Any]:
     return lambda seeds: seeds.means_alike(name)
 
@@ -288,33 +284,13 @@ def _megabytes(*names: str) -> Callable[[Seeds], Any]:
     return lambda seeds: seeds.means(seeds.done[[*names]].sum(axis="columns", skipna=False) / 1e6)
 
 
-def _collapsed(seeds: Seeds) -> Any:
-    return seeds.any(metric_values(seeds.done, "collapsed") > 0)
-
-
 def _terms(seeds: Seeds) -> Any:
     return [tuple(dict.fromkeys(t for m in each for t in m.at_chance)) for each in seeds.marks]
-
-
-def _num_at_chance(seeds: Seeds) -> Any:
-    return [sum(bool(mark.at_chance) for mark in each) for each in seeds.marks]
-
-
-def _minimises(seeds: Seeds) -> Any:
-    return [any(mark.minimises_objective for mark in each) for each in seeds.marks]
-
-
-def _diverged(seeds: Seeds) -> Any:
-    return seeds.counts(seeds.ends[seeds.ends.status == "diverged"])
 
 
 def _failed(seeds: Seeds) -> Any:
     every = seeds.rows.drop_duplicates("slot")
     return seeds.counts(every[~every.slot.isin(seeds.ends.slot)])
-
-
-def _revealing(seeds: Seeds) -> Any:
-    return seeds.most(seeds.done.revealing_messages.fillna(0))
 
 
 def _per_byte(seeds: Seeds) -> Any:
@@ -456,7 +432,10 @@ BOARD = (
     Column("mb_up", "sent by clients [1e6 B]", _megabytes("bytes_up"), "MB up", "short", 10),
     Column("mb_down", "sent to clients", _megabytes("bytes_down"), "MB down", "short", 12),
     Column("mb_up_down", "both directions of one run", _megabytes("bytes_up", "bytes_down")),
-    Column("per_gb", "the metric over bytes [1 / 1e9 B]", _per_byte, _per_title, _per_gb, 13),
+    Column(
+        "per_gb", "the metric over bytes [1 / 1e9 B]", _per_byte,
+        lambda metric: "% / GB" if is_accuracy(metric) else "per GB", _per_gb, 13,
+    ),
     Column(
         "minutes", "wall time of one run on the device that most runs of the class had",
         lambda seeds: seeds.means(seeds.minutes), "minutes", "minutes", 11,
@@ -467,16 +446,28 @@ BOARD = (
     ),
     Column("difference", "mean - published number", _difference),
     Column("notes", "what speaks against the line, in words", None, "notes", "listed", 3),
-    Column("collapsed", "whether the encoder of a run has collapsed", _collapsed),
+    Column(
+        "collapsed", "whether the encoder of a run has collapsed",
+        lambda seeds: seeds.any(metric_values(seeds.done, "collapsed") > 0),
+    ),
     Column("contracted", "whether projections have lost half of their spread", _contracted),
     Column(
         "unmoved", "whether a run that was to train has moved no weight",
         lambda seeds: seeds.any(seeds.done.unmoved),
     ),
     Column("at_chance", "terms of the loss that ended at chance", _terms),
-    Column("num_at_chance", "such runs", _num_at_chance),
-    Column("minimises_objective", "whether its loss is the score of tuning", _minimises),
-    Column("num_diverged", "runs that diverged; a line with any ranks last", _diverged),
+    Column(
+        "num_at_chance", "such runs",
+        lambda seeds: [sum(bool(mark.at_chance) for mark in each) for each in seeds.marks],
+    ),
+    Column(
+        "minimises_objective", "whether its loss is the score of tuning",
+        lambda seeds: [any(mark.minimises_objective for mark in each) for each in seeds.marks],
+    ),
+    Column(
+        "num_diverged", "runs that diverged; a line with any ranks last",
+        lambda seeds: seeds.counts(seeds.ends[seeds.ends.status == "diverged"]),
+    ),
     Column("num_failed", "runs that failed", _failed),
     Column(
         "tuned", "whether hyperparameters come from a study",
@@ -488,7 +479,10 @@ BOARD = (
     Column("preset", "that the first run started from", "preset"),
     Column("epsilon", "differential privacy, the largest; null unless every run has it", _epsilon),
     Column("epsilon_of", "what it protects", _epsilon_of),
-    Column("revealing_messages", "with something of a single image, most of any seed", _revealing),
+    Column(
+        "revealing_messages", "with something of a single image, most of any seed",
+        lambda seeds: seeds.most(seeds.done.revealing_messages.fillna(0)),
+    ),
     Column("num_replicas", "further runs of these seeds that got another value", _replicas),
     Column("replica_spread", "of the values of one seed, the most of any seed", _replica_spread),
     Column("reproduced", "people who reproduced its runs, of that with the fewest", _reproduced),

@@ -103,7 +103,7 @@ def mean_ranks(
 
 def scored_trials(store: Store, study_id: str) -> list[dict[str, Any]]:
     """Return the trials of a study with their objectives, by number."""
-    meta = store.study(study_id) or {}
+    meta = store.study(study_id)
     return with_ranks(store.trials(study_id), meta.get("objective"))
 
 
@@ -143,7 +143,7 @@ def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
 
 
 def _study_view(store: Store, study_id: str) -> StudyView:
-    meta, trials = store.study(study_id) or {}, scored_trials(store, study_id)
+    meta, trials = store.study(study_id), scored_trials(store, study_id)
     best = best_trial(trials)
     names = dict.fromkeys(name for trial in trials for name in trial["watched"])
     return StudyView(
@@ -194,7 +194,7 @@ def spent(store: Store, studies: Iterable[str]) -> dict[str, Spent]:
     costs = {}
     for study_id in set(studies) & set(store.studies()):
         with suppress(StoreError):
-            meta = store.study(study_id) or {}
+            meta = store.study(study_id)
             if meta.get("finished_at"):
                 runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
                 of, revision = str(meta.get("dataset", "")), str(meta.get("data", ""))

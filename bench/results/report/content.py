@@ -195,7 +195,7 @@ def content(
         "partitions_not_shown": not_known,
         "geometry": geometry,
         "runs": _runs(frame, marked),
-        "studies": [_study(v, (store.study(v.study_id) or {}).get("space", {})) for v in views],
+        "studies": [_study(v, store.study(v.study_id).get("space", {})) for v in views],
         "papers": _papers(),
     }
 

@@ -197,13 +197,13 @@ def _new_files(
 
     Files are by study and by path below the target.
     """
-    described = {i: target.study(i) or {} for i in target.studies()}
+    described = {i: target.study(i) for i in target.studies()}
     known = {i: {t["number"]: t for t in target.trials(i)} for i in described}
     files: dict[str, dict[Path, Path]] = {}
     conflicts = []
     for source, study_id in [(each, i) for each in sources for i in each.studies()]:
         try:
-            meta = source.study(study_id) or {}
+            meta = source.study(study_id)
         except StoreError:  # one of the source's problems
             continue
         other = described.setdefault(study_id, meta)

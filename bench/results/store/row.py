@@ -125,6 +125,7 @@ class Row(Record):
     """One run and its evaluation. Units are in the field metadata; accuracies are in [0, 1]."""
 
     # Identity
+    # It names files, so that the pattern lets no `../` pass.
     row_id: str = _needed("hash of configuration with seed", pattern=r"^[0-9a-f]{20}$")
     config_id: str = _needed("the same without seed and evaluation", pattern=r"^[0-9a-f]{20}$")
     training_id: str | None = _column("the same with seed and without evaluation")

@@ -56,6 +56,7 @@ _MEANINGS = {
     "platform": "version of the environment",
 }
 _LARGEST = 2**63 - 1
+"""Of int64; a larger number stays JSON."""
 
 
 def column_of(name: str) -> str:
@@ -145,7 +146,7 @@ def _parsed(column: str, text: Any, kind: type) -> Any:
 
 
 def _put(values: dict[str, Any], name: str, value: Any, column: str) -> None:
-    """Put a value below its dotted name."""
+    """Put a value below its dotted name; only settings nest, not `mim.loss`."""
     *groups, last = name.split(".") if column.startswith(CONFIG) else [name]
     for group in groups:
         values = values.setdefault(group, {})
@@ -210,7 +211,7 @@ def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
 ROW_SCHEMA = _schema(Row)
 """Columns of every row; those of its settings and further metrics follow them."""
 TRIAL_SCHEMA = _schema(Trial)
-PAPER_SCHEMA = _schema(PaperCell, version=2)
+PAPER_SCHEMA = _schema(PaperCell, version=2)  # which does not change with that of rows
 _SCHEMAS: dict[type[Record], pa.Schema] = {Trial: TRIAL_SCHEMA, PaperCell: PAPER_SCHEMA}
 
 

@@ -261,13 +261,13 @@ class Store:
         self._sweep()
         atomic_write_text(self._study_dir(study_id) / "study.json", text + "\n")
 
-    def study(self, study_id: str) -> dict[str, Any] | None:
-        """The description of a study, or None; a StoreError if it is unreadable."""
+    def study(self, study_id: str) -> dict[str, Any]:
+        """The description of a study, empty without one; a StoreError if it is unreadable."""
         path = self._study_dir(study_id) / "study.json"
         try:
             return parse_json(read_limited(path, MOST_BYTES))
         except FileNotFoundError:
-            return None
+            return {}
         except OSError as cause:
             raise read_error(path, cause) from cause
         except ValueError as cause:

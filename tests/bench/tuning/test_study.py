@@ -199,7 +199,7 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     assert by_name["simclr"].study == study
     # Nor is one of other code.
     assert find_tuned(store, "auto", ["simclr"], "demo", digits)["simclr"].study == study
-    now = store.study(study) or {}
+    now = store.study(study)
     for change in ({"code": {"simclr": "0" * 20}}, {"benchmark": "0"}):
         store.write_study(study, {**now, **change})
         with pytest.raises(ConfigError, match="simclr"):
@@ -252,12 +252,12 @@ def test_untrained_encoders_that_are_missing_are_measured_later(
     in_one_process(fake=scored(by_lr))
     first = small(tmp_path, trials=3)
     store = Store(tmp_path)
-    meta = dict(store.study(first.study_id) or {})
+    meta = dict(store.study(first.study_id))
     store.write_study(first.study_id, {**meta, "untrained": meta["untrained"][:1], "cautions": []})
     again = in_one_process(fake=scored(by_lr))
     second = small(tmp_path, trials=3)
     assert (again.ran, second.untrained, second.cautions) == ([], first.untrained, first.cautions)
-    assert (store.study(first.study_id) or {})["cautions"] == list(first.cautions)
+    assert store.study(first.study_id)["cautions"] == list(first.cautions)
 
 
 def failing(cells: set[int]) -> Any:

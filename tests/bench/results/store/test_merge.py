@@ -135,14 +135,14 @@ def test_studies_grow_together(tmp_path: Path) -> None:
     done = merge([long], short)
     assert (done.trials_added, done.trials_same) == (2, 1)
     assert [t["objective"] for t in short.trials("study")] == [0.0, 0.1, 0.2]
-    assert (short.study("study") or {})["trials"] == 3
+    assert short.study("study")["trials"] == 3
     assert merge([short], long).trials_added == 0
     failed = Store(tmp_path / "failed")
     for number, status in enumerate(("ok", "ok", "error")):
         failed.write_trial("study", number, {**trial(number / 10), "status": status})
     failed.write_study("study", {**META, "trials": 3, "best": {"number": 1}})
     merge([long], failed)  # which ran the failed trial again
-    assert (failed.study("study") or {})["best"] == {"number": 2}
+    assert failed.study("study")["best"] == {"number": 2}
 
 
 def test_studies_that_contradict(tmp_path: Path) -> None:
