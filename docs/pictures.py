@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
@@ -208,15 +209,8 @@ def bars(title: str, rows: Sequence[Bar], axis: tuple[float, float, float], note
     return svg(bottom + 58, title, parts, note)
 
 
-def choosing() -> str:
-    """Draw what is lost by each way of choosing one of 24 configurations."""
-    table = findings.choosing()
-    words = {
-        "labels": "by labels",
-        "objective": "by fedbench, no label",
-        "preset": "the preset's values",
-        "random": "at random",
-    }
+def costs(title: str, table: pd.DataFrame, words: Mapping[str, str], note: str) -> str:
+    """Draw what is lost by each way of choosing: its mean, and faintly that of each method."""
     rows = [
         Bar(
             label,
@@ -226,11 +220,36 @@ def choosing() -> str:
         )
         for way, label in words.items()
     ]
+    return bars(title, rows, (0, 8, 1), note)
+
+
+def choosing() -> str:
+    """Draw what is lost by each way of choosing one of 24 configurations."""
+    words = {
+        "labels": "by labels",
+        "objective": "by fedbench, no label",
+        "preset": "the preset's values",
+        "random": "at random",
+    }
     note = (
         "Points of accuracy below the best of 24 configurations;"
         " a faint dot is one of eight methods."
     )
-    return bars("What choosing without labels costs", rows, (0, 8, 1), note)
+    return costs("What choosing without labels costs", findings.choosing(), words, note)
+
+
+def announced() -> str:
+    """Draw what is lost by each way of choosing in the test that was announced."""
+    words = {
+        "linear": "by labels",
+        "objective": "by fedbench, no label",
+        "preset": "the preset's values",
+        "random": "at random",
+    }
+    note = (
+        "Points of accuracy below the best of 16 configurations; a faint dot is one of ten methods."
+    )
+    return costs("The same in the announced test", findings.announced()[0], words, note)
 
 
 def views() -> str:
@@ -293,6 +312,7 @@ def unstyled(text: str) -> str:
 PICTURES = {
     "accuracy": accuracy,
     "choosing": choosing,
+    "announced": announced,
     "views": views,
     "centroids": centroids,
     "terminal": terminal,

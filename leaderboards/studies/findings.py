@@ -13,6 +13,7 @@ from scipy import stats
 from fedbench import open_store
 from fedbench.leaderboards.studies.compare import compare_pairs
 from fedbench.leaderboards.studies.confirmation import confirmation
+from fedbench.leaderboards.studies.equivalence import equivalence
 from fedbench.leaderboards.studies.long_training import long_training
 from fedbench.leaderboards.studies.selection import selection
 
@@ -86,6 +87,14 @@ def apart(first: str, second: str) -> tuple[float, float]:
     difference = choosing()[first] - choosing()[second]
     half = stats.t.ppf(0.975, len(difference) - 1) * stats.sem(difference)
     return float(difference.mean()), float(half)
+
+
+@cache
+def announced() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the points lost in the ten cells of the announced test, and its tests."""
+    found = equivalence.tables(equivalence.read(equivalence.FOLDER))
+    by_cell = pd.DataFrame({cell: equivalence.figures(table) for cell, table in found.items()}).T
+    return by_cell, equivalence.tests(by_cell)
 
 
 @cache
@@ -184,6 +193,9 @@ if __name__ == "__main__":
     print(choosing().round(2).to_string(), "\n\nmean\n", choosing().mean().round(2).to_string())
     for pair in (("objective", "labels"), ("preset", "objective"), ("random", "objective")):
         print("{} minus {}: {:.2f} ± {:.2f}".format(*pair, *apart(*pair)))
+    by_cell, tests = announced()
+    print("\nThe announced test\n", by_cell.round(2).to_string())
+    print("\nmean\n", by_cell.mean().round(2).to_string(), "\n", tests.round(3).to_string())
     print("\nOrchestra minus SimCLR\n", views().round(2).to_string())
     print("\nChange by views\n", change_by_views().round(4).to_string())
     print("\nCentroids\n", centroids().round(2).to_string())
