@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -37,6 +37,7 @@ from fedbench.bench.results.store.schema import (
     ROW_SCHEMA,
     UNPACKED_BOARD,
     decode_table,
+    nested_settings,
     read_table,
     row_table,
     table_bytes,
@@ -79,7 +80,7 @@ _ORDER = (
 
 def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame, in the order of a store."""
-    return _plain_names(_sorted(_table(rows, [("", "", 0, 0)] * len(rows))))
+    return _plain_names(_sorted(_table([(row, ("", "", 0, 0)) for row in rows])))
 
 
 def _plain_names(table: pa.Table) -> pd.DataFrame:
@@ -172,8 +173,14 @@ class Frame:
             for name, row in rows.items()
         ]
         if added or not all(whole):
-            more = _table([row for row, _ in added], [file for _, file in added])
-            known = _sorted(pa.concat_tables([kept, more], promote_options="permissive"))
+            more = _table(added, nested_settings(kept))
+            try:
+                joined = pa.concat_tables([kept, more], promote_options="permissive")
+            except pa.ArrowTypeError:  # `method.target`: text of byol, true or false of orchestra
+                files = zip(*(kept.column(name).to_pylist() for name in _FILE), strict=True)
+                old = zip(decode_table(kept.drop_columns([*FURTHER]), Row), files, strict=True)
+                joined = _table([*old, *added])
+            known = _sorted(joined)
             self._is_new = True
         if known is not self._table:
             self._table, self._rows, self._frame = known, None, None
@@ -209,7 +216,7 @@ def _metadata() -> Mapping[bytes, bytes]:
     return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
 
 
-def _table(rows: Sequence[Row], files: Sequence[_Place]) -> pa.Table:
+def _table(rows: Sequence[tuple[Row, _Place]], nested: Collection[str] = ()) -> pa.Table:
     """Return rows with their places and what is derived of them."""
     derived = [
         {
@@ -221,9 +228,9 @@ def _table(rows: Sequence[Row], files: Sequence[_Place]) -> pa.Table:
             "hyperparameters": canonical_json(hyperparameters(row.settings, row.scaled)),
             "unmoved": row.unmoved,
         }
-        for row, file in zip(rows, files, strict=True)
+        for row, file in rows
     ]
-    table = row_table(rows)
+    table = row_table([row for row, _ in rows], nested)
     more = pa.Table.from_pylist(derived, schema=_FURTHER)
     for name in FURTHER:
         table = table.append_column(name, more.column(name))

@@ -13,6 +13,7 @@ setting has its default, the metric was not measured. Before schema 5 the whole 
 in `config_json`, and further metrics in `metrics_json`; the same code reads both forms.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC
 from typing import Any, TypeVar
@@ -155,10 +156,10 @@ def _put(values: dict[str, Any], name: str, value: Any, column: str) -> None:
     values[last] = value
 
 
-def row_table(rows: Sequence[Row]) -> pa.Table:
+def row_table(rows: Sequence[Row], nested: Collection[str] = ()) -> pa.Table:
     """Return rows as a table with the columns in which one of them has a value.
 
-    A setting that is text in some rows and a number in others stays JSON.
+    A setting that is text in some rows and a number in others stays JSON, as do those in `nested`.
     """
     records = [to_columns(row) for row in rows]
     kinds: dict[str, set[type]] = {}
@@ -166,7 +167,7 @@ def row_table(rows: Sequence[Row]) -> pa.Table:
         for column in record.keys() - _FIELDS.keys():
             kinds.setdefault(column, set()).add(type(record[column]))
     mixed = {column for column, of in kinds.items() if len(of) > 1 and of != {int, float}}
-    if mixed:
+    if mixed := mixed.union(nested) & kinds.keys():
         records = [to_columns(row, mixed) for row in rows]
     known = [field for field in ROW_SCHEMA if any(field.name in record for record in records)]
     further = []
@@ -176,6 +177,25 @@ def row_table(rows: Sequence[Row]) -> pa.Table:
         further.append(pa.field(column, _TYPES[kind], metadata=meaning))
     fields = pa.schema([*known, *further], metadata=ROW_SCHEMA.metadata)
     return pa.Table.from_pylist(records, schema=fields)
+
+
+def nested_settings(table: pa.Table) -> set[str]:
+    """Return the columns that settings would have which rows of a table hold as JSON.
+
+    Nulls, lists and empty parts have none in any row.
+    """
+    found = set()
+
+    def walk(values: Mapping[str, Any], start: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                walk(value, f"{start}{key}.")
+            elif type(value) in _TYPES:
+                found.add(f"{start}{key}")
+
+    for text in filter(None, table.column("config_json").unique().to_pylist()):
+        walk(json.loads(text), CONFIG)
+    return found
 
 
 R = TypeVar("R", bound=Record)

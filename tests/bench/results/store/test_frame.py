@@ -82,3 +82,21 @@ def test_a_frame_has_every_metric_and_is_kept(store: Store) -> None:
     table = table.set_column(index, "task", pa.array(["x"] * 3))
     kept.write_bytes(table_bytes(table.replace_schema_metadata(other)))
     assert Store(store.root).frame().equals(frame)
+
+
+def test_a_setting_may_be_text_in_one_method_and_a_truth_value_in_another(store: Store) -> None:
+    """As `method.target` of byol and of orchestra; the kept file is read again after each run."""
+    runs = [
+        RunConfig(seed=0, method={"name": "byol", "target": "averaged"}),
+        RunConfig(seed=1, method={"name": "orchestra", "target": True}),
+        RunConfig(seed=2, method={"name": "byol", "target": "personal"}),
+        RunConfig(seed=3, method={"name": "orchestra", "target": False}),
+    ]
+    for count, run in enumerate(runs, 1):
+        store.write_row(build_row(run))
+        for each in (store, Store(store.root)):
+            assert len(each.frame()) == count
+            found = {row.seed: row.settings["method"]["target"] for row in each.rows()}
+            assert found == {run.seed: run.method["target"] for run in runs[:count]}
+    names = read_table((store.root / "leaderboard.parquet").read_bytes()).schema.names
+    assert "config.method.target" not in names  # else the column of half of the runs
