@@ -76,7 +76,7 @@ def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
         if row.status != "ok" or row.row_id in found:
             continue
         finished = row.finished_at.isoformat()
-        if known.get(row.row_id, [None])[0] != finished:
+        if known.get(row.row_id, [None])[0] != finished:  # new, or repeated by --again
             try:
                 known[row.row_id], new = [finished, *_derive(store, store.find(row.row_id))], True
             except (ConfigError, DataError, StoreError):  # a plugin that is gone, or a torn curve

@@ -161,7 +161,7 @@ class Seeds:
 
         Minutes on a GPU would make a method look faster than another that ran on a CPU.
         """
-        done = self.done.assign(device=self.done.device.fillna("").str.partition(":")[0])
+        done = self.done.assign(device=self.done.device.fillna("").str.split(":").str[0])
         usual = done.groupby("class_id").device.agg(lambda devices: devices.mode()[0])
         trained = done.train_seconds.where(done.measured_from.notna(), 0.0)  # by another run
         minutes: pd.Series[float] = (done.wall_seconds + trained) / 60
@@ -242,7 +242,7 @@ class Seeds:
         """
         alike = self.ok.row_id.isin([*self.curves])
         for name in CURVE_METRICS if self.curves else ():
-            if name != self.metric:
+            if name != self.metric:  # in which the rows of a class are alike
                 of_class = measured_alike(self.rows, name)[self.ok.index]
                 alike &= of_class | metric_values(self.ok, name).isna()
         chosen = [

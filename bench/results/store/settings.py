@@ -93,7 +93,7 @@ def evaluation_of(row: Row) -> dict[str, Any]:
         for name, value in sorted(settings_of(row.settings).items())
         if name.startswith("evaluation.")
     }
-    if transfer := settings.get("evaluation.transfer"):
+    if transfer := settings.get("evaluation.transfer"):  # by content, as the run's own data
         settings["evaluation.transfer"] = [name.rpartition("@")[2] for name in transfer]
     if CLIENTS in settings:
         if "objective_std" in row.further:  # a mean over encoders

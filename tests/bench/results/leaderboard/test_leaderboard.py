@@ -211,6 +211,12 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
     assert only(lines, "dead").mean is None
 
 
+def test_a_board_of_runs_none_of_which_has_finished() -> None:
+    rows = [run("dead", 0, status="diverged"), run("lost", 0, status="error", error="died")]
+    found = [(entry.method, entry.rank, entry.mean, entry.minutes) for entry in rank(rows).entries]
+    assert found == [("dead", 1, None, None), ("lost", None, None, None)]
+
+
 def test_metrics_by_name() -> None:
     made = [
         build_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, further={"mlp_acc": 0.7}),
