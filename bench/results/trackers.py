@@ -97,7 +97,7 @@ class TensorBoard:
 
     def round(self, done: int, seconds: float, values: Mapping[str, float]) -> None:
         """Write a round's numbers; TensorBoard reads them at its next look."""
-        # At the time when the round ended, also where an earlier attempt made it.
+        # As if rounds had followed the start without a pause: records have no time of day.
         for name, value in values.items():
             self._live.add_scalar(f"round/{name}", value, done, self._run.began + seconds)
         self._live.flush()

@@ -223,7 +223,7 @@ def _new_files(
                 done.trials_same += 1
             else:
                 conflicts.append(f"trial {number} of {study_id} differs in {source.root}")
-        # They count all trials and name the best: only a source that has all of them is right.
+        # These files count the trials and name the best: right only where a source has all.
         if chosen and len(theirs) == len(trials):
             more = [folder / "study.json", folder / "best.yaml", *folder.glob("bracket-*/*.json")]
             chosen += filter(Path.exists, more)
