@@ -1,5 +1,6 @@
 """Plugins of third parties: those that cannot be loaded, and those that `fedbench new` writes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,20 +46,11 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
     assert "half" not in records  # the plugin's second line failed, so its first is undone
     assert "own" in records["byol"]["summary"] or "prediction" in records["byol"]["summary"]
     half, torn, idle = answer.err.splitlines()
-    assert "idle" in idle
-    assert half.startswith(
-        "warning: plugin 'half' of package 'broken-pack' cannot be loaded: method 'byol' is"
-    )
-    assert torn == (
-        "warning: plugin 'torn' of package 'broken-pack' cannot be loaded: ModuleNotFoundError:"
-        " No module named 'no_such'; going on without it"
-    )
+    lines = {half: ("'half'", "'byol'"), torn: ("'torn'", "'no_such'"), idle: ("idle",)}
+    assert all(word in line for line, words in lines.items() for word in words)
     unknown = shell("config", "half", env=env)
     assert (unknown.code, unknown.out) == (2, "")
-    assert unknown.err.splitlines()[-1].endswith(
-        "; not loaded: plugin 'half' of package 'broken-pack', plugin 'torn' of package"
-        " 'broken-pack'"
-    )
+    assert re.findall("plugin '(.*?)' of package", unknown.err.splitlines()[-1]) == ["half", "torn"]
 
 
 def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None:

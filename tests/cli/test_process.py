@@ -115,10 +115,7 @@ def test_a_run_that_gets_a_signal_says_so_and_continues(tmp_path: Path) -> None:
             env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
         ) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == (
-                "run supervised · digits (200 images) · 4 clients, 2 in each round · 1,000 rounds"
-                f" · {workers} on cpu\n"
-            )
+            assert f"{workers} on cpu" in process.stderr.readline()
             if first_rounds:
                 assert process.stderr.readline().startswith("resuming at round ")
             first_rounds.append(int(process.stderr.readline().split()[1].split("/")[0]))

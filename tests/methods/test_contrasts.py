@@ -197,6 +197,7 @@ def test_a_client_that_is_alone_in_a_round_has_the_plain_loss(clients: int, shar
     matrix = torch.eye(*net.tensor("correlations").shape)
     sums = {"correlation": clients * matrix, "count": torch.tensor([float(clients)])}
     method.server_pre_round(net, sums, None)  # type: ignore[arg-type]
+    # So late that the share is at its least, 0.2, but for a client that is alone.
     late = Client(0, 10**6, torch.Generator(), answers={"correlation": matrix})
     method.before_local(net, setup.client_data(0, "cpu"), late)
     assert float(net.tensor("others.own_share")) == pytest.approx(share)
