@@ -1,17 +1,105 @@
-"""Machines that lack what most have: a home folder, a torch that imports, a plain TMPDIR."""
+"""`fedbench doctor`, and machines that lack what most have: a home, a torch that imports."""
 
 import errno
 import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.tuning.doctor import checkup as doctor
+from fedbench.bench.tuning.doctor.checkup import Check
+from fedbench.bench.tuning.ray import nodes
+from fedbench.bench.tuning.ray.nodes import NodeReport
 from fedbench.bench.tuning.ray.session import ray_environment, short_folder
 
 from .conftest import Call
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace Ray, which takes seconds to start; other tests start it."""
+
+    def here() -> Iterator[Check]:
+        yield Check("ray", "ok", "starts on this machine")
+
+    monkeypatch.setattr(doctor, "_ray_here", here)
+
+
+def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
+    store = tmp_path / "none"
+    document = call("doctor", "--store", store, "--json").json
+    assert document["ok"]
+    checks = {check["name"]: check for check in document["checks"]}
+    assert set(checks) >= {"python", "packages", "processor", "gpu", "data", "ray"}
+    assert str(measure()) in checks["numeric platform"]["detail"]
+    assert "simclr" in checks["methods"]["detail"]
+    assert f"{store}: 0 rows" in checks["store"]["detail"]
+    assert not store.exists()
+    assert checks["python"]["detail"] in call("doctor", "--store", store).out
+
+
+def test_what_is_missing_is_a_problem(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "PACKAGES", ("ray", "no-such-package"))
+    answer = call("doctor", "--store", tmp_path)
+    assert answer.code == 3
+    assert "no-such-package" in answer.out
+    (tmp_path / "file").write_text("")
+    answer = call("doctor", "--store", tmp_path / "file", "--json")
+    assert answer.code == 5
+    assert not answer.json["ok"]
+    nobody = call("doctor", "--store", tmp_path, "--address", "127.0.0.1:1")
+    assert nobody.code == 3
+    assert "127.0.0.1:1" in nobody.out
+
+
+def test_runs_on_a_gpu_need_one(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    answer = call("doctor", "--store", tmp_path, "--gpu")
+    assert answer.code == 3
+    assert answer.out == ""
+    assert "--gpu" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_the_nodes_of_a_cluster(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = ["H100", "H100"]
+    facts = {"host": "a", "memory_bytes": 64e9, "gpus": gpus}
+    reports = [
+        NodeReport("1", "10.0.0.1", {"CPU": 16, "GPU": 2}, facts),
+        NodeReport(
+            "2", "10.0.0.2", {"CPU": 8}, {**facts, "host": "b"}, ("torch is not installed",)
+        ),
+        NodeReport("3", "10.0.0.3", {"CPU": 8}, {**facts, "host": "c"}, (), ("numpy 1 (here 2)",)),
+    ]
+
+    class Session:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(doctor, "ray_session", lambda *_: Session())
+    monkeypatch.setattr(doctor, "report_nodes", lambda **_: reports)
+    answer = call("doctor", "--store", tmp_path, "--address", "head:6379", "--json")
+    assert answer.code == 3
+    found = [check for check in answer.json["checks"] if check["name"].startswith("node ")]
+    assert [(check["name"], check["status"]) for check in found] == [
+        ("node a (10.0.0.1)", "ok"),
+        ("node b (10.0.0.2)", "problem"),
+        ("node c (10.0.0.3)", "warning"),
+    ]
+    assert "2 GPU" in found[0]["detail"]
+    assert "torch" in found[1]["detail"]
+    assert "numpy 1 (here 2)" in found[2]["detail"]
 
 
 @pytest.fixture

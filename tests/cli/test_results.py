@@ -1,12 +1,21 @@
-"""Commands on stores: report, studies, merge, verify, reproduce."""
+"""Commands on stores: report, studies, merge, verify, reproduce, runs, show."""
 
+import json
 import re
+import shlex
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fedbench import describe, open_store, resolve
+from fedbench.bench.config.overrides import parse_override
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal import tables
 from tests.specs import flip
 
 from .conftest import Call
@@ -102,3 +111,134 @@ def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     assert f"linear_acc  {(row.linear_acc or 0) / 2}  {row.linear_acc}" in other.out
     assert Store(keep).rows()[0].linear_acc == row.linear_acc
     assert len(Store(copy).rows()) == 1
+
+
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return open_store(STORE).rows()
+
+
+def listed(call: Call, *words: str) -> dict[str, Any]:
+    answer = call("runs", "--store", str(STORE), "--limit", "0", "--json", *words)
+    assert answer.code == 0, answer.err
+    record: dict[str, Any] = json.loads(answer.out)
+    return record
+
+
+def test_all_runs_newest_first(call: Call, rows: list[Row]) -> None:
+    record = listed(call)
+    assert record["total"] == len(record["runs"]) == len(rows)
+    times = [run["finished_at"] for run in record["runs"]]
+    assert times == sorted(times, reverse=True)
+
+
+def test_filters_agree_with_the_rows(call: Call, rows: list[Row]) -> None:
+    words = ("--method", "spectral", "--where", "data.partition=rotation", "--where", "seed=2")
+    ids = {run["run_id"] for run in listed(call, *words)["runs"]}
+    expected = {
+        row.row_id
+        for row in rows
+        if (row.method, row.partition, row.seed) == ("spectral", "rotation", 2)
+    }
+    assert ids == expected
+    assert expected
+    assert listed(call, "--status", "ok", "--preset", "laptop", "--dataset", "cifar10")["total"]
+    assert listed(call, "--where", "seed=99999")["runs"] == []
+
+
+def test_a_table_with_short_ids_that_other_commands_take(call: Call, rows: list[Row]) -> None:
+    answer = call("runs", "--store", str(STORE), "--limit", "2")
+    shared, header, *lines = answer.out.splitlines()
+    assert shared.startswith("preset cross-device-cpu · dataset cifar10 ·")  # of both
+    assert header.split()[:2] == ["run", "method"]
+    assert answer.err.strip() == f"2 of {len(rows)} runs; --limit shows more"
+    short = lines[0].split()[0]
+    assert open_store(STORE).find(short).row_id.startswith(short)
+
+
+def test_a_terminal_of_80_columns_holds_the_table(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    board = ("leaderboard", "--store", STORE, "--dataset", "fashion-mnist")
+    for words in (("runs", "--store", STORE), ("grids",), ("methods",), ("presets",), board):
+        rules = [line for line in call(*words).out.splitlines() if {*line} == {"─"}]
+        assert 0 < max(map(len, rules)) <= 80  # as wide as the table below
+
+
+def test_runs_show_what_tells_them_apart(call: Call, rows: list[Row]) -> None:
+    out = call("runs", "--store", STORE, "--method", "simclr", "--dataset", "fashion-mnist").out
+    shared, header, *lines = out.splitlines()
+    assert "preset laptop · dataset fashion-mnist" in shared
+    assert "preset" not in header
+    rates = {f"lr={row.config.client.lr:g}" for row in rows if row.row_id[:8] in out}
+    assert len(rates) > 1
+    assert {line.split()[2] for line in lines} == rates
+
+
+def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
+    row = next(row for row in rows if "objective_bytes" in row.further)
+    answer = call("show", row.row_id[:8], "--store", str(STORE))
+    assert answer.code == 0
+    for text in (
+        f"{row.linear_acc * 100:.1f} %" if row.linear_acc else "",
+        "loss",
+        "client.lr",
+        "preset laptop (ours)",
+        "encoder up",
+        "objective_bytes",
+        f"fedbench reproduce {row.row_id} --store {shlex.quote(str(STORE))}",
+    ):
+        assert text in answer.out
+    record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
+    assert record["run_id"] == record["row"]["row_id"] == row.row_id
+    assert record["config"]["seed"] == {"value": row.seed, "source": "seed"}
+    assert len(record["curve"]) == row.num_rounds
+
+
+def test_the_printed_command_gives_the_configuration_of_the_run(rows: list[Row]) -> None:
+    """Of a row of every installed preset and method: the command is what a reader would type."""
+    known = [row for row in rows if row.preset in installed("presets")]
+    for row in {(row.preset, row.method): row for row in known}.values():
+        description = describe(row.row_id, STORE)
+        words = shlex.split(description.commands[1])
+        assert words[:3] == ["fedbench", "run", row.method]
+        options = dict(zip(words[3:7:2], words[4:7:2], strict=True))
+        values = dict(parse_override(text) for text in words[8::2])
+        assert {*words[7::2]} <= {"--set"}
+        given = resolve(
+            row.method,
+            preset=options["--preset"],
+            seed=int(options["--seed"]),
+            set=values,
+            environ={},
+            content=lambda _, name=row.dataset: name,  # type: ignore[misc]
+        )
+        assert given.config == row.config
+
+
+def test_the_printed_command_takes_letters_beyond_ascii(tmp_path: Path, rows: list[Row]) -> None:
+    body = deepcopy(rows[0].settings)
+    body["data"]["name"] = "folder:é"
+    row = rows[0].model_copy(update={"settings": body, "dataset": "folder:é"})
+    Store(tmp_path).write_row(row)
+    words = shlex.split(describe(row.row_id, tmp_path).commands[1])
+    assert ("data.name", "folder:é") in map(parse_override, words[8::2])
+
+
+def test_a_row_of_other_code_is_only_reproduced(
+    tmp_path: Path, call: Call, rows: list[Row]
+) -> None:
+    """A command line with its settings would make another run."""
+    body = {**rows[0].settings, "code": {"edited": "0" * 16}}
+    row = rows[0].model_copy(update={"settings": body})
+    Store(tmp_path).write_row(row)
+    answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
+    record = json.loads(answer.out)
+    assert record["commands"] == [f"fedbench reproduce {row.row_id} --store {tmp_path}"]
+    assert record["other_code"] == ["edited"]
