@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import ModelConfig, RunConfig
-from fedbench.bench.data.batches import Batch
+from fedbench.bench.data.batches import Batch, SecondBatches
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
@@ -557,7 +557,7 @@ class Local:
                     answers = method.pre_round(net.eval(), data, self.client)
                 self.client = replace(self.client, answers=answers)
             chosen = method.before_local(net.train(), data, self.client)
-            others = chosen.second_batches(needs.second_batch, generator(0, "companions"))
+            others = SecondBatches(chosen.images, needs.second_batch, generator(0, "companions"))
             for batch in chosen.batches(
                 needs.views,
                 2,

@@ -66,10 +66,10 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     body["model"] = {k: v for k, v in body["model"].items() if k != "weights"}
-    if body.get("devices", {}).get("profile_sha256") is not None:
+    if body["devices"]["profile_sha256"] is not None:
         body["devices"] = {k: v for k, v in body["devices"].items() if k != "profile"}
-    if body.get("privacy", {}).get("clip") is None:
-        body.pop("privacy", None)
+    if body["privacy"]["clip"] is None:
+        del body["privacy"]
     return body
 
 

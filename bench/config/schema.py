@@ -48,7 +48,7 @@ def fitting(value: Any) -> Any:
 BENCHMARK_VERSION = "5"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # mypy knows no Literal of names that are registered at run time
     PartitionerName = str
 else:
     PartitionerName = Literal[tuple(PARTITIONERS)]
@@ -57,9 +57,8 @@ else:
 PROBES = "fedbench.probes"
 """Group of entry points whose names are further `evaluation.protocols`."""
 PROTOCOLS = (
-    *("knn", "linear", "linear-paper", "few-shot", "mlp", "local", "angles", "finetune"),
-    "theory",
-)
+    "knn", "linear", "linear-paper", "few-shot", "mlp", "local", "angles", "finetune", "theory",
+)  # fmt: skip
 """Probes that ship."""
 
 

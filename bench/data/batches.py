@@ -26,7 +26,10 @@ class Batch:
 
 
 class SecondBatches:
-    """Random batches of a client's images (N, C, H, W): reshuffled when all have been drawn."""
+    """Random batches of a client's images (N, C, H, W): reshuffled when all have been drawn.
+
+    It draws from its own generator, so that the first batches of a method stay as they are.
+    """
 
     def __init__(self, images: Tensor, views: Sequence[str], rng: torch.Generator) -> None:
         self._images, self._views, self._rng = images, views, rng
@@ -100,10 +103,6 @@ class ClientData:
                 for index, part in enumerate(chunk.split(batch_size)):
                     if len(part) >= max(1, min_batch):
                         yield Batch(tuple(view[index] for view in chunks), self.labels[part], part)
-
-    def second_batches(self, views: Sequence[str], rng: torch.Generator) -> SecondBatches:
-        """Return a source of further random batches; drawing from it changes no other draw."""
-        return SecondBatches(self.images, views, rng)
 
 
 def _views(names: Sequence[str], images: Tensor, rng: torch.Generator) -> Sequence[Tensor]:

@@ -211,7 +211,7 @@ def split_of_images(
     """
     source, _ = _source(name, cache_root(data_dir), data_dir, reading, download=False)
     source.require()
-    _identity(name, source, reading)
+    _identity(name, source, reading)  # for its errors: pipes, links to files that are not there
     with TemporaryDirectory() as scratch:
         yield from _images(source.splits(Path(scratch)))
 

@@ -71,6 +71,7 @@ def few_per_class(
     Each class has ceil(fraction * N / C) of its labelled examples, or all if these are fewer; a
     larger fraction in (0, 1] includes the examples of a smaller one.
     """
+    # The small term undoes 0.07 * 100 = 7.000000000000001.
     count = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
     chosen = [order[labels[order] == c][:count] for c in range(num_classes)]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedbench.bench.data.cache import SPLITS
 from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.sources.splits import plain
 
 _BLOCK_BYTES = 1 << 26  # bytes of images that are in memory at a time
 
@@ -36,7 +37,7 @@ class Survey:
             return [f"all {total:,} images are equal: nothing can be learnt from them"]
         copies = [f"{count:,} in {split}" for split, count in self.copies.items() if count]
         missing = [each["name"] for each in self.classes if not (each["train"] and each["test"])]
-        times = Counter(" ".join(each["name"].casefold().split()) for each in self.classes)
+        times = Counter(plain(each["name"]) for each in self.classes)
         alike = [name for name, count in times.items() if count > 1 < len(name)]
         said = {
             f"classes without an image in train or test: {', '.join(missing[:5])}"

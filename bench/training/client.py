@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
-from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.data.batches import Batch, ClientData, SecondBatches
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, RoundPlan
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
@@ -226,7 +226,7 @@ class ClientRunner:
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         others = setup.needs.second_batch
         # "companions" is what they were first called: another name would change the draws.
-        second_batch = data.second_batches(others, generator(seed, "companions", r, k))
+        second_batch = SecondBatches(data.images, others, generator(seed, "companions", r, k))
         left = task.max_steps
         for _ in range(task.plan.local_epochs):
             # The server of pfedae learns from the latents of the last epoch alone.

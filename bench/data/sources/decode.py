@@ -187,6 +187,7 @@ def write_splits(
     if said := [str(each) for each in left_out if each.said]:
         _log.warning("%s: not read are %s", name, "; ".join(said))
     with warnings.catch_warnings():
+        # Pillow only warns of images of 89 to 179 megapixels.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         layouts = {split: _scan(splits.of(split), splits.class_names) for split in SPLITS}
     for split, layout in layouts.items():
@@ -374,9 +375,9 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
             sizes[width, height] += 1
         else:
             picture.check_size()
-            header = header_of(picture.content, picture.place)
-            colour = colour or header.colour
-            sizes[header.size] += 1
+            size, has_colour = header_of(picture.content, picture.place)
+            colour = colour or has_colour
+            sizes[size] += 1
         if len(labels) == MAX_IMAGES:
             what = f"{picture.place}: the data set has more than {MAX_IMAGES:,} images"
             raise DataError(f"{what}; take a part of it")

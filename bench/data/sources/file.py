@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ from fedbench.bench.data.sources.decode import (
     decoded,
 )
 from fedbench.bench.data.sources.folder import is_image
-from fedbench.bench.data.sources.huggingface import open_file
-from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked, most_unpacked
+from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
@@ -56,6 +55,7 @@ MAGIC = {"parquet": b"PAR1", "idx": b"\0\0", "npz": b"PK"}
 _UTF8 = "save it as CSV in UTF-8 (in Excel: CSV UTF-8)"
 _HINT = re.compile('"?sep=.?"?')  # a first line by which Excel knows the separator
 _LONGEST = 1 << 20  # characters of the names of all columns
+_BLOCK = 1 << 24  # bytes that are unpacked at a time
 _BRIEF = 200  # characters of a library's message, which may quote a whole row
 
 
@@ -216,32 +216,26 @@ def _in_utf8(file: Path) -> Iterator[None]:
         raise
 
 
-class PackedFile(gzip.GzipFile):
-    """A file packed by gzip, of which no more is read at once than `check_unpacked` allows."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file, "rb")
-        self._place, self._size = str(file), file.stat().st_size
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read `size` bytes, or all; `DataError` where all are too many."""
-        if size is not None and size >= 0:
-            return super().read(size)
-        data = super().read(most_unpacked(self._size) + 1)
-        check_unpacked(self._place, self._size, len(data))
-        return data
-
-
-def _open(file: Path) -> IO[bytes]:
-    """Open a file, unpacked if need be."""
+def _is_packed(file: Path) -> bool:
+    """True for a file that gzip packed."""
     with file.open("rb") as stream:
-        is_packed = stream.read(2) == b"\x1f\x8b"
-    return cast("IO[bytes]", PackedFile(file)) if is_packed else file.open("rb")
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def _read(file: Path, first: int = -1) -> bytes:
+    """Read a file, unpacked if need be, or its first bytes; `DataError` where all are too many."""
+    with (gzip.open if _is_packed(file) else open)(file, "rb") as stream:
+        if first >= 0 or not isinstance(stream, gzip.GzipFile):
+            return stream.read(first)
+        data = io.BytesIO()
+        # Python sets aside what a read asks for, so all that is allowed would fill the memory.
+        while data.write(stream.read(_BLOCK)):
+            check_unpacked(str(file), file.stat().st_size, data.tell())
+        return data.getvalue()
 
 
 def _kind(file: Path) -> str:
-    with _open(file) as stream:
-        head = stream.read(4096)
+    head = _read(file, 4096)
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             return kind
@@ -259,12 +253,7 @@ def _kind(file: Path) -> str:
 
 def _rows(file: Path, table: "CsvRows | None") -> Any:
     """Open a Parquet file, row by row, or in memory if it has to be unpacked; or take a table."""
-    if table is not None:
-        return table
-    with _open(file) as stream:
-        if isinstance(stream, gzip.GzipFile):
-            return ParquetRows(stream.read(), str(file))
-    return open_file(file, ".parquet")
+    return table or ParquetRows(_read(file) if _is_packed(file) else file, str(file))
 
 
 def _pictures_of_idx(file: Path) -> list[Picture]:
@@ -275,8 +264,7 @@ def _pictures_of_idx(file: Path) -> list[Picture]:
 
 
 def _idx(file: Path) -> npt.NDArray[np.uint8]:
-    with _open(file) as stream:
-        data = stream.read()
+    data = _read(file)
     shape = np.frombuffer(data, ">u4", data[3], 4).tolist()
     values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape))
     if data[2] != 8 or len(values) != math.prod(shape):
@@ -310,7 +298,8 @@ class Header(NamedTuple):
 
 
 def _header(file: Path, reading: Reading) -> Header:
-    with _open(file) as stream, _in_utf8(file):
+    stream = io.BytesIO(_read(file, 2 * _LONGEST))
+    with _in_utf8(file):
         first = stream.readline(_LONGEST).decode("utf-8-sig").rstrip("\r\n")
         if is_hint := bool(_HINT.fullmatch(first)):
             first = stream.readline(_LONGEST).decode().rstrip("\r\n")
@@ -345,12 +334,10 @@ def _values(file: Path, header: Header) -> Any:
     from pyarrow import csv as arrow_csv
 
     pixels = {*header.pixels}
-    with _open(file) as stream, _in_utf8(file):
-        data = stream.read()
-        if (count := data.count(b"\n")) > MAX_IMAGES:
-            raise DataError(
-                f"{file} has {count:,} lines; allowed: {MAX_IMAGES:,}; take a part of it"
-            )
+    data = _read(file)
+    if (count := data.count(b"\n")) > MAX_IMAGES:
+        raise DataError(f"{file} has {count:,} lines; allowed: {MAX_IMAGES:,}; take a part of it")
+    with _in_utf8(file):
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
             read_options=arrow_csv.ReadOptions(column_names=header.names, skip_rows=header.lines),
@@ -520,8 +507,7 @@ def _squares(flat: npt.NDArray[np.uint8], file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _npz(file: Path) -> Splits:
-    with _open(file) as stream:
-        data = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+    with io.BytesIO(_read(file)) if _is_packed(file) else file.open("rb") as data:
         if not zipfile.is_zipfile(data) or not all(
             name.endswith(".npy") for name in zipfile.ZipFile(data).namelist()
         ):

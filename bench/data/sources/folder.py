@@ -179,15 +179,16 @@ class ImageFolders(PathSource):
             _check_tables(whole)
             unlabelled = [] if test is None else [_pictures(test)]
             return Splits([[*_pictures(train), *extra]], unlabelled, (), left_out)
-        classes = tuple(train.folders)
-        read_as = [*_inside(train), *["test images: those of validation"] * ("test" not in found)]
+        classes, read_as = tuple(train.folders), _inside(train)
         parts = [_training_pictures(train, classes), extra]
         check_spelling(classes, test.folders if test else (), str(train.path))
         if test is None:
             if found["train"] is root:
                 _check_classes(root)
             _check_unlabelled(train, ())
-            return Splits(parts, [], classes, left_out, _inside(train))
+            return Splits(parts, [], classes, left_out, read_as)
+        if "test" not in found:
+            read_as.append("test images: those of validation")
         test = _inner(test, split_of(test.path.name, strict=False))
         left_out.append(_beside(test))
         _check_unlabelled(train, test.folders)
@@ -221,6 +222,7 @@ def _inner(folder: Folder, split: str | None = None) -> Folder:
     while not folder.images and len(folder.with_images) == 1:
         ((name, inner),) = folder.with_images.items()
         says = split_of(name, strict=False)
+        # Beside an empty folder it is one class of two, of which the other lacks its images.
         is_class = any(f.is_empty for f in folder.folders.values()) or not inner.with_images
         if (says and says != split) or (is_class and not says and name.lower() not in WRAPPERS):
             break

@@ -30,11 +30,8 @@ from fedbench.bench.data.sources.rows import Shard, splits_of_shards
 from fedbench.bench.data.sources.splits import KNOWN, Split, hints_at_split, some, split_of
 from fedbench.bench.system.errors import ConfigError, DataError
 
-READERS: Mapping[str, dict[str, Any]] = {
-    ".arrow": {"path": "arrow"},
-    ".tar": {"path": "webdataset"},
-}
-"""Suffix of a file -> the part of `datasets` that reads it, and its options."""
+READERS: Mapping[str, str] = {".arrow": "arrow", ".tar": "webdataset"}
+"""Suffix of a file -> the part of `datasets` that reads it."""
 
 
 def open_file(file: Path, suffix: str) -> Any:
@@ -47,7 +44,7 @@ def open_file(file: Path, suffix: str) -> Any:
 
     with offline(), TemporaryDirectory() as scratch:  # the library leaves a lock file
         return datasets.load_dataset(
-            **READERS[suffix],
+            READERS[suffix],
             data_files={"train": [glob.escape(str(file))]},
             split="train",
             streaming=True,
@@ -61,6 +58,7 @@ def offline(*, unless: bool = False) -> Iterator[None]:
     import datasets
     import huggingface_hub
 
+    # Each has its own copy of the switch, which `datasets` makes when it is imported.
     places = (datasets.config, huggingface_hub.constants)
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
@@ -73,6 +71,7 @@ def offline(*, unless: bool = False) -> Iterator[None]:
 
 
 NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
+"""End of a shard's name; the Hub puts a hash behind: `train-00000-of-00002-7f0de.parquet`."""
 
 
 class HubFolder(PathSource):
@@ -151,7 +150,10 @@ class HubFolder(PathSource):
         return splits
 
     def _split(self, file: Path) -> tuple[Split | None, Path]:
-        """Return the split that a file or a folder around it names, and its data set's folder."""
+        """Return the split that a file or a folder around it names, and its data set's folder.
+
+        `train/a/0.parquet` is of the set in `a`, as `test/a/0.parquet` is: the split is left out.
+        """
         own = split_of(file.stem)
         above = file.relative_to(self.path).parts[:-1]
         for depth in reversed(range(len(above))):

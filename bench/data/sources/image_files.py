@@ -11,7 +11,6 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,13 +49,6 @@ _TURNS = {
 """Orientation of EXIF (JEITA CP-3451, tag 0x0112) -> what makes the image upright."""
 
 
-class Header(NamedTuple):
-    """What is known of an image before its pixels are decoded."""
-
-    size: tuple[int, int]  # width, height of the upright image
-    colour: bool
-
-
 def looks_like_image(file: Path) -> bool:
     """True if a file begins as an image does; for names without an ending."""
     if not file.is_file():  # a pipe would wait for ever
@@ -65,14 +57,17 @@ def looks_like_image(file: Path) -> bool:
         return _MAGIC.match(stream.read(16)) is not None
 
 
-def header_of(content: Path | bytes, place: str) -> Header:
-    """Read the header of an image; `place` names it in a `DataError`."""
+def header_of(content: Path | bytes, place: str) -> tuple[tuple[int, int], bool]:
+    """Return width and height of the upright image, and whether it has colour, from its header.
+
+    `place` names the image in a `DataError`.
+    """
     with _open(content, place) as image:
         if image.mode not in GREY_MODES | COLOUR_MODES:
             what = f"{place}: pixel mode {image.mode}"
             raise DataError(f"{what} is not supported; convert it to 8-bit grey or RGB")
         size = image.size[::-1] if _orientation(image) >= 5 else image.size
-        return Header(size, image.mode in COLOUR_MODES)
+        return size, image.mode in COLOUR_MODES
 
 
 def pixels_of(
@@ -81,9 +76,9 @@ def pixels_of(
     """Return upright, opaque pixels, (H, W) in `mode` L or (H, W, 3) in RGB, and what was done."""
     with _open(content, place) as image:
         try:
-            done = (
-                [FRAMES] if image.format != "MPO" and getattr(image, "is_animated", False) else []
-            )
+            # The further frames of an MPO, a photograph, are previews and the like of the first.
+            has_frames = image.format != "MPO" and getattr(image, "is_animated", False)
+            done = [FRAMES] if has_frames else []
             image.load()  # explicitly, because NumPy may hide its errors
             # A palette may have transparency without saying so.
             has_alpha = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info

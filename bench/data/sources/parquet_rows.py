@@ -34,7 +34,7 @@ class ParquetRows:
         is_bytes = isinstance(source, bytes)
         self._size = len(source) if isinstance(source, bytes) else source.stat().st_size
         self._file = pq.ParquetFile(pa.BufferReader(source) if is_bytes else source)
-        check_rows(self._file.metadata.num_rows, place)
+        check_number(self._file.metadata.num_rows, place)
         unpacked = sum(chunk.total_uncompressed_size for chunk in self._chunks())
         check_unpacked(place, self._size, unpacked)
 
@@ -100,7 +100,7 @@ def check_footers(files: Iterable[Path], place: str) -> None:
             total += pq.read_metadata(file).num_rows
         except (OSError, pa.ArrowException) as err:
             raise DataError(f"{file} cannot be read ({first_line(err)})") from err
-        check_rows(total, place)
+        check_number(total, place)
 
 
 def _page_bytes(head: bytes) -> int | None:
@@ -124,14 +124,9 @@ def _page_bytes(head: bytes) -> int | None:
     return value >> 1
 
 
-def most_unpacked(size: int) -> int:
-    """Return to how many bytes a file of `size` bytes may unpack."""
-    return max(LEAST, RATIO * size)
-
-
 def check_unpacked(place: str, size: int, unpacked: int) -> None:
     """Raise `DataError` if a file of `size` bytes unpacks to too many, or to at least those."""
-    allowed = most_unpacked(size)
+    allowed = max(LEAST, RATIO * size)
     if unpacked > allowed:
         raise DataError(
             f"{place}: its {size:,} bytes unpack to {unpacked / 1e9:,.1f} GB or more; allowed:"
@@ -139,7 +134,7 @@ def check_unpacked(place: str, size: int, unpacked: int) -> None:
         )
 
 
-def check_rows(number: int, place: str) -> None:
+def check_number(number: int, place: str) -> None:
     """Raise `DataError` for more rows than a data set may have."""
     if number > MAX_IMAGES:
         raise DataError(f"{place} has {number:,} rows; allowed: {MAX_IMAGES:,}, so take a part")

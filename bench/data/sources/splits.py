@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 Split = Literal["train", "test", "validation", "unlabelled"]
 
+# MNIST calls its 10,000 test images t10k.
 _WORD = re.compile(
     r"(?:(?P<train>train|training|trn|trainval)|(?P<test>test|testing|tst|t10k)"
     r"|(?P<validation>validation|valid|val|dev|eval|evaluation)"
@@ -24,7 +25,7 @@ _WORD = re.compile(
 )
 _PART = re.compile(r"t10k|[^\W\d_]+", re.IGNORECASE)
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_COLUMN = re.compile(r".*(split|subset|usage|partition|fold(?!er)|phase).*")
+_COLUMN = re.compile(r".*(split|subset|usage|partition|fold(?!er)|phase).*")  # not `folder`
 _FLAG = re.compile(r"(?:is|in|for|use)([a-z]+)|([a-z]+)(?:flag|mask)")
 """Names, without marks between words, of columns of yes and no: `is_test`, `train_mask`."""
 _TRUTH = {
@@ -44,7 +45,7 @@ def split_of(name: str, *, strict: bool = True) -> Split | None:
     ['train', 'test', 'test', None, 'validation']
     """
     said = {split for word in words_of(name) if (split := _split_of_word(word))}
-    if said == {"train", "unlabelled"}:
+    if said == {"train", "unlabelled"}:  # train_unlabelled
         return "unlabelled"
     if len(said) > 1:
         if not strict:
@@ -168,7 +169,7 @@ def _are_short(values: Collection[Any]) -> bool:
 
 
 def _are_codes(values: Collection[Any]) -> bool:
-    """True for a few whole numbers, or for yes and no: they may stand for splits."""
+    """True for a few whole numbers, as CelebA's 0, 1 and 2, or for yes and no."""
     numbers = (str(value).removesuffix(".0").lower() for value in values)
     return len(values) <= _MOST_CODES and all(n.isdigit() or n in _TRUTH for n in numbers)
 

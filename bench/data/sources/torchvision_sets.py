@@ -51,19 +51,18 @@ class TorchvisionSet(Source):
             images = OneFile(DEBIAN[self.key]).splits(scratch)
             return images._replace(class_names=tuple(getattr(datasets, self.class_name).classes))
         num_classes, image_shape = self.size[:2]
-        names: tuple[str, ...] = ()
+        opened = {split: self._open(split) for split in (*self.parts, "test")}
 
         def part(split: str) -> Part:
-            nonlocal names
-            dataset = self._open(split)
+            dataset = opened[split]
             images = np.asarray(dataset.data)
             if images.shape[1:] == image_shape:  # channels first
                 images = images.transpose(0, 2, 3, 1)
             targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
-            names = tuple(getattr(dataset, "classes", None) or map(str, range(num_classes)))
             return decoded(images, np.asarray(targets, dtype=np.int64), f"{self.key} ({split})")
 
-        return Splits([part(split) for split in self.parts], [part("test")], names)
+        names = getattr(opened["test"], "classes", None) or map(str, range(num_classes))
+        return Splits([part(split) for split in self.parts], [part("test")], tuple(names))
 
     def _packaged(self) -> bool:
         """True if a package of the system has the files."""
@@ -73,7 +72,7 @@ class TorchvisionSet(Source):
         from torchvision import datasets
 
         kwargs = {"split": split} if self.split_argument else {"train": split == "train"}
-        timeout = socket.getdefaulttimeout()
+        timeout = socket.getdefaulttimeout()  # torchvision takes none
         socket.setdefaulttimeout(TIMEOUT)
         try:
             # torchvision prints to stdout, which is for results.
