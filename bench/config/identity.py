@@ -53,8 +53,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that training depends on, but for its seed.
 
     Left out are the evaluation; the name of the data set and how it is read, since its revision
-    says which images, labels and given clients they are; the file that an encoder starts from, of
-    which there is a hash, as of a CSV of devices; fields that the partitioner does not read; and
+    says which images, labels and given clients they are; the paths of an encoder's first weights
+    and of a CSV of devices, whose hashes stay; fields that the partitioner does not read; and
     privacy where it is off.
     """
     body = {

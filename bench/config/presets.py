@@ -79,7 +79,10 @@ class Preset(Strict):
     rules: tuple[Rule, ...] = ()
 
     def settings(self, spec: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plain values of a configuration, which `given` came of, with nothing set."""
+        """Return the values by dotted name of a run with this preset and nothing set by the user.
+
+        Rules look at `given`, the values of the run that is compared with it.
+        """
         values = self.values_for(spec, given)
         return {**_defaults(), **{key: entry.value for key, entry in values.items()}}
 

@@ -118,7 +118,6 @@ def load_dataset(
     train_subset: int | None = None,
     test_subset: int | None = None,
     reading: Reading = PLAIN,
-    progress: Progress | None = None,
 ) -> Dataset:
     """Open a data set and build its cache first if need be; never uses the network.
 
@@ -131,9 +130,8 @@ def load_dataset(
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).
         test_subset: the same for the test images.
         reading: label column, image size and clients.
-        progress: called while images are decoded.
     """
-    whole = _load(name, data_dir, reading, progress=progress)
+    whole = _load(name, data_dir, reading)
     dataset = _dataset(_name_of(whole.meta), whole)
     totals = {split: len(whole.arrays[f"{split}_labels"]) for split in SPLITS}
     sizes = dict(totals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +45,6 @@ class Reading:
             None if file is None else user_path(file),
             data.test_rows,
         )
-
-    def without_clients(self) -> Reading:
-        """Return the options for test images, which have no clients."""
-        return replace(self, client_column=None, client_file=None)
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of a configuration that differ from their defaults."""

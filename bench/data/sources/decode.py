@@ -103,9 +103,9 @@ class Splits(NamedTuple):
 
     train: Sequence[Part]  # training images, part after part
     test: Sequence[Part]  # test images; empty where the source has no test split
-    # Names by number, also of labels that are text; None: text in its order, else numbers.
+    # By number; None: the texts that are labels, sorted, or else the numbers themselves.
     class_names: tuple[str, ...] | None
-    left_out: Sequence[LeftOut] = ()  # those without files say nothing
+    left_out: Sequence[LeftOut] = ()  # an entry without files counts for nothing
     read_as: Sequence[str] = ()  # where labels and test images were found, in a line each
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:

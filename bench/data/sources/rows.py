@@ -297,7 +297,10 @@ def columns_of(
 ) -> Columns:
     """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
 
-    Columns that say `splits` are no labels.
+    Labels are in the column that the configuration names, else in the first of `LABEL_COLUMNS`,
+    else in the only other column of whole numbers or text, if its words may name classes. Several
+    such columns are refused; without one the images are unlabelled. Columns that say `splits` are
+    none of these.
     """
     import pyarrow as pa
 
@@ -321,30 +324,31 @@ def columns_of(
     if reading.client_column is not None:
         client = find("data.natural_column", reading.client_column)
     images = [name for name, kind in kinds.items() if is_image(kind)]
-    named = [name for name in images if name[0] in IMAGE_COLUMNS]
+    known = [name for name in images if name[0] in IMAGE_COLUMNS]
     # A column without a name numbers the rows, as pandas writes it.
     others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(name[-1])]
     fitting = [name for name in others if is_label(kinds[name])]
-    labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
-    # Without any column that could be meant the images are unlabelled.
+    named = [name for name in others if name[-1].lower() in LABEL_COLUMNS]
+    labels = [name for name in named if name in fitting]
+    labels.sort(key=lambda name: LABEL_COLUMNS.index(name[-1].lower()))
     classes = [name for name in fitting if _may_be_classes(name[-1])]
     meant = [n for n in kinds if (classes and n in fitting) or n[0] in LABEL_COLUMNS]
     if (wanted := reading.label_column) is not None:
         labels = [find("data.label_column", wanted)]
-    elif unfit := [name for name in others if name[-1].lower() in LABEL_COLUMNS and not labels]:
+    elif named and not labels:
         raise DataError(
-            f"{place}: {'.'.join(unfit[0])}: {kinds[unfit[0]]} holds no classes; needed are whole"
+            f"{place}: {'.'.join(named[0])}: {kinds[named[0]]} holds no classes; needed are whole"
             f" numbers or text there, or in data.label_column=NAME; found: {listed}"
         )
     elif not labels and fitting == classes and [len(name) for name in fitting] == [1]:
         labels = fitting
-    if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
+    if not (known or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
         raise DataError(
             f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
             f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
             f" data.label_column=NAME); found: {listed}"
         )
-    return Columns((named or images)[0], labels[0] if labels else None, client)
+    return Columns((known or images)[0], labels[0] if labels else None, client)
 
 
 def splits_of_shards(
@@ -373,8 +377,8 @@ def splits_of_shards(
     counts = [shard.count for shard in rest if shard.count is not None]
     rows = sum(counts) if counts else None
     left_out = [*left_out, LeftOut(VALIDATION, [shard.title for shard in rest], rows=rows)]
-    # No client of a test image is asked for.
-    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
+    # Test images have no clients, and need no column of them.
+    test = [replace(s, reading=replace(s.reading, client_column=None)) for s in test]
     # Names in the order of the first file; those of further files follow.
     names = [name for shard in labelled or test for name in shard.class_names()]
     columns = dict.fromkeys(shard.read_as() for shard in (*train[:1], *test[:1]))

@@ -97,7 +97,8 @@ def test_fashion_small(tmp_path: Path) -> None:
 
 def test_hub_gives_the_pixels_that_were_written(hub: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    dataset = load_dataset(f"hub:{hub}", tmp_path, progress=lambda *c: calls.append(c))
+    prepare(f"hub:{hub}", tmp_path, progress=lambda *c: calls.append(c))
+    dataset = load_dataset(f"hub:{hub}", tmp_path)
     for split, part in (("train", slice(0, 16)), ("test", slice(16, 24))):
         images, labels = in_order(COLOUR[part].transpose(0, 3, 1, 2), LABELS[part])
         np.testing.assert_array_equal(getattr(dataset, f"{split}_images"), images)
