@@ -290,7 +290,7 @@ def _name_of(meta: Mapping[str, Any]) -> str:
         return REVISIONS[revision]
     if _is_official(meta) or full_name in entries().keys() - SOURCES.keys():
         return str(kind)
-    return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"
+    return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"  # `raw:digits`: resized
 
 
 def _is_official(meta: Mapping[str, Any]) -> bool:

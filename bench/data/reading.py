@@ -46,6 +46,12 @@ class Reading:
             data.test_rows,
         )
 
+    @property
+    def test_column(self) -> str | None:
+        """Column that `test_rows` names."""
+        column, _, value = (self.test_rows or "").partition("=")
+        return column if value else None
+
     def settings(self) -> dict[str, Any]:
         """Return the fields of a configuration that differ from their defaults."""
         partition = "file" if self.client_file else None

@@ -169,11 +169,10 @@ def with_kind(name: str) -> str:
     is_folder, is_file = _is_path(name)
     if not is_folder:
         return f"file:{name}" if is_file else name
-    kinds = {form.partition(":")[0]: entry.suffixes for form, entry in entries().items()}
     walk = os.walk(user_path(name), followlinks=True)
     files = (file for _, _, files in walk for file in files)
     found = {Path(file).suffix.lower() for file in itertools.islice(files, _MOST_FILES)}
-    shown = sorted(kind for kind, suffixes in kinds.items() if suffixes & found)
+    shown = sorted(form.partition(":")[0] for form, e in entries().items() if e.suffixes & found)
     if len(shown) == 1:
         return f"{shown[0]}:{name}"
     what = "files of several kinds" if shown else "no images, Parquet, Arrow or tar files"
@@ -209,7 +208,7 @@ class PathSource(Source):
 
     @property
     def key(self) -> str:  # type: ignore[override]
-        """Kind, folder name and a hash of the whole path."""
+        """Kind, folder name and a hash of the whole path: `lab1/photos` is not `lab2/photos`."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.path.name.lower()).strip("-")[:40]
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
         return "-".join(filter(None, (self.kind, slug, digest)))

@@ -33,6 +33,7 @@ from fedbench.bench.data.sources.decode import (
     decoded,
 )
 from fedbench.bench.data.sources.folder import is_image
+from fedbench.bench.data.sources.huggingface import open_file
 from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
@@ -41,7 +42,7 @@ from fedbench.bench.data.sources.rows import (
     Shard,
     splits_of_shards,
 )
-from fedbench.bench.data.sources.splits import Split, column_of, some, split_of, template
+from fedbench.bench.data.sources.splits import Split, some, split_of, template
 from fedbench.bench.system.errors import DataError
 
 NPZ_NAMES = (
@@ -107,7 +108,7 @@ class OneFile(PathSource):
             listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
             raise DataError(f"files of two splits are of two kinds: {listed}; convert one of them")
         kind = kinds["train"]
-        options = self.reading.label_column, column_of(self.reading.test_rows)
+        options = self.reading.label_column, self.reading.test_column
         for asked in filter(None, options if kind in ("idx", "npz") else ()):
             raise DataError(f"{self.path} has no columns, and so no {asked!r}")
         if kind == "npz":
@@ -253,7 +254,9 @@ def _kind(file: Path) -> str:
 
 def _rows(file: Path, table: "CsvRows | None") -> Any:
     """Open a Parquet file, row by row, or in memory if it has to be unpacked; or take a table."""
-    return table or ParquetRows(_read(file) if _is_packed(file) else file, str(file))
+    if table is not None:
+        return table
+    return ParquetRows(_read(file), str(file)) if _is_packed(file) else open_file(file, ".parquet")
 
 
 def _pictures_of_idx(file: Path) -> list[Picture]:
@@ -473,7 +476,7 @@ def _unnamed(tables: Iterable[CsvRows]) -> list[Path]:
     return [f for f in there if is_image(f) and f not in named]
 
 
-_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")  # of 64 bits
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 

@@ -16,8 +16,6 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.decode import VALIDATION, LeftOut, Picture, Splits
 from fedbench.bench.data.sources.splits import (
     Split,
-    check_rows,
-    column_of,
     columns_that_split,
     hints_at_split,
     is_split_name,
@@ -77,7 +75,7 @@ class Shard:
         columns = self.found()
         with self._reading():
             rows = self.open()
-            if "unlabelled" in (self.says, self.only):
+            if "unlabelled" in (self.says, self.only):  # whatever its column of labels holds
                 columns = columns._replace(label=None)
             names = _names_of(rows.features, columns.label)
             said = partial(_words_of, features=rows.features, places=self.columns)
@@ -86,8 +84,7 @@ class Shard:
                 rows = rows.cast_column(columns.image[0], Image(decode=False))
             for number, row in enumerate(rows):
                 place = f"{self.place}, row {number}"
-                asked = self.reading.test_rows
-                if self.only and split_of_row(said(row), place, asked) != self.only:
+                if self.only and self._split_of(said(row), place) != self.only:
                     continue
                 for column, value in {} if self.only else said(row).items():
                     if split_that(column, value) not in ("", None, self.says):
@@ -137,24 +134,26 @@ class Shard:
 
     def divided(self) -> dict[Split, Self]:
         """Return the rows of each split that columns say; empty where none does."""
+        if self.reading.test_rows == "none":
+            return {}
+        asked = self.reading.test_column
         with self._reading():
             rows = self.open()
             first = self._first(rows)
-            asked = self.reading.test_rows
-            words_in = [".".join(p) for p in first]
-            if column_of(asked) not in (None, *words_in):
-                raise DataError(
-                    f"data.test_rows={asked}: {self.place} has no column {column_of(asked)!r} of"
-                    f" words; it has {some(words_in) or 'none'}"
-                )
-            places = [
-                p
-                for p, word in first.items()
-                if ".".join(p) == column_of(asked)
-                or may_be_split(p[-1])
-                or is_split_name(str(word))
-                or hints_at_split(str(word))
-            ]
+            if asked is not None:
+                places = [p for p in first if ".".join(p) == asked]
+                if not places:
+                    words_in = some([".".join(p) for p in first]) or "none"
+                    raise DataError(
+                        f"data.test_rows={self.reading.test_rows}: {self.place} has no column"
+                        f" {asked!r} of words; it has {words_in}"
+                    )
+            else:
+                places = [
+                    p
+                    for p, word in first.items()
+                    if may_be_split(p[-1]) or is_split_name(str(word)) or hints_at_split(str(word))
+                ]
             words = partial(_words_of, features=rows.features, places=places)
             rows = _only(rows, places) if places else ()
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
@@ -165,18 +164,25 @@ class Shard:
                 times[said] += 1
             names = [".".join(place) for place in places]
             values = dict(zip(names, map(set, zip(*found, strict=True)), strict=False))
-            used = columns_that_split(values, self.place, asked)
+            used = [asked] if asked is not None else columns_that_split(values, self.place)
             if not used:
                 return {}
             splits = Counter[Split]()
             for row, number in found.items():
                 given = {c: v for c, v in zip(names, row, strict=True) if c in used}
-                splits[split_of_row(given, f"{self.place}, row {number}", asked)] += times[row]
+                splits[self._split_of(given, f"{self.place}, row {number}")] += times[row]
             columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
         return {
             split: replace(self, columns=columns, only=split, count=count)
             for split, count in splits.items()
         }
+
+    def _split_of(self, said: Mapping[str, Any], place: str) -> Split:
+        """Return the split of a row by its words, as the user says or as they do."""
+        if self.reading.test_rows is None:
+            return split_of_row(said, place)
+        column, _, value = self.reading.test_rows.partition("=")
+        return "test" if str(said[column]).strip() == value else "train"
 
     def checked(self) -> Self:
         """Return the shard with the columns whose words must be those of its name."""
@@ -362,9 +368,11 @@ def splits_of_shards(
     if set(shards) == {"train"}:
         shards = _divided(shards["train"])
     else:
-        asked = next(iter(shards.values()))[0].reading.test_rows
-        if column_of(asked):
-            raise DataError(f"data.test_rows={asked}: names of files in {name} say the splits")
+        reading = next(iter(shards.values()))[0].reading
+        if reading.test_column:
+            raise DataError(
+                f"data.test_rows={reading.test_rows}: names of files in {name} say the splits"
+            )
         shards = {split: [each.checked() for each in group] for split, group in shards.items()}
     labelled = shards.get("train", [])
     train = [*labelled, *shards.get("unlabelled", [])]
@@ -398,5 +406,11 @@ def _divided(shards: Sequence[Shard]) -> dict[Split, list[Shard]]:
             )
         for split, part in (parts or {"train": shard}).items():
             by_split.setdefault(split, []).append(part)
-    check_rows(by_split, shards[0].reading.test_rows, shards[0].place)
+    asked, place = shards[0].reading, shards[0].place
+    if asked.test_column is not None and {*by_split} != {"train", "test"}:
+        where = "no row" if "test" not in by_split else "every row"
+        raise DataError(
+            f"data.test_rows={asked.test_rows}: {where} of {place} has this value of"
+            f" {asked.test_column!r}"
+        )
     return by_split

@@ -108,25 +108,13 @@ def split_that(column: str, value: Any) -> Split | Literal[""] | None:
     return split_of(text)
 
 
-def column_of(test_rows: str | None) -> str | None:
-    """Return the column that `data.test_rows` names."""
-    column, _, value = (test_rows or "").partition("=")
-    return column if value else None
-
-
-def columns_that_split(
-    values: Mapping[str, Collection[Any]], place: str, test_rows: str | None = None
-) -> list[str]:
+def columns_that_split(values: Mapping[str, Collection[Any]], place: str) -> list[str]:
     """Return the columns that say the split of each row, of those that may; `values` are distinct.
 
     A column whose name promises nothing must hold the names of splits alone, training among them.
     Raises `DataError` if only some values of another say a split, or none where the column is
-    called `split`, or no other says it and they are few whole numbers, or short for splits;
-    `test_rows`, as in a configuration, decides these.
+    called `split`, or no other says it and they are few whole numbers, or short for splits.
     """
-    if test_rows is not None:
-        asked = column_of(test_rows)
-        return [] if asked is None else [asked]
     columns, codes = [], list[DataError]()
     for column, found in values.items():
         given = {value for value in found if value is not None}
@@ -154,15 +142,6 @@ def columns_that_split(
     return columns
 
 
-def check_rows(splits: Collection[Split], test_rows: str | None, place: str) -> None:
-    """Refuse `test_rows` by which all rows are of one split."""
-    if (asked := column_of(test_rows)) is not None and {"train", "test"} != {*splits}:
-        where = "no row" if "test" not in splits else "every row"
-        raise DataError(
-            f"data.test_rows={test_rows}: {where} of {place} has this value of {asked!r}"
-        )
-
-
 def _are_short(values: Collection[Any]) -> bool:
     """True for two words or more that all may be short for a split: tr, te."""
     return len(values) > 1 and all(hints_at_split(v) or is_split_name(v) for v in map(str, values))
@@ -174,11 +153,8 @@ def _are_codes(values: Collection[Any]) -> bool:
     return len(values) <= _MOST_CODES and all(n.isdigit() or n in _TRUTH for n in numbers)
 
 
-def split_of_row(values: Mapping[str, Any], place: str, test_rows: str | None = None) -> Split:
-    """Return the split that the columns of a row, or `test_rows`, say; else raise a `DataError`."""
-    if test_rows is not None:
-        asked, _, value = test_rows.partition("=")
-        return "test" if str(values[asked]).strip() == value else "train"
+def split_of_row(values: Mapping[str, Any], place: str) -> Split:
+    """Return the split that the columns of a row say; else raise a `DataError`."""
     said: dict[str, Split] = {}
     for column, value in values.items():
         if value is None or (split := split_that(column, value)) is None:

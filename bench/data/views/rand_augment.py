@@ -12,7 +12,7 @@ from fedbench.bench.system.compute import to_device
 
 MAX_MAGNITUDE: Final = 30
 _NUM_SIGNED: Final = 9  # the first ones have a direction
-_MOST_SHIFT = 150 / 331  # of a side
+_MOST_SHIFT = 150 / 331  # of a side: AutoAugment's 150 pixels of its images of 331
 _GREY = 0.5
 
 Strength = Callable[[float], float]
@@ -20,6 +20,7 @@ Strength = Callable[[float], float]
 
 
 def _sheared(tv: Any, images: Tensor, strength: Strength, axis: int) -> Tensor:
+    # torchvision's `affine` takes an angle; AutoAugment shears by its tangent, about the corner.
     slope = math.degrees(math.atan(strength(0.3)))
     sheared: Tensor = tv.affine(
         images, 0.0, [0, 0], 1.0, [slope, 0.0] if axis == 0 else [0.0, slope], center=[0, 0]
