@@ -5,13 +5,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.execution.execute import Paused, Where, facts, points_of, untrained_figures
+from fedbench.bench.execution.execute import Paused, Where, points_of, untrained_figures
 from fedbench.bench.execution.remeasure import train
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin
@@ -26,7 +25,7 @@ from fedbench.bench.tuning.scoring import Scoring
 
 REPORT_SECONDS = 1.0
 """Least time between two reports of one run; reports never influence its result."""
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.2  # between two looks at a lock
 _GPU_FULL = (
     "the run's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
     " client.batch_size"
@@ -50,7 +49,7 @@ class Job:
     device: str = "cpu"  # or `cuda`
     lanes: int | None = None
     earlier: tuple[str, ...] = ()  # runs with its training, in the store or before it in the sweep
-    shared: bool = True  # look into the store first: another process may have written the row
+    shared: bool = True  # its row may be in the store by now; a study keeps no rows
     untrained: bool = False  # only measure the encoder before training; no row comes of it
     until_round: int | None = None  # after which the run pauses; None = it is run to its end
     track: tuple[str, ...] = ()  # viewers that get rounds and row from the trial process
@@ -103,6 +102,10 @@ class Outcome:
         scoring = Scoring(self.job.scored_by)
         return scoring.of({name: self.metric(name) for name in scoring.metrics})
 
+    def points(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rounds, flat as in a curve; from the folder, which `Jobs.done` may delete."""
+        return points_of(self.job.folder) if self.history is None else self.history
+
     def report(self) -> dict[str, Any]:
         """Return the last report of a trial process: numbers by name, and the outcome itself.
 
@@ -139,17 +142,16 @@ class Jobs(Protocol):
 
 def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
     """Store an outcome, and pass its row to viewers that the trial process did not reach."""
-    row, points = outcome.row, outcome.history
+    row = outcome.row
     if not tracking.names or row is None or outcome.tracked:
         jobs.done(outcome)
     elif outcome.status == "elsewhere":  # its rounds are in the store
         jobs.done(outcome)
         tracking(row.row_id)
     else:
-        # read before `jobs` deletes it
-        rounds = points_of(outcome.job.folder) if points is None else points
+        points = outcome.points()
         jobs.done(outcome)
-        tracking.end(row, rounds)
+        tracking.end(row, points)
 
 
 def work(job: Job, report: Report, *, history: bool = False) -> str:
@@ -244,11 +246,3 @@ def one_line(err: BaseException) -> str:
     err = error_of_plugin(err) or err
     text = " ".join(str(err).split())
     return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
-
-
-def error_row(job: Job, message: str, started_at: datetime) -> Row:
-    """Return the row of a run that could not be executed; its partition is unknown."""
-    known = facts(job.experiment, "", started_at, job.device)
-    return Row(
-        **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)
-    )

@@ -15,6 +15,7 @@ from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.execution.compare import Reproduction, compare
+from fedbench.bench.execution.execute import facts
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
@@ -33,7 +34,7 @@ from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
-from fedbench.bench.tuning.job import Job, Outcome, error_row
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray.session import short_folder
 
 _log = logging.getLogger(__name__)
@@ -346,7 +347,9 @@ class _Rows:
         row, job = outcome.row, outcome.job
         self._running.discard(job.row_id)
         if row is None:
-            row = error_row(job, outcome.error or "", self._began)
+            known = facts(job.experiment, "", self._began, job.device)  # "": no partition is known
+            ended = datetime.now(UTC)
+            row = Row(**known, status="error", error=outcome.error, finished_at=ended)
         if row.status == "error" or outcome.status == "elsewhere":
             self._store.write_row(row)  # of elsewhere: unless the store is on another disk, there
         else:

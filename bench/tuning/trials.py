@@ -18,14 +18,13 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from fedbench.bench.execution.execute import points_of
 from fedbench.bench.execution.run import command_line
 from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import show
 from fedbench.bench.results.chance import terms_at_chance
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import best_trial, with_ranks
-from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.job import Job, Outcome
@@ -62,10 +61,9 @@ class Trials:
         self._optuna = optuna.create_study(direction="maximize", sampler=sampler)
         self._batch: dict[int, Trial] = {}
         self._suggested: deque[int] = deque()
-        self._seen: set[Setting] = set()  # settings that have a trial
+        self._seen: set[str] = set()  # settings that have a trial, as canonical JSON
         self._unseen = study.space.settings() if study.space.size is not None else iter(())
         self._next = 0
-        self._untrained = study.untrained
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
         self._due: deque[Job] = deque()
@@ -138,11 +136,9 @@ class Trials:
                 self._optuna.sampler = self._sampler.make(seed, self._space)
             trial = self._ask()
             stored = self._records.get(number)
-            if _setting(trial.params) in self._seen and (
-                stored is None or stored["params"] != trial.params  # one of an earlier version
-            ):
+            if canonical_json(trial.params) in self._seen:
                 trial = self._ask_another(trial)
-            self._seen.add(_setting(trial.params))
+            self._seen.add(canonical_json(trial.params))
             self._batch[number] = trial
             if stored is None:
                 self._suggested.append(number)
@@ -162,7 +158,7 @@ class Trials:
         The same setting would have the same bits again; a finite space holds one for each trial.
         """
         for params in self._unseen:
-            if _setting(params) not in self._seen:
+            if canonical_json(params) not in self._seen:
                 self._optuna.tell(repeated, state=TrialState.FAIL)  # it says nothing
                 self._optuna.enqueue_trial(params)
                 return self._ask()
@@ -229,9 +225,8 @@ class Trials:
         if outcome.figures is None:
             _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
-        known = [*self._untrained, {"seed": seed, **outcome.figures}]
-        self._untrained = sorted(known, key=lambda figures: figures["seed"])
-        self._study.note(untrained=self._untrained)
+        known = [*self._study.untrained, {"seed": seed, **outcome.figures}]
+        self._study.note(untrained=sorted(known, key=lambda figures: figures["seed"]))
 
     def _begin(self, number: int, params: Params) -> None:
         """Queue the runs of a trial; one whose values do not go together ends at once."""
@@ -280,7 +275,7 @@ class Trials:
         spread, scores = _means(outcomes, [*SPREAD, MOVEMENT]), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
-            refusal = scoring.refusal({**scores, **spread}, self._untrained)
+            refusal = scoring.refusal({**scores, **spread}, study.untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
             elif undefined:
@@ -310,14 +305,6 @@ class Trials:
         self._tell_batch()
 
 
-Setting = tuple[tuple[str, Any], ...]
-
-
-def _setting(params: Mapping[str, Any]) -> Setting:
-    """Return what equal parameters have in common."""
-    return tuple(sorted(params.items()))
-
-
 def check_params(where: str, stored: Params, suggested: Params) -> None:
     """Refuse a stored trial that has other parameters than its number gets now."""
     if canonical_json(stored) != canonical_json(suggested):
@@ -329,19 +316,8 @@ def check_params(where: str, stored: Params, suggested: Params) -> None:
 
 def _at_chance(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the terms of the loss that ended at chance in each run."""
-    found = []
-    for outcome in outcomes:
-        points = outcome.history
-        if points is None:
-            points = points_of(outcome.job.folder)
-        if not points:
-            return []
-        try:
-            found.append({*terms_at_chance(outcome.job.experiment.config, points)})
-        except (ConfigError, DataError) as err:
-            _log.warning("%s: whether it learnt is not known: %s", outcome.job.label, err)
-            return []
-    return sorted(set.intersection(*found)) if found else []
+    found = [{*terms_at_chance(o.job.experiment.config, o.points())} for o in outcomes]
+    return sorted(set.intersection(*found))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

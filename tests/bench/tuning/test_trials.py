@@ -70,7 +70,7 @@ def study(
     plan = Study(
         search=Search(sampler=sampler, study_name="s"),
         base=Experiment(RunConfig(seed=seed)).on(dataset),
-        configure=lambda params, seed: Experiment(RunConfig(seed=seed, method={"p": params})),
+        configure=lambda params, seed: Experiment(RunConfig(seed=seed)),
         space=SearchSpace("simclr", dict(space), (), ""),
         points=points,
         total=min(total, len(points)) if sampler == "grid" else total,
@@ -95,7 +95,7 @@ def number_of(job: Job) -> int:
 
 
 def params_of(job: Job) -> Params:
-    return dict(cast(Params, job.experiment.config.method["p"]))
+    return {key: value for key, value in job.values.items() if key != "seed"}
 
 
 def search(
