@@ -39,13 +39,11 @@ def write_best(path: Path, meta: Mapping[str, Any]) -> None:
 
 def tuned_specs(store: Store, preset: str) -> list[str]:
     """Return the methods with a finished study of their present code under a preset, sorted."""
-    metas = [store.study(study_id) for study_id in store.studies()]
     return sorted(
         {
             meta["spec"]
-            for meta in metas
-            if meta.get("finished_at")
-            and meta["preset"] == preset
+            for meta in _ended(store)
+            if meta["preset"] == preset
             and {*meta["spec"].split("+")} <= {*registry.entries()}
             and _has_this_code(meta)
         }
@@ -67,8 +65,7 @@ def find_tuned(
     stay untuned.
     """
     if tuned == "auto":
-        metas = [store.study(study_id) for study_id in store.studies()]
-        ended = sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
+        ended = _ended(store)
         latest = {
             meta["spec"]: meta
             for meta in ended
@@ -102,6 +99,12 @@ def find_tuned(
             raise ConfigError(f"--tuned: two studies for {spec!r}: {first} and {study}")
         by_spec[spec] = values
     return by_spec
+
+
+def _ended(store: Store) -> list[dict[str, Any]]:
+    """Return the descriptions of the finished studies, the latest last."""
+    metas = map(store.study, store.studies())
+    return sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
 
 
 def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:

@@ -32,7 +32,7 @@ class Share:
     def fits(self, node: Mapping[str, float]) -> int:
         """Return how many such runs a node holds at a time; none is spread over two GPUs."""
         runs = int(node.get("CPU", 0)) // self.cpus
-        if self.gpus:
+        if self.gpus:  # 1e-9: 1 / (1 / 93) is below 93
             runs = min(runs, int(node.get("GPU", 0)) * int(1 / self.gpus + 1e-9))
         return runs
 

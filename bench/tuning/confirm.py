@@ -20,8 +20,7 @@ from fedbench.bench.results.leaderboard.statistics import (
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.events import OnProgress
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import sweep
 
@@ -61,8 +60,7 @@ def confirmation(
     seeds: Sequence[int],
     settings: Settings,
     places: Places,
-    cluster: Cluster,
-    on_progress: OnProgress | None,
+    executor: Executor,
 ) -> tuple[Confirmed, ...]:
     """Run the configurations on seeds that the search has not used, and compare them by labels.
 
@@ -84,16 +82,16 @@ def confirmation(
         points=tuple(named.values()),
         methods=(configs["preset"].spec,),
     )
+    # A sweep refuses a seed among the values: it has those of its cells.
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.dataset, settings.config_files, values)
-    given = {**vars(sources), **vars(places), **vars(cluster)}
-    given |= {"purpose": "confirmation", "retry_failed": True, "on_progress": on_progress}
-    result = sweep(grid, seeds=seeds, **given)
-    store = places.open_store()
+    given = {**vars(sources), **vars(places), **vars(executor.cluster)}
+    given |= {"purpose": "confirmation", "retry_failed": True}
+    result = sweep(grid, seeds=seeds, on_progress=executor.on_progress, **given)
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:
         name = ", ".join(name for name, params in named.items() if params == cell["axes"])
-        runs.setdefault(name, []).append(store.find(cell["run_id"]))
+        runs.setdefault(name, []).append(executor.store.find(cell["run_id"]))
     whole = {name: rows for name, rows in runs.items() if all(row.status == "ok" for row in rows)}
     for name in [name for name in runs if name not in whole]:
         ended = next(row for row in runs[name] if row.status != "ok")

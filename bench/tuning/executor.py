@@ -84,6 +84,7 @@ class Executor:
             "checkpoints": self.cluster.checkpoints,
             "workers": self.cluster.workers,
             "lanes": self.cluster.lanes,
+            "track": self.tracking.names,
         }
         return Job(experiment=experiment, **{**known, **more})
 

@@ -30,28 +30,19 @@ def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
     spec = None if spec is None else registry.canonical_spec(spec)
     fields = fields_by_key(spec)
     check_key(key, spec or "any method", fields)
-    alike: dict[str, list[str]] = {}  # equal fields of several methods are one
+    alike: dict[str, dict[str, Any]] = {}  # equal fields of several methods are one
     for owner, info in fields[key].items():
-        default = info.get_default(call_default_factory=True)
-        facts = repr((info.description, kind_text(info), default))
-        alike.setdefault(facts, []).append(owner)
-    presets, records = [load_preset(name) for name in preset_names()], []
-    for named in alike.values():
-        owners, info = [*filter(None, named)], fields[key][named[0]]
-        default = info.get_default(call_default_factory=True)
-        records.append(
-            {
-                "key": key,
-                "methods": owners,
-                "meaning": info.description or "",
-                "kind": kind_text(info),
-                "default": default,
-                "presets": [v for p in presets for v in _values(key, p, default, owners, spec)],
-                "searched": dict(_searched(key, owners, spec)),
-                "variable": variable(key),
-            }
-        )
-    return records
+        facts = {"meaning": info.description or "", "kind": kind_text(info)}
+        facts["default"] = info.get_default(call_default_factory=True)
+        record = alike.setdefault(repr(facts), {"key": key, "methods": [], **facts})
+        record["methods"] += [owner] if owner else []
+    presets = [load_preset(name) for name in preset_names()]
+    for record in alike.values():
+        owners, default = record["methods"], record["default"]
+        record["presets"] = [v for p in presets for v in _values(key, p, default, owners, spec)]
+        record["searched"] = dict(_searched(key, owners, spec))
+        record["variable"] = variable(key)
+    return [*alike.values()]
 
 
 def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -189,9 +188,9 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
 
 @dataclass(frozen=True)
 class TunedValues:
-    """Best values of a tuning study for one method spec: dotted names to values, and its id."""
+    """Best values of a tuning study for one method spec, by dotted name, and the study's id."""
 
-    values: Mapping[str, Any]
+    tuned: Mapping[str, Any]
     study: str
 
 
@@ -254,7 +253,7 @@ def plan(
     Raises:
         FedbenchError: as in `resolve`; also for a value that the grid itself sets.
     """
-    content = content or content_names(data_dir)
+    content = content or content_names(data_dir)  # one for all cells, which remembers its answers
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(f"{option}: is empty; give one, or leave it out for the grid's")
@@ -271,7 +270,6 @@ def plan(
     if _DATA in keys and _DATA in overrides:
         place = str(overrides.pop(_DATA))
         points = _located(points, place, as_read(content, overrides))
-    environ = os.environ if environ is None else environ
     best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
     known = {spec: {*known_keys(spec)} for spec in specs}
     for key in overrides:
@@ -287,22 +285,14 @@ def plan(
             if key == "seed" and (seeds is None or key in overrides):
                 raise ConfigError(f"seed: give --seeds, or leave it to the grid [{source}]")
 
+    shared = {"preset": preset, "config_files": config_files, "environ": environ}
+    shared |= {"content": content, "data_dir": data_dir}
+    seeds = grid.seeds if seeds is None else seeds
     cells: dict[str, Cell] = {}
-    for seed, point, spec in itertools.product(
-        grid.seeds if seeds is None else seeds, points, specs
-    ):
+    for seed, point, spec in itertools.product(seeds, points, specs):
         if not _is_for(point, spec):
             continue
-        settings: dict[str, Any] = {
-            "preset": preset,
-            "config_files": config_files,
-            "seed": seed,
-            "environ": environ,
-            "content": content,
-            "data_dir": data_dir,
-            "tuned": best[spec].values if spec in best else None,
-            "study": best[spec].study if spec in best else None,
-        }
+        settings = {**shared, "seed": seed, **(vars(best[spec]) if spec in best else {})}
         values = {key: value for key, value in overrides.items() if key in known[spec]}
         values |= _settings(point)
         scaled = _followers(grid, spec, values, point, settings)

@@ -103,15 +103,11 @@ class RungTrials(Trials):
             return {**records}
         one = OF_CLIENTS[self._study.scoring.name.removesuffix(GATE)]
         ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})
-        return {
-            number: {
-                **record,
-                "score": rank,
-                "objective": rank if record["status"] == "ok" else None,
-            }
-            for number, record in records.items()
-            for rank in (ranks.get(number),)
-        }
+        ranked = {}
+        for number, record in records.items():
+            rank, passed = ranks.get(number), record["status"] == "ok"
+            ranked[number] = {**record, "score": rank, "objective": rank if passed else None}
+        return ranked
 
     def _decide(self, bracket: _Bracket) -> None:
         """Continue the best trials of a rung, and give the others their records in the store."""

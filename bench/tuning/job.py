@@ -49,7 +49,7 @@ class Job:
     device: str = "cpu"  # or `cuda`
     lanes: int | None = None
     earlier: tuple[str, ...] = ()  # runs with its training, in the store or before it in the sweep
-    shared: bool = True  # its row may be in the store by now; a study keeps no rows
+    shared: bool = True  # look into the store first: another process may have written the row
     untrained: bool = False  # only measure the encoder before training; no row comes of it
     until_round: int | None = None  # after which the run pauses; None = it is run to its end
     track: tuple[str, ...] = ()  # viewers that get rounds and row from the trial process
@@ -121,13 +121,8 @@ class Outcome:
 class Jobs(Protocol):
     """Supplier of jobs and receiver of their outcomes; called from one thread only."""
 
-    @property
-    def total(self) -> int:
-        """Number of jobs of the whole command."""
-
-    @property
-    def ended(self) -> int:
-        """Number of jobs that ended before the command."""
+    total: int  # jobs of the whole command
+    ended: int  # jobs that ended before the command
 
     @property
     def finished(self) -> bool:
@@ -200,7 +195,7 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         return Outcome(job, status, **{"seconds": time.monotonic() - began, **known})
 
     try:
-        workers = job.workers if job.device == "cpu" and job.lanes is None else 1
+        workers = job.workers if job.device == "cpu" else 1
         devices = choose_devices(job.device, workers, job.lanes)
         if job.untrained:
             return ended("ok", figures=untrained_figures(job.experiment, devices[0]))

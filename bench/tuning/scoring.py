@@ -48,9 +48,8 @@ class Scoring:
     name: str = DEFAULT  # with `+gate` if trials are refused that did not learn
 
     def __post_init__(self) -> None:
-        if self._plain not in {**OF_CLIENTS, **objectives()}:
-            more = f"; each may end in {GATE}"
-            raise UnknownNameError("objective", self.name, names(), more)
+        if self._plain not in (known := names()):
+            raise UnknownNameError("objective", self.name, known, f"; each may end in {GATE}")
 
     @property
     def _plain(self) -> str:
@@ -116,10 +115,7 @@ class Scoring:
         """Say why the gate refuses an encoder beside untrained ones; None if it passes."""
         if not self.gated:
             return None
-        before = {
-            name: mean([one[name] for one in untrained if name in one])
-            for name in ("rho", "sep", "participation_ratio")
-        }
+        before = _means(untrained, ("rho", "sep", "participation_ratio"))
         rho, sep, directions = (figures.get(name) for name in before)
         spread = figures.get("projection_std_ratio")
         if _below(rho, before["rho"], SHRUNK) or (spread is not None and spread < LEAST_SPREAD):
@@ -140,6 +136,13 @@ def metrics() -> list[str]:
     per_client = [name for one in OF_CLIENTS.values() for name in one.metrics]
     shared = [objective.metric.name for objective in objectives().values()]
     return list(dict.fromkeys([*per_client, *shared]))
+
+
+def _means(
+    encoders: Sequence[Mapping[str, float]], names: Sequence[str]
+) -> dict[str, float | None]:
+    """Return the mean of each figure over the encoders that have it."""
+    return {name: mean([one[name] for one in encoders if name in one]) for name in names}
 
 
 def _below(value: float | None, before: float | None, share: float, least: float = 0.0) -> bool:
@@ -165,10 +168,7 @@ def noise_limit(objectives: Sequence[float]) -> float | None:
 
 def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
     """Describe how a trial's encoder has shrunk since its start; empty if it has not."""
-    before = {
-        name: mean([figures[name] for figures in untrained if name in figures]) for name in SPREAD
-    }
-    return shrinkage(trial.get("spread") or {}, before)
+    return shrinkage(trial["spread"], _means(untrained, SPREAD))
 
 
 def objective_records() -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from fedbench.bench.execution.run import forget_cell
 from fedbench.bench.experiment.common_options import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import field_infos, flat_config, get, show
-from fedbench.bench.experiment.resolve import resolve, user_keys
+from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
 from fedbench.bench.results.leaderboard.studies import (
@@ -114,16 +114,8 @@ class Study:
         cls, spec: str, settings: Settings, search: Search, places: Places, executor: Executor
     ) -> Self:
         """Return the study that the options of `tune` ask for."""
-        given_fields = flatten(settings.set or {}, keep=field_infos(spec))
-        set_by_user = {*user_keys(spec, settings.config_files), *given_fields}
-        space = load_space(spec, file=as_path(search.space_file)).without(set_by_user)
-        # Fields of the method may weigh losses, and those of other weights have no common scale.
-        other_losses = any(name.startswith("method.") for name in space.dimensions)
-        if search.objective is None and search.fidelity != NONE and other_losses:
-            search = replace(search, objective=DEFAULT)
-        scoring = Scoring(search.scored_by)
         fixed = {
-            **given_fields,
+            **flatten(settings.set or {}, keep=field_infos(spec)),
             # No metric that reads a label is computed, unless it is to be watched.
             "evaluation.protocols": ["knn"] if search.watch_labels else [],
             "evaluation.transfer": [],
@@ -131,19 +123,25 @@ class Study:
             "evaluation.every": 0,
             "evaluation.online": False,
             "evaluation.rounds": [],
-            "evaluation.objectives": scoring.objectives,
+            "evaluation.objectives": Scoring(search.scored_by).objectives,
         }
-        given = fixed.pop("seed", None)
-        content = content_names(places.cache)
+        seed = fixed.pop("seed", None)  # in `set` it would hold for every run of a trial
+        given = {**vars(settings), "set": fixed, "data_dir": places.cache}
+        given["content"] = content_names(places.cache)  # one, which remembers what it has read
 
         def configure(params: Mapping[str, Any], seed: int | None) -> Experiment:
-            sources = replace(settings, set=fixed, seed=seed)
-            given = {"content": content, "data_dir": places.cache, **vars(sources)}
-            return resolve(spec, tuned=params, **given)
+            return resolve(spec, tuned=params, **{**given, "seed": seed})
 
-        base = configure({}, given if settings.seed is None else settings.seed)
+        base = configure({}, seed if settings.seed is None else settings.seed)
         base.workers(2)  # raises: trials run in processes of their own
-        scoring.check_noise(base.config.evaluation.objective_noise)
+        of_preset = ("default", "preset ")
+        by_user = {key for key, of in base.sources.items() if not of.startswith(of_preset)}
+        space = load_space(spec, file=as_path(search.space_file)).without(by_user)
+        # Fields of the method may weigh losses, and those of other weights have no common scale.
+        other_losses = any(name.startswith("method.") for name in space.dimensions)
+        if search.objective is None and search.fidelity != NONE and other_losses:
+            search = replace(search, objective=DEFAULT)  # which every run computes, as the loss
+        Scoring(search.scored_by).check_noise(base.config.evaluation.objective_noise)
         alike = _IMAGES if search.fidelity == NONE else {*_IMAGES, _ROUNDS}
         for key in (key for key in space.dimensions if key in alike):
             why = "its images" if key in _IMAGES else f"--fidelity {search.fidelity}"
@@ -266,37 +264,38 @@ class Study:
         """Seeds of the runs in `checked`: a best trial is best on those that it was chosen by."""
         return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
 
-    def compared(self, trials: Sequence[Record]) -> list[Params]:
-        """Return the parameters of best trial and preset; empty if they cannot be compared."""
+    def _checks(self, trials: Sequence[Record]) -> list[tuple[Params, int, Record | None]]:
+        """Return parameters, seed and record of the best trial's runs on fresh seeds, the preset's.
+
+        Without a record a run is missing. There are none where the two cannot be compared.
+        """
         best, preset = best_trial(trials), self.preset_params
-        if best is None or best["params"] == preset or self.scoring.ranked:
-            return []
         ended = {trial["status"] for trial in trials if trial["params"] == preset}
-        return [] if ended & {"diverged", "error"} else [dict(best["params"]), preset]
+        if best is None or best["params"] == preset or ended & {"diverged", "error"}:
+            return []
+        if self.scoring.ranked:  # only trials have ranks
+            return []
+        known = {canonical_json([c["params"], c["seed"]]): c for c in self.checked}
+        return [
+            (params, seed, known.get(canonical_json([params, seed])))
+            for params in (dict(best["params"]), preset)
+            for seed in self.fresh_seeds
+        ]
 
     def leads(self, trials: Sequence[Record]) -> list[float] | None:
         """Return by how much the best trial is ahead of the preset on each fresh seed.
 
         A seed under which a run has failed or diverged is left out. None if there is no such pair.
         """
-        if not (compared := self.compared(trials)):
-            return None
-        known = {(canonical_json(c["params"]), c["seed"]): c["objective"] for c in self.checked}
-        found = [
-            [known.get((canonical_json(params), seed)) for params in compared]
-            for seed in self.fresh_seeds
-        ]
-        return [best - preset for best, preset in found if best is not None and preset is not None]
+        records = [record for _, _, record in self._checks(trials)]
+        scores = [None if record is None else record["objective"] for record in records]
+        pairs = zip(scores, scores[len(self.fresh_seeds) :], strict=False)
+        leads = [one - other for one, other in pairs if one is not None and other is not None]
+        return leads if scores else None
 
     def unchecked(self, trials: Sequence[Record]) -> list[tuple[Params, int]]:
         """Return parameters and seed of each run that is missing to judge the best trial."""
-        tried = {(canonical_json(c["params"]), c["seed"]) for c in self.checked}
-        return [
-            (params, seed)
-            for params in self.compared(trials)
-            for seed in self.fresh_seeds
-            if (canonical_json(params), seed) not in tried
-        ]
+        return [(params, seed) for params, seed, record in self._checks(trials) if record is None]
 
     def _identity(self) -> dict[str, Any]:
         dimensions, objective = self.space.dimensions, self.scoring.name
@@ -314,6 +313,7 @@ class Study:
             "batch_size": self.batch_size,
             "seeds_per_trial": self.search.seeds_per_trial,
             "name": self.search.study_name,
+            # Left out where they are what all studies had before there was a choice: ids stay.
             **({"code": self.base.config.code} if self.base.config.code else {}),
             **({} if objective == DEFAULT else {"objective": objective}),
             **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
@@ -361,18 +361,15 @@ class Study:
         A failed one is run again, unless others were suggested, or went on to another rung, after
         it: another outcome would change the study.
         """
-        stored: list[Record] = [*self.trials()]
-        size = self.barrier
-        last = max((trial["number"] for trial in stored), default=0)
-
-        def stays(trial: Mapping[str, Any]) -> bool:
-            if trial["status"] != "error":
-                return True
-            if "rung" in trial:  # of those that it competed with, some went on
-                return True
-            return size is not None and trial["number"] // size < last // size
-
-        kept = [trial for trial in stored if stays(trial)]
+        stored, size = self.trials(), self.barrier
+        last = stored[-1]["number"] if stored else 0
+        kept: list[Record] = [
+            trial
+            for trial in stored
+            if trial["status"] != "error"
+            or "rung" in trial  # of those that it competed with, some went on
+            or (size is not None and trial["number"] // size < last // size)
+        ]
         if self.halving is None:
             return kept
         numbers = {trial["number"] for trial in kept}
@@ -468,6 +465,7 @@ class Study:
             "cautions": [*verdict.doubts, *verdict.cautions],
             "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         }
+        # A command that changes nothing leaves the files and their times as they are.
         compared = ("trials", "best", "cautions")
         unchanged = all(earlier.get(key) == description[key] for key in compared)
         if not (unchanged and earlier.get("finished_at") and path.exists()):

@@ -117,26 +117,25 @@ def sweep(
     store, again, dry_run = executor.store, which.again, which.dry_run
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
-    cells: list[Cell] = []
     opened = opener()
-    content = content_names(places.cache)
+    shared = {**vars(sources), "methods": which.methods, "seeds": which.seeds}
+    shared |= {"content": content_names(places.cache), "data_dir": places.cache}
+    cells: list[Cell] = []
     for preset in presets:
-        settings = vars(replace(sources, preset=preset))
-        settings |= {"methods": which.methods, "seeds": which.seeds}
+        settings = {**shared, "preset": preset}
         if which.methods is None and grid.join_tuned:
             settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
-        settings |= {"content": content, "data_dir": places.cache}
         cells += planned_cells(grid, store, which.tuned, settings, opened)
     for cell in {cell.config.spec: cell for cell in cells}.values():
         cell.experiment.workers(2)  # raises: cells run in processes of their own
+    # Seed by seed across presets too, so that what is cut short has compared all under some seeds.
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
-    named: dict[str, Cell] = {}
+    named: dict[str, Cell] = {}  # two presets may give one run
     for cell in cells:
         named.setdefault(cell.experiment.ids.row, cell)
     stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
     settled = {"ok", "diverged"} if which.retry_failed or again else {"ok", "diverged", "error"}
-    argv = command_line()
 
     done_before = [i for i in named if i in stored and stored[i].status in settled]
     purpose = which.purpose
@@ -149,7 +148,7 @@ def sweep(
     all_jobs = []
     for cell in named.values():
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}
-        known: dict[str, Any] = {"grid": grid.grid, "argv": argv, "scaled": scaled}
+        known: dict[str, Any] = {"grid": grid.grid, "argv": command_line(), "scaled": scaled}
         origin = replace(cell.experiment.origin, purpose=purpose, **known)
         experiment = cell.experiment.under(origin)
         values = {"method": cell.config.spec, "seed": cell.config.seed, **_axes(cell)}
@@ -157,18 +156,15 @@ def sweep(
     jobs = [job for job in all_jobs if job.row_id not in done_before]
     repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
-    steps = {
-        identity: local_steps(cell.experiment)
-        for identity, cell in named.items()
-        if dry_run or identity in to_run
-    }
+    counted = all_jobs if dry_run else jobs
+    steps = {job.row_id: local_steps(job.experiment) for job in counted}
     _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs])
-    lines = [
+    lines = Counter(
         line
-        for experiment in (named[identity].experiment for identity in steps)
-        for line in (*experiment.dataset.cautions, *without_effect(experiment))
-    ]
-    for line, times in Counter(lines).items():
+        for job in counted
+        for line in (*job.experiment.dataset.cautions, *without_effect(job.experiment))
+    )
+    for line, times in lines.items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)
     jobs = _with_earlier(jobs, stored.values())
     measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
@@ -180,7 +176,7 @@ def sweep(
         trained = [job.experiment for job in jobs if measured[job.row_id]]
         cost = executor.cost(runs, trained)
     if cluster.checkpoints is not None and not dry_run:
-        _forget_moved(executor.cells, named.keys() - {job.row_id for job in jobs})
+        _forget_moved(executor.cells, named.keys() - to_run)
     if jobs and not dry_run:
         store.check_writable()
         try:
@@ -193,9 +189,7 @@ def sweep(
         with suppress(StoreError):  # one that cannot be written stays as it is
             store.refresh()
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
-    repeated: tuple[Reproduction, ...] = ()
-    if repeats and not dry_run:
-        repeated = _run_again(repeats, executor)
+    repeated = _run_again(repeats, executor) if repeats and not dry_run else ()
     current = [rows[i] for i in named if i in rows]
     statuses = [outcome.status for outcome in source.outcomes]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
@@ -224,7 +218,8 @@ def _run_again(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, .
     """Run stored cells again in a temporary store, and compare each with its row."""
     with temporary_folder() as folder:
         other = Store(folder)
-        source = _Rows([replace(job, store=other.root) for job in jobs], other, already=0)
+        jobs = [replace(job, store=other.root, track=()) for job in jobs]
+        source = _Rows(jobs, other, already=0)
         executor.into(other).run(source)
         return tuple(
             compare(
@@ -242,8 +237,9 @@ def opener() -> Callable[[Cell], Cell]:
     def on_dataset(cell: Cell) -> Cell:
         data = cell.config.data
         key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
-        dataset = opened.setdefault(key, opened.get(key) or cell.experiment.dataset)
-        return replace(cell, experiment=cell.experiment.on(dataset))
+        if key not in opened:
+            opened[key] = cell.experiment.dataset
+        return replace(cell, experiment=cell.experiment.on(opened[key]))
 
     return on_dataset
 

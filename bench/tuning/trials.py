@@ -33,7 +33,7 @@ from fedbench.bench.tuning.spaces.samplers import SAMPLERS
 from fedbench.bench.tuning.study import WATCHED, Params, Record, Study
 
 _log = logging.getLogger(__name__)
-_BITS = 2**32
+_BITS = 2**32  # seeds of NumPy's RandomState, which Optuna draws by, are smaller
 
 
 @dataclass
@@ -82,8 +82,7 @@ class Trials:
     @property
     def finished(self) -> bool:
         """True once every trial has its record."""
-        waiting = self._takes or self._open or self._suggested or self._batch
-        return not waiting and self._next >= self._study.total
+        return not (self._takes or self._batch) and self._next >= self._study.total
 
     def next(self) -> Job | None:
         """Return a run that is due, else the first of a new suggestion.
@@ -92,7 +91,7 @@ class Trials:
         """
         gated = self._study.scoring.gated  # no trial is judged before its encoders are measured
         while not self._due and not (gated and self._unmeasured):
-            while not self._suggested and not self._batch and self._next < self._study.total:
+            while not self._batch and self._next < self._study.total:
                 self._ask_batch()
                 self._tell_batch()
             if not self._suggested:  # a batch runs, or this was the last trial
@@ -127,6 +126,7 @@ class Trials:
 
     def _ask_batch(self) -> None:
         study, size = self._study, self._study.barrier or self._study.total
+        # Batches begin at multiples of their size, so that more trials extend a study as it is.
         end = min(study.total, self._next - self._next % size + size)
         for number in range(self._next, end):
             if number < len(study.points):
@@ -171,6 +171,7 @@ class Trials:
         """
         if not self._records.keys() >= self._batch.keys():
             return
+        # Suggestions know nothing of later batches, of which an earlier command may have some.
         known = [self._records[number] for number in sorted(self._records) if number < self._next]
         objectives = {
             record["number"]: record["objective"]

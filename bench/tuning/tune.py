@@ -105,9 +105,7 @@ def tune(
         # Far from those of a sweep: a run has one purpose, and would be missing on its board.
         first = base.config.seed + max(CONFIRM_FROM, search.seeds_per_trial)
         seeds = range(first, first + confirm)
-        confirmed = confirmation(
-            study.configure, trials, seeds, settings, places, cluster, on_progress
-        )
+        confirmed = confirmation(study.configure, trials, seeds, settings, places, executor)
     return study.result(
         status="planned" if dry_run else "finished",
         to_run=to_run,
@@ -142,5 +140,5 @@ def _run_again(study: Study, before: Sequence[Mapping[str, Any]]) -> tuple[Diffe
         for trial in before
         if trial["status"] != "error" and (again := now.get(trial["number"])) is not None
         for name in _RESULTS
-        if name in trial and name in again and trial[name] != again[name]
+        if trial[name] != again[name]
     )

@@ -100,7 +100,7 @@ def _sameness(usable: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
     """Say that a best trial by the default objective hardly moved from its random start."""
-    moved = (best.get("spread") or {}).get(MOVEMENT)
+    moved = best["spread"].get(MOVEMENT)
     if moved is None or moved >= LEAST_MOVEMENT or scoring.name.removesuffix(GATE) != DEFAULT:
         return []
     return [
@@ -112,7 +112,7 @@ def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
 
 def _chance(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the terms of the loss that ended at chance in all of some trials."""
-    terms = [set(trial.get("at_chance") or ()) for trial in trials]
+    terms = [{*trial["at_chance"]} for trial in trials]
     common = sorted(set.intersection(*terms)) if terms else []
     if not common:
         return []
@@ -146,7 +146,7 @@ def _agreement(
     pairs = [
         (trial["objective"], value)
         for trial in usable
-        if (value := {**trial.get("scores", {}), **trial.get("spread", {})}.get(second)) is not None
+        if (value := {**trial["scores"], **trial["spread"]}.get(second)) is not None
     ]
     if len(pairs) < _LEAST_TRIALS:
         return [], []
@@ -175,7 +175,7 @@ def _start(best: Mapping[str, Any], untrained: Sequence[Figures], scoring: Scori
         )
     # Below 0 an objective rises by shrinking alone; SEP does not depend on scale.
     seps = [figures["sep"] for figures in untrained if "sep" in figures]
-    sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
+    sep, most = best["spread"].get("sep"), noise_limit(seps)
     if sep is not None and most is not None and sep <= most:
         texts.append(
             f"the best trial tells images apart from views of one image no better than the"

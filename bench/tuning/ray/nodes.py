@@ -18,8 +18,8 @@ PACKAGES = (
     "pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow",
 )  # fmt: skip
 """Packages that trials import, directly or not."""
-_SECONDS = 60.0
-_FAULTS = 2
+_SECONDS = 60.0  # in which a node answers
+_FAULTS = 2  # runs under which CUDA fails on a node: one alone may break it everywhere
 _SECONDS_BETWEEN_LOOKS = 1.0
 _log = logging.getLogger(__name__)
 

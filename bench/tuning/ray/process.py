@@ -94,7 +94,7 @@ def train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 
-    job, token, local = config["job"], config.get("token"), False
+    job, token, local = config["job"], config["token"], False
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
     context = ray.get_runtime_context()
     node = context.get_node_id()

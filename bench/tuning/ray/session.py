@@ -23,7 +23,6 @@ from fedbench.bench.system.scratch import (
     cleared_up_if_killed,
     delete_folder,
     end_processes,
-    end_workers,
     temporary_folder,
     temporary_place,
 )
@@ -32,16 +31,14 @@ from fedbench.bench.system.signals import STOP_SIGNALS, stop_signals
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # Ray's own setting comes too late where modules are preloaded
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner in spite of verbose=0
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` every worker would rebuild its venv
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths would mean other files in a trial
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the same way, and knows that it did
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a run has an objective at its end alone
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # our store is the truth; Tune's snapshots are not read
-    "TUNE_FORCE_TRIAL_CLEANUP_S": "1",
-    "TUNE_MAX_PENDING_TRIALS_PG": "1",
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "1",  # a trial that must end has a second, not ten minutes
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 _TOKEN, _TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
@@ -56,8 +53,8 @@ _WORKERS = {
     "prestart_worker_first_driver": False,
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
-_SECONDS_TO_DIE = 5.0
-_SECONDS_TO_EXIT_LOST = 12.0
+_SECONDS_TO_DIE = 5.0  # of Ray's processes, after its shutdown; then they are killed
+_SECONDS_TO_EXIT_LOST = 12.0  # of a block after the death of a part of Ray
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
 _SECONDS_TO_ANSWER = 5.0
@@ -134,10 +131,6 @@ class Session:
                 place = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
                 self._addresses["raylet"] = place
 
-    def end_trials(self) -> None:
-        """Kill the trial processes of a Ray that the session has started."""
-        end_workers(self.folder)
-
     def check_parts(self) -> None:
         """Look after the parts of Ray without which nothing goes on; see `raise_if_ending`."""
         dead = [name for name, place in self._addresses.items() if not _answers(place)]
@@ -188,14 +181,14 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                             _init(folder, num_cpus or usable_cores(), address)
                     except SystemExit:  # Ray's own handler of SIGTERM, which it has installed
                         session.received.append(signal.SIGTERM)
-                    install_handlers()
+                    install_handlers()  # in place of Ray's
                 session.raise_if_ending()
                 session.find_addresses()
                 yield session
             finally:
                 with suppress(FedbenchError):
                     session.check_parts()
-                if not session.lost:
+                if not session.lost:  # else it ends this process, should Ray's shutdown hang
                     end_watch()
                 if not foreign:
                     ray.shutdown()

@@ -18,6 +18,7 @@ from ray.tune import Stopper
 from ray.tune.search import Searcher
 
 from fedbench.bench.results.trackers import Tracking
+from fedbench.bench.system.scratch import end_workers
 from fedbench.bench.tuning.events import CellDone, CellProgress, Event, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.pace import Pace
@@ -25,7 +26,7 @@ from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.process import train
 from fedbench.bench.tuning.ray.session import Session
 
-JOBS_PER_TUNER = 500  # jobs per Tuner, as Tune's bookkeeping per trial grows with their number
+JOBS_PER_TUNER = 500  # since each snapshot of Tune's writes the state of all its trials
 LOST_SECONDS = 120.0  # time without any running trial after which the nodes are checked
 _LOCK_SECONDS = 5.0  # wait for the lock of a job that was busy before
 _COUNT_SECONDS = 10.0  # time between two counts of a cluster's slots
@@ -57,7 +58,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._jobs, self.pool, self.session = jobs, pool, session
         self._limit = pool.slots()
         self._attempts, self._patience = attempts, patience
-        self._common = {} if token is None else {"token": token}
+        self._token = token
         self._on_progress, self._tracking = on_progress, tracking
         self._done, self._pace = jobs.ended, Pace()
         self._live: dict[str, Job] = {}  # trial -> its job
@@ -72,7 +73,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self.tuners = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # the store holds everything
+        return {}  # Tune pickles all that it is given, and nobody reads that again
 
     @property
     def stopping(self) -> bool:
@@ -106,14 +107,14 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         except Exception as err:
             self.failure = err
             return Searcher.FINISHED
-        if job is None and self._again:
+        if job is None and self._again:  # last, since another process may still hold it
             job = replace(self._again.popleft(), wait_seconds=_LOCK_SECONDS)
         if job is None:
             return Searcher.FINISHED if self.exhausted else None
         self._handed_out += 1
-        self._live[trial_id] = job = replace(job, track=self._tracking.names)
+        self._live[trial_id] = job
         self._processes.add(trial_id)
-        return {**job.values, "job": job, "avoid": [*self.pool.left_out], **self._common}
+        return {**job.values, "job": job, "avoid": [*self.pool.left_out], "token": self._token}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -122,10 +123,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._processes.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the store holds everything."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing."""
+        """Save nothing: the store holds everything, and no Tuner is restored."""
 
     def started(self, trial_id: str) -> None:
         """Note that a trial process has started its job."""
@@ -160,6 +158,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._pace.ended(job.name, time.monotonic(), counts=False)
             self._again.append(self._live.pop(trial_id))
         else:
+            # The process may have worked in a folder of its node, which `job` does not name.
             self._end(trial_id, replace(message["outcome"], job=job))
 
     def died(self, trial_id: str, reason: str) -> None:
@@ -219,8 +218,12 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._on_progress(event)
 
 
-class _Reports(tune.Callback):  # type: ignore[misc]
-    """Callback that passes reports to the searcher; an error there ends the whole command."""
+class _Listener(tune.Callback, Stopper):  # type: ignore[misc]
+    """Passes reports to the searcher, and ends a Tuner after a signal, or an error of these.
+
+    Tune would wait ten seconds for processes that are at work, so those of this machine are killed
+    first. Nothing is lost: jobs continue from their checkpoints.
+    """
 
     def __init__(self, searcher: JobSearcher) -> None:
         super().__init__()
@@ -243,34 +246,20 @@ class _Reports(tune.Callback):  # type: ignore[misc]
     def on_step_end(self, *, trials: list[Any], **info: Any) -> None:
         self._call(self._searcher.check_progress, [trial.status for trial in trials])
 
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False  # no trial ends before its function does
+
+    def stop_all(self) -> bool:
+        if self._searcher.stopping:
+            end_workers(self._searcher.session.folder)  # none, if Ray runs elsewhere
+        return self._searcher.stopping
+
     def _call(self, function: Any, *args: Any) -> None:
         try:
             if self._searcher.failure is None:
                 function(*args)
-        except Exception as err:
+        except Exception as err:  # raised here, Tune would only call the trial failed
             self._searcher.failure = err
-
-
-class _Ending(Stopper):  # type: ignore[misc]
-    """Stopper that ends a Tuner after a signal or an error.
-
-    Tune would wait ten seconds for processes that are at work, so those of this machine are killed
-    first. Nothing is lost: jobs continue from their checkpoints.
-    """
-
-    def __init__(self, searcher: JobSearcher) -> None:
-        self._searcher = searcher
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        if self._searcher.stopping:
-            self._searcher.session.end_trials()
-        return self._searcher.stopping
 
 
 def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
@@ -280,6 +269,7 @@ def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
     the metrics of the run under these names.
     """
     searcher.begin_tuner()
+    listener = _Listener(searcher)
     tuner = tune.Tuner(
         tune.with_resources(train, partial(_request, searcher.pool.need.resources)),
         tune_config=tune.TuneConfig(
@@ -287,7 +277,8 @@ def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
             metric="objective",
             mode="max",
             num_samples=-1,
-            reuse_actors=True,
+            reuse_actors=True,  # a fresh process takes two seconds for its imports
+            # Tune's own names are made of the configuration, of up to 150 letters.
             trial_name_creator=lambda trial: trial.trial_id,
             trial_dirname_creator=lambda trial: trial.trial_id,
         ),
@@ -296,8 +287,8 @@ def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
             storage_path=str(folder),
             verbose=0,
             progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
-            callbacks=[_Reports(searcher)],
-            stop=_Ending(searcher),
+            callbacks=[listener],
+            stop=listener,
             failure_config=tune.FailureConfig(max_failures=0),  # the searcher repeats jobs
         ),
     )

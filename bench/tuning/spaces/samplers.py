@@ -88,7 +88,7 @@ SAMPLERS = {
         "Gaussian process",
         _optuna("GPSampler", n_startup_trials=_STARTUP),
         finished_only=True,
-        package="greenlet",
+        package="greenlet",  # without it Optuna's fits go on one after the other, with a warning
         diverged_is_worst=True,  # it models values, and leaves pruned trials out
     ),
     "cmaes": Sampler(

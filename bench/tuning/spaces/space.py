@@ -158,7 +158,7 @@ class SearchSpace:
         return math.prod(len(_steps(part)) for part in parts)
 
     def settings(self) -> Iterator[dict[str, Scalar]]:
-        """Yield all settings of a space with a `size`; the last dimension changes fastest."""
+        """Yield all settings of a space with listed values; the last dimension changes fastest."""
         axes = [_steps(part) for part in self.dimensions.values()]
         for values in itertools.product(*axes):
             yield dict(zip(self.dimensions, values, strict=True))
@@ -181,12 +181,11 @@ class SearchSpace:
 
     def grid(self) -> list[dict[str, Scalar]]:
         """Return all combinations for a grid search; the last dimension changes fastest."""
-        axes = {key: _steps(dimension) for key, dimension in self.dimensions.items()}
-        if without := next((key for key, values in axes.items() if not len(values)), None):
+        if without := [key for key, part in self.dimensions.items() if not len(_steps(part))]:
             raise ConfigError(
-                f"space {self.spec}: {without} has no grid; add 'grid: [...]' to its dimension"
+                f"space {self.spec}: {without[0]} has no grid; add 'grid: [...]' to its dimension"
             )
-        return [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+        return [*self.settings()]
 
 
 def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
@@ -232,26 +231,20 @@ def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
     """Read a search-space file and check it against a spec that contains its method."""
     content = load_yaml(path)
     with registry.of_file(f"space {path.name}", SpaceFile.model_fields):
-        space = SpaceFile.model_validate(content)
-        _check_space(space, spec)
-        return space
-
-
-def _check_space(space: SpaceFile, spec: str) -> None:
-    known = known_keys(spec)
-    addons = {name for name, entry in registry.entries().items() if entry.is_addon}
-    for key, part in space.space.items():
-        check_key(key, spec, known)
-        if space.method in addons and not key.startswith(f"method.{space.method}."):
-            raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
-        for value in part.values if isinstance(part, Choice) else (part.low, part.high):
-            build_config(spec, {key: value})  # if the ends are valid, so are all others
-    for point in space.points:
-        for key, value in point.items():
+        space, known = SpaceFile.model_validate(content), known_keys(spec)
+        addons = {name for name, entry in registry.entries().items() if entry.is_addon}
+        for key, part in space.space.items():
+            check_key(key, spec, known)
+            if space.method in addons and not key.startswith(f"method.{space.method}."):
+                raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
+            for value in part.values if isinstance(part, Choice) else (part.low, part.high):
+                build_config(spec, {key: value})  # if the ends are valid, so are all others
+        for key, value in (item for point in space.points for item in point.items()):
             if key not in space.space:
                 raise UnknownNameError("dimension", key, space.space)
             if not space.space[key].holds(value):
                 raise ConfigError(f"{key}: point {value!r} must lie in the range")
+        return space
 
 
 def space_records() -> list[dict[str, Any]]:

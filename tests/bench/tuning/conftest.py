@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,7 +50,7 @@ class InOneProcess:
         order, out, done = random.Random(self.seed), list[Job](), 0
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:
-                out.append(replace(job, track=tracking.names))
+                out.append(job)
             if not out:
                 assert jobs.finished
                 assert jobs.total - jobs.ended == done

@@ -171,6 +171,11 @@ def test_a_gate_may_refuse_every_trial(tmp_path: Path, in_one_process: Use) -> N
     assert result.config_file is None
 
 
+def trial(number: int, objective: float, **more: Any) -> dict[str, Any]:
+    known = {"params": {"client.lr": number / 100}, "spread": {}, "scores": {}, "at_chance": []}
+    return {"number": number, "status": "ok", "objective": objective, **known, **more}
+
+
 def said(
     trials: list[dict[str, Any]], untrained: Any, name: str = DEFAULT, *, started: bool = False
 ) -> tuple[str, ...]:
@@ -202,8 +207,8 @@ def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
 )
 def test_cautions(objective: float, spread: float, expected: list[str]) -> None:
     figures = {"projection_std_ratio": spread, "effective_rank": 12.0}
-    best = {"number": 3, "objective": objective, "spread": figures}
-    found = said([{**best, "status": "ok", "params": {}}], UNTRAINED)
+    best = trial(3, objective, spread=figures)
+    found = said([best], UNTRAINED)
     assert len(found) == len(expected)
     assert all(part in text for part, text in zip(expected, found, strict=True))
     assert bool(shrinkage_of(best, UNTRAINED)) == (spread < 0.4)
@@ -218,16 +223,10 @@ def test_a_rank_that_is_gone_is_shrinkage_too() -> None:
 
 def test_an_objective_that_rises_by_shrinking_alone_is_a_caution() -> None:
     figures = [{"objective": -0.3, "sep": value} for value in (0.10, 0.11, 0.09, 0.10, 0.10)]
-    best = {"objective": -0.05, "spread": {"sep": 0.1214}}  # the limit is 0.1215, as above
-    best |= {"status": "ok", "params": {}, "number": 0}
+    best = trial(0, -0.05, spread={"sep": 0.1214})  # the limit is 0.1215, as above
     (text,) = said([best], figures)
     assert all(figure in text for figure in ("SEP 0.121", "0.100", "0.122"))
     assert not said([{**best, "spread": {"sep": 0.1216}}], figures)
-
-
-def trial(number: int, objective: float, **more: Any) -> dict[str, Any]:
-    params = {"client.lr": number / 100}
-    return {"number": number, "status": "ok", "objective": objective, "params": params, **more}
 
 
 def test_a_best_trial_that_hardly_moved_is_a_caution() -> None:
