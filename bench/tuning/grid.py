@@ -285,7 +285,7 @@ def plan(
             if key == "seed" and (seeds is None or key in overrides):
                 raise ConfigError(f"seed: give --seeds, or leave it to the grid [{source}]")
 
-    shared = {"preset": preset, "config_files": config_files, "environ": environ}
+    shared: dict[str, Any] = {"preset": preset, "config_files": config_files, "environ": environ}
     shared |= {"content": content, "data_dir": data_dir}
     seeds = grid.seeds if seeds is None else seeds
     cells: dict[str, Cell] = {}

@@ -103,7 +103,7 @@ class RungTrials(Trials):
             return {**records}
         one = OF_CLIENTS[self._study.scoring.name.removesuffix(GATE)]
         ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})
-        ranked = {}
+        ranked = dict[int, Record]()
         for number, record in records.items():
             rank, passed = ranks.get(number), record["status"] == "ok"
             ranked[number] = {**record, "score": rank, "objective": rank if passed else None}
