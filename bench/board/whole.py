@@ -14,7 +14,7 @@ from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.experiment.code import missing_code
-from fedbench.bench.results.chance import MARKS
+from fedbench.bench.results.chance import MARKS_FILE
 from fedbench.bench.results.store.files import PACKED, Pack, parse_record, read_error
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import read_table
@@ -191,7 +191,7 @@ _KINDS: dict[str, tuple[str, _Read, str]] = {
     ),
     "packed runs": (f"{PACKED}/*.parquet", _pack, "fetch it again from where it came from"),
     "trials": ("trials/*/*.parquet", _trial, _TUNE),
-    "marks": (MARKS, _json, _AGAIN),
+    "marks": (MARKS_FILE, _json, _AGAIN),
     "studies": ("trials/*/study.json", _json, _TUNE),
     "rungs": ("trials/*/bracket-*/*.json", _json, _TUNE.replace("it;", "the folder it is in;")),
     "best values": ("trials/*/best.yaml", load_yaml, _TUNE),

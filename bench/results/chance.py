@@ -20,7 +20,7 @@ from fedbench.bench.system.files import atomic_write_text
 
 LAST_ROUNDS, NEAR = 5, 0.1
 """Rounds at the end whose mean counts, and the share of the value that a term must be below it."""
-MARKS = "at-chance.json"
+MARKS_FILE = "at-chance.json"
 _VERSION = 2
 """Of what methods state, raised when a value is withdrawn, as mim's was: a file of another version
 is not read."""
@@ -66,7 +66,7 @@ def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
 
     `rows` are of a store, or lines of its frame. Rows of methods that are not here have no marks.
     """
-    path, found = store.root / MARKS, dict[str, Marks]()
+    path, found = store.root / MARKS_FILE, dict[str, Marks]()
     known: dict[str, list[Any]] = {}
     with suppress(OSError, ValueError):  # not there, or damaged: it is made again
         content = parse_json(path.read_bytes())

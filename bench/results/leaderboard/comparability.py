@@ -61,7 +61,7 @@ def metric_values(frame: pd.DataFrame, metric: str) -> pd.Series[float]:
 
 def measured_metrics(rows: pd.DataFrame) -> list[str]:
     """Return the metrics without a field in `Row` that some of the rows have."""
-    known = {*Row.model_fields, *COLUMNS.values(), *FURTHER}
+    known = {*Row.model_fields, *COLUMNS.values(), *FURTHER.names}
     parts = (CONFIG, PLATFORM)
     names = [n for n in rows.columns if n not in known and not n.startswith(parts)]
     return [*rows[names].columns[rows[names].notna().any()]]

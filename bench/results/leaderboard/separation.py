@@ -33,14 +33,13 @@ POWER = 0.8
 """Probability with which a detectable difference is found."""
 
 STANDINGS = {
-    "first": "and the test tells some other entry from it",
-    "alike": "no sign of a difference from the first, here or better placed",
-    "unclear": "not told from the first, for want of seeds",
-    "worse": "told from the first, or diverged",
-    "untested": "fewer than three seeds",
+    "first": True,  # and the test tells some other entry from it
+    "alike": True,  # no sign of a difference from the first, here or better placed
+    "unclear": True,  # not told from the first, for want of seeds
+    "worse": False,  # told from the first, or diverged
+    "untested": None,  # fewer than three seeds
 }
-"""Places of an entry beside the first of its class."""
-_BEST = {"first": True, "alike": True, "unclear": True, "worse": False, "untested": None}
+"""Places of an entry beside the first of its class -> whether it is one of the best."""
 
 
 class Separation:
@@ -163,7 +162,7 @@ def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     standings = [standing(i, diverged) for i, diverged in enumerate(frame.num_diverged)]
     columns: dict[str, list[Any]] = {
         "ties": [letters.get(i) for i in range(len(frame))],
-        "best": [_BEST[each] if p else None for each in standings],
+        "best": [STANDINGS[each] if p else None for each in standings],
         "p_best": [p.get(i) for i in range(len(frame))],
         "detectable": [detectable.get(i) for i in range(len(frame))],
         "standing": standings,

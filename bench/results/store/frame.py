@@ -49,24 +49,22 @@ from fedbench.bench.system.identity import canonical_json
 if TYPE_CHECKING:
     import pandas as pd
 
-FURTHER = {
-    "place": (pa.string(), "the file that it is in, below the store"),
-    "file": (pa.string(), "the name that a file of its own has, without the ending"),
-    "size": (pa.int64(), "of the file [B]"),
-    "changed": (pa.int64(), "time of its last change [ns]"),
-    "replica": (pa.string(), "hash of the results, which tells replicas apart"),
-    "whole_config": (pa.string(), "all settings, as JSON"),
-    "task": (
-        pa.string(),
-        "keys of the comparability class but for evaluation and data's name, as JSON",
-    ),
-    "evaluation": (pa.string(), "settings of the evaluation, as JSON"),
-    "hyperparameters": (pa.string(), "settings that are in no class, as JSON"),
-    "unmoved": (pa.bool_(), "whether a run that was to train has moved no weight"),
-}
-"""Columns beside those of a row: type and meaning."""
-_FURTHER = pa.schema([(name, kind) for name, (kind, _) in FURTHER.items()])
-_SCHEMA = pa.schema([*ROW_SCHEMA, *_FURTHER], metadata=ROW_SCHEMA.metadata)
+FURTHER = pa.schema(
+    {
+        "place": pa.string(),  # the file that it is in, below the store
+        "file": pa.string(),  # the name that a file of its own has, without the ending
+        "size": pa.int64(),  # of the file [B]
+        "changed": pa.int64(),  # time of its last change [ns]
+        "replica": pa.string(),  # hash of the results, which tells replicas apart
+        "whole_config": pa.string(),  # all settings, as JSON
+        "task": pa.string(),  # keys of the class but for evaluation and data's name, as JSON
+        "evaluation": pa.string(),  # settings of the evaluation, as JSON
+        "hyperparameters": pa.string(),  # settings that are in no class, as JSON
+        "unmoved": pa.bool_(),  # whether a run that was to train has moved no weight
+    }
+)
+"""Columns beside those of a row."""
+_SCHEMA = pa.schema([*ROW_SCHEMA, *FURTHER], metadata=ROW_SCHEMA.metadata)
 _FILE = ("place", "file", "size", "changed")
 _Place = tuple[str, str, int, int]
 """The columns `_FILE` of a row."""
@@ -120,7 +118,7 @@ class Frame:
         """Return the readable rows."""
         table = self._up_to_date()
         if self._rows is None:
-            self._rows = decode_table(table.drop_columns([*FURTHER]), Row)
+            self._rows = decode_table(table.drop_columns(FURTHER.names), Row)
         return [*self._rows]
 
     def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
@@ -178,7 +176,7 @@ class Frame:
                 joined = pa.concat_tables([kept, more], promote_options="permissive")
             except pa.ArrowTypeError:  # `method.target`: text of byol, true or false of orchestra
                 files = zip(*(kept.column(name).to_pylist() for name in _FILE), strict=True)
-                old = zip(decode_table(kept.drop_columns([*FURTHER]), Row), files, strict=True)
+                old = zip(decode_table(kept.drop_columns(FURTHER.names), Row), files, strict=True)
                 joined = _table([*old, *added])
             known = _sorted(joined)
             self._is_new = True
@@ -231,8 +229,8 @@ def _table(rows: Sequence[tuple[Row, _Place]], nested: Collection[str] = ()) -> 
         for row, file in rows
     ]
     table = row_table([row for row, _ in rows], nested)
-    more = pa.Table.from_pylist(derived, schema=_FURTHER)
-    for name in FURTHER:
+    more = pa.Table.from_pylist(derived, schema=FURTHER)
+    for name in FURTHER.names:
         table = table.append_column(name, more.column(name))
     return pa.concat_tables([_SCHEMA.empty_table(), table], promote_options="permissive")
 

@@ -67,7 +67,7 @@ def rank(rows: Iterable[Row], **options: Any) -> Leaderboard:
 
 def rows_in(board: Path) -> list[Row]:
     """Return the rows in a `leaderboard.parquet`."""
-    return decode_table(read_table(board.read_bytes()).drop_columns([*FURTHER]), Row)
+    return decode_table(read_table(board.read_bytes()).drop_columns(FURTHER.names), Row)
 
 
 @pytest.fixture
