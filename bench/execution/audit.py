@@ -131,10 +131,8 @@ class _Rehearsal:
         runner, method = self._runner, self._setup.method
         runner.setup = replace(self._setup, partition=_first(num_images))
         epochs = method.plan_round(index, RoundPlan(1)).local_epochs
-        task, out = (
-            Task(0, index, RoundPlan(min(1, epochs))),
-            torch.empty(runner.layout.upload_size),
-        )
+        task = Task(0, index, RoundPlan(min(1, epochs)))
+        out = torch.empty(runner.layout.upload_size)
         self._personal.drop(0, index)  # else the result of the last call would come back
         server, asked = self._server, {}
         if self._setup.needs.pre_round:

@@ -32,7 +32,7 @@ from fedbench.bench.experiment.code import packages
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.steps import local_steps
 from fedbench.bench.method.ids import Ids
-from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
+from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
@@ -296,14 +296,11 @@ class _Run:
         self, final: Mapping[str, float], untrained: Mapping[str, float]
     ) -> dict[str, Any]:
         history = self.trainer.history
-        metrics: dict[str, Any] = {name: final.get(name) for name in FINAL_METRICS}
+        measured = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
+        metrics: dict[str, Any] = {name: measured.get(name) for name in METRICS}
         # Where encoders differ, `collapsed` is the share of clients whose encoder has collapsed.
         metrics["collapsed"] = final["collapsed"] >= 0.5 if "collapsed" in final else None
         metrics["final_loss"] = history[-1].loss if history else None
-        metrics |= {
-            name: untrained.get(name.removeprefix("untrained_")) for name in UNTRAINED_METRICS
-        }
-        measured = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
         further = {name: value for name, value in measured.items() if name not in metrics}
         further["relative_movement"] = movement(self.trainer)
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
@@ -344,7 +341,7 @@ def facts(
         "started_at": started_at,
         "device": device,
         "grid": origin.grid,
-        "scaled": dict(origin.scaled or {}),
+        "scaled": dict(origin.scaled),
         "argv": origin.argv,
         "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",

@@ -125,6 +125,7 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
     atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
     if rounds:
         copy_folder(source / "clients", folder / "clients")
+    # What was measured between the rounds belongs to the other run's evaluation.
     History(folder).write([replace(record, metrics={}) for record in records])
     atomic_write_bytes(folder / newest.name, newest.read_bytes())
     return True

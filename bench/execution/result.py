@@ -10,17 +10,13 @@ from fedbench.bench.execution.compare import Reproduction
 from fedbench.bench.execution.estimate import Estimate
 from fedbench.bench.experiment.steps import LocalSteps
 from fedbench.bench.results.chance import NO_MARKS, marks
-from fedbench.bench.results.store.row import METRICS, Row
+from fedbench.bench.results.store.row import COSTS, METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.training.checkpoint import newest_first
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_COST = (
-    "wall_seconds", "train_seconds", "bytes_up", "bytes_down", "peak_memory_bytes",
-    "num_parameters", "rounds_done", "resumes",
-)  # fmt: skip
 _PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
 
 
@@ -53,14 +49,14 @@ class RunResult:
         """The result of a run from its row and its folder in the store."""
         name = store.key(row)
         folder = store.cell_dir(name)
-        files = {
+        files: dict[str, Path | None] = {
             "run": folder,
             "row": store.root / "rows" / f"{name}.parquet",
             "curve": folder / "curve.parquet",
-            "checkpoint": next(iter(newest_first(folder)), folder / "round"),
+            "checkpoint": next(iter(newest_first(folder)), None),
             "partition": folder / "partition.safetensors",
         }
-        paths = {name: str(path) if path.exists() else None for name, path in files.items()}
+        paths = {n: str(path) if path and path.exists() else None for n, path in files.items()}
         gigabytes, accuracy = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9, row.linear_acc
         per_gb = accuracy / gigabytes if accuracy is not None and gigabytes else None
         return cls(
@@ -72,7 +68,7 @@ class RunResult:
             config=row.config,
             metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
             | row.further,
-            cost={name: getattr(row, name) for name in _COST}
+            cost={name: getattr(row, name) for name in (*COSTS, "num_parameters")}
             | {"linear_acc_per_gb": per_gb, "simulated_hours": row.metrics.get("simulated_hours")},
             traffic=row.traffic,
             privacy={name: getattr(row, name) for name in _PRIVACY} | row.privacy,

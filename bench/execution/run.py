@@ -83,7 +83,7 @@ def run(
     again, workers, lanes = execution.again, execution.workers, execution.lanes
     devices = choose_devices(places.device, experiment.workers(workers), lanes)
     checkpoint_seconds = execution.checkpoint_seconds
-    if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
+    if checkpoint_seconds is not None and not checkpoint_seconds >= 0:  # NaN is not
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     run_id = experiment.ids.row
     where = Where(store.cell_dir(run_id), devices, lanes, checkpoint_seconds)

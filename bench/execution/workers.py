@@ -221,6 +221,7 @@ def _serve(
             if isinstance(runner, Exception):
                 raise runner
             trained = runner.run(task, server, uploads[slot])
+            # As arrays: torch pickles a tensor as an open file of shared memory.
             extras = {name: value.numpy() for name, value in trained.extras.items()}
             off = first_use.switched_off()
             answer = ("done", number, replace(trained, extras={}), extras, slot, off)

@@ -43,11 +43,6 @@ def infos_of(parts: Iterable[Registered]) -> dict[str, FieldInfo]:
     return infos
 
 
-def known_keys(spec: str) -> tuple[str, ...]:
-    """Return the dotted names that may be set for a method spec, sorted."""
-    return tuple(sorted(field_infos(spec)))
-
-
 def check_key(key: str, spec: str, known: Collection[str]) -> None:
     """Refuse a name that the spec does not have.
 
@@ -89,6 +84,7 @@ def check_kind(key: str, value: Any, info: FieldInfo) -> None:
     if not kinds <= {bool, int, float, str, tuple, type(None)}:
         return  # a field of a richer type: pydantic alone decides
     given = tuple if isinstance(value, list) else type(value)
+    # Of a float for a whole number pydantic takes 3.0 and refuses 3.5.
     if given in kinds or (given is int and float in kinds) or (given is float and int in kinds):
         return
     remedy = "; write it in quotes" if str in kinds and given is not type(None) else ""

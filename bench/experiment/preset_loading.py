@@ -55,6 +55,7 @@ def check_preset(content: Mapping[str, Any], name: str) -> Preset:
         for key in preset.values:
             if key.startswith("method."):
                 raise ConfigError(f"{key!r} stands outside a rule with 'method' or 'addon'")
+        # Any one method will do, as none of these values is a method's.
         _check_values(preset.values, registry.specs()[:1])
         for rule in preset.rules:
             _check_rule(rule)

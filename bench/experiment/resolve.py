@@ -89,11 +89,12 @@ def resolve(
     parts = registry.parse_spec(spec)
     spec, infos = registry.name_of(parts), infos_of(parts)
     read = {path: _read_file(path, spec, infos) for path in config_files}
-    chosen = load_preset(preset or preset_of(config_files))
+    named = "demo"
     for path, (_, reserved) in read.items():
-        study = reserved.get("study", study)
+        named, study = reserved.get("preset", named), reserved.get("study", study)
         if "caution" in reserved:
             warn_once(f"{path}: {reserved['caution']}")
+    chosen = load_preset(preset or named)
     layers: list[Layer] = [
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
         *((f"file {path}", values) for path, (values, _) in read.items()),
@@ -162,14 +163,6 @@ def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[s
 def warn_once(text: str) -> None:
     """Log a warning that many runs would repeat."""
     _log.warning("%s", text)
-
-
-def preset_of(files: Sequence[Path | str]) -> str:
-    """Return the preset named by the last file that names one, else `demo`."""
-    named = [
-        content["preset"] for content in map(load_yaml, map(Path, files)) if "preset" in content
-    ]
-    return str(named[-1]) if named else "demo"
 
 
 def _named(dataset: str | None, set: Mapping[str, Any] | None) -> list[Layer]:

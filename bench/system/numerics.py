@@ -68,7 +68,7 @@ def measure(device: str = "cpu", tf32: bool = False) -> Platform:
     import scipy  # imported here, as in `_fingerprint`: training does without it
 
     with reproducible(device), products(tf32=True) if tf32 else nullcontext():
-        with single_thread(), torch.enable_grad():
+        with single_thread(), torch.enable_grad():  # the caller may be under `no_grad`
             lines, fingerprint = _with_onednn_log(lambda: _fingerprint(torch.device(device)))
         precision = _PRECISIONS[torch.get_float32_matmul_precision()]
     return Platform(

@@ -71,12 +71,9 @@ def sweep_folders(place: Path) -> None:
         with suppress(OSError):  # another process may be deleting it too
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            if not (folder / _OWNER).is_file():
-                if _made_again(folder):
-                    end_processes(folder, 0.0)
-                    delete_folder(folder)
-                continue
-            if (owner := lock_file(folder / _OWNER)) is None:
+            owned = (folder / _OWNER).is_file()
+            owner = lock_file(folder / _OWNER) if owned else None
+            if owner is None and (owned or not _made_again(folder)):
                 continue
             try:
                 end_processes(folder, 0.0)

@@ -22,12 +22,12 @@ from fedbench.bench.experiment.fields import (
     GIVEN,
     build_config,
     check_key,
+    field_infos,
     flat_config,
     get,
-    known_keys,
 )
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
-from fedbench.bench.experiment.resolve import as_read, preset_of, resolve, user_keys
+from fedbench.bench.experiment.resolve import as_read, resolve, user_keys
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
@@ -168,7 +168,7 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
     """
     axes = [each.axes for each in lists]
     specs = dict.fromkeys(spec for each in lists for spec in each.methods)
-    holder = {key: spec for spec in specs for key in known_keys(spec)}
+    holder = {key: spec for spec in specs for key in field_infos(spec)}
     settings = [(key, value) for each in axes for key in each for value in each[key]]
     settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
     for key, value in settings:
@@ -222,8 +222,11 @@ def grid_records() -> list[dict[str, Any]]:
 
 def presets_for(grid: Grid, preset: str | None, files: Sequence[Path | str]) -> tuple[str, ...]:
     """Return the presets of a sweep: the one that it is given, else the grid's, else `demo`."""
-    named = preset is not None or any("preset" in load_yaml(Path(file)) for file in files)
-    return grid.under if grid.under and not named else (preset or preset_of(files),)
+    of_files = [
+        content["preset"] for content in map(load_yaml, map(Path, files)) if "preset" in content
+    ]
+    named = preset or (str(of_files[-1]) if of_files else None)
+    return grid.under if grid.under and named is None else (named or "demo",)
 
 
 def plan(
@@ -271,7 +274,7 @@ def plan(
         place = str(overrides.pop(_DATA))
         points = _located(points, place, as_read(content, overrides))
     best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
-    known = {spec: {*known_keys(spec)} for spec in specs}
+    known = {spec: {*field_infos(spec)} for spec in specs}
     for key in overrides:
         check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
     for spec in specs:
@@ -326,7 +329,7 @@ def _followers(
     """Return the values of a spec that follow an axis to a point."""
     followers = []
     for key, scale in grid.scaling.items():
-        if key in known_keys(spec) and scale.of in point:
+        if key in field_infos(spec) and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
             followers.append(scale.follow(key, plain, point[scale.of]))

@@ -327,9 +327,7 @@ COSTS = (
     "rounds_done", "resumes",
 )  # fmt: skip
 """Fields of what a run took."""
-UNTRAINED_METRICS = tuple(name for name in METRICS if name.startswith("untrained_"))
-"""Those measured before the first round."""
-FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
+FINAL_METRICS = tuple(name for name in METRICS if not name.startswith("untrained_"))
 """Those measured after the last round: null unless the run's status is `ok`."""
 
 

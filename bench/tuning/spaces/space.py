@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator,
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.yaml_files import installed, load_yaml
-from fedbench.bench.experiment.fields import build_config, check_key, flat_config, known_keys
+from fedbench.bench.experiment.fields import build_config, check_key, field_infos, flat_config
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
@@ -231,7 +231,7 @@ def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
     """Read a search-space file and check it against a spec that contains its method."""
     content = load_yaml(path)
     with registry.of_file(f"space {path.name}", SpaceFile.model_fields):
-        space, known = SpaceFile.model_validate(content), known_keys(spec)
+        space, known = SpaceFile.model_validate(content), field_infos(spec)
         addons = {name for name, entry in registry.entries().items() if entry.is_addon}
         for key, part in space.space.items():
             check_key(key, spec, known)
