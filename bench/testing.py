@@ -61,7 +61,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import in_process
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.setup import Setup, least_batch
 from fedbench.bench.training.trainer import Trainer
 
 _CPU = torch.device("cpu")
@@ -563,7 +563,7 @@ class Local:
                 2,
                 16,
                 keep_last=True,
-                min_batch=self.setup.least_batch,
+                min_batch=least_batch(self.setup.config, needs),
                 order=generator(0, "order"),
                 augment=generator(0, "views"),
             ):

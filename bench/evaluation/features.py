@@ -27,23 +27,22 @@ class NonFiniteFeaturesError(FedbenchError):
     """Features with NaN or infinity: the encoder diverged, and the run's row says so."""
 
 
+BATCH_SIZE = 500
+"""Images in a forward pass: fixed, since another batch may round otherwise."""
+
+
 def extract(
-    encode: Encode,
-    images: Images,
-    *,
-    device: torch.device | str,
-    batch_size: int = 500,
-    view: str = "plain",
+    encode: Encode, images: Images, *, device: torch.device | str, view: str = "plain"
 ) -> Tensor:
     """Features of clean images in their order, float32 (N, D) on `device`, finite or not.
 
-    The batches depend on `batch_size` alone, never on the number of workers, so an encoder in eval
-    mode gives the same bits in every process of one machine. The caller puts it into eval mode and
-    on `device`. Only one batch of the images (N, C, H, W), N >= 1, is held as floats.
+    The batches never depend on the number of workers, so an encoder in eval mode gives the same
+    bits in every process of one machine. The caller puts it into eval mode and on `device`. Only
+    one batch of the images (N, C, H, W), N >= 1, is held as floats.
     """
     features: Tensor | None = None
-    for start in range(0, len(images), batch_size):
-        rows = slice(start, min(start + batch_size, len(images)))
+    for start in range(0, len(images), BATCH_SIZE):
+        rows = slice(start, start + BATCH_SIZE)
         batch = encode_batch(encode, clean(take_images(images, rows).to(device), view), device)
         if features is None:
             # Made outside inference mode: an inference tensor could not be trained on later.

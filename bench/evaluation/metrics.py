@@ -27,7 +27,7 @@ SCORES = ("objective_on", "objective_max_examples", "objective_clients", *ENCODE
 class Metric:
     """A metric of an encoder or of a run."""
 
-    name: str  # in rows, as of the column `metric.knn_acc`; that of an accuracy ends in `_acc`
+    name: str  # in rows: `knn_acc` of the column `metric.knn_acc`; an accuracy's ends in `_acc`
     title: str = ""  # heading of tables; empty = the name
     unit: Literal["fraction", "score", "count", "bytes", "hours"] = (
         "score"  # fractions: shown in percent

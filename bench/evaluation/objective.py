@@ -37,6 +37,7 @@ from torch.nn import functional as F
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
+    BATCH_SIZE,
     Encode,
     Images,
     check_finite,
@@ -49,7 +50,6 @@ from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.system import seeding
 
-BATCH_SIZE = 500  # images in a forward pass, of one client or of several small ones
 UNIF_WITHOUT_SELF = register(Metric("unif_without_self", reads=(*SCORES, "objective_temperature")))
 RHO = register(Metric("rho", reads=SCORES))
 DELTA_VIEWS = register(Metric("delta_views", better="lower", reads=(*SCORES, "objective_view")))

@@ -428,7 +428,7 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     from scipy import stats  # imported here: it takes half a second
 
     labels, classes = encoded.splits.train_labels, encoded.splits.num_classes
-    truth = torch.from_numpy(np.array(encoded.splits.test_labels))
+    truth = class_tensor(encoded.splits.test_labels, "cpu")
     shares = np.empty((len(SHOTS), DRAWS))
     for draw in range(DRAWS):
         order = seeding.numpy_generator(encoded.setup.config.seed, "few-shot", draw).permutation(

@@ -22,8 +22,8 @@ Sources: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, definition 3.1 an
 global one; neither reading was compared with the paper's words, which may mean the worst cluster
 and not the mean, or the clusters of the training itself); Louizos et al. 2024,
 https://arxiv.org/abs/2405.02081, equation 3, and equation 6 with proposition 2. Ours: the sample;
-that clusters are made anew from the projections of whatever method by Orchestra's own two steps,
-G = 32 and L = 8 or fewer, so that methods have the same; critics, which are linear, and t, which is
+that clusters are made anew from any method's projections by Orchestra's two steps, with G = 32 and
+L = 8 or fewer, so that all methods have the same; critics, which are linear, and t, which is
 `evaluation.objective_temperature`.
 """
 

@@ -247,8 +247,8 @@ class Method(Strict, ABC):
     """True for a method whose `before_local` leaves no hidden label."""
 
     minimises_objective: ClassVar[bool] = False
-    """True for a method whose loss is, but for weights, the objective by which settings are chosen:
-    a high objective says less of its encoder than of others'."""
+    """True for a method whose loss is, up to weights, the objective by which settings are chosen: a
+    high objective then says less of its encoder than of another method's."""
 
     @abstractmethod
     def needs(self) -> Needs:

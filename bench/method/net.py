@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.nn.freezing import is_frozen
-from fedbench.bench.nn.norms import batch_norms, keep_views_apart, views_apart
+from fedbench.bench.nn.norms import PerView, batch_norms, views_apart
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
 
@@ -178,7 +178,8 @@ class Net(nn.ModuleDict):
 def _in_one_pass(norms: Sequence[nn.Module], images: Sequence[Tensor]) -> bool:
     """Tell whether views go through parts with these batch norms at once."""
     equal = len({len(view) for view in images}) == 1
-    return not norms or (images[0].is_cuda and equal and keep_views_apart(norms))
+    able = all(isinstance(norm, PerView) for norm in norms)  # torch's own mix the views
+    return not norms or (images[0].is_cuda and equal and able)
 
 
 def _gradients(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -27,9 +27,9 @@ def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Modu
 def group_normed(backbone: Backbone) -> Backbone:
     """Return the backbone with group norm, whose output for one image ignores its batch.
 
-    Its encoders draw their weights from the global generator, and all of them is trained; those of
-    `backbone` have the run's first weights, and what is frozen in it. Raises `ConfigError` if its
-    width cannot be divided into `norm_groups` groups.
+    Its encoders draw weights of their own from the global generator and are trained as a whole,
+    whatever those of `backbone` start from and freeze. Raises `ConfigError` if its width cannot be
+    divided into `norm_groups` groups.
     """
     if backbone.width % backbone.norm_groups:
         raise ConfigError(

@@ -326,8 +326,8 @@ class CCT(nn.Module):
     Source: Hassani et al. 2021, https://arxiv.org/abs/2104.05704, and its release
     https://github.com/SHI-Labs/Compact-Transformers, whose residual stream is normed between
     attention and the MLP, too. Deviations: no dropout and no stochastic depth, so that a pass is a
-    function of its input; the attention pool has no bias, which its softmax would cancel. The width
-    is that of the last convolution, twice that of those before.
+    function of its input; the attention pool has no bias, which its softmax would cancel. The last
+    convolution has `width` channels, those before it half as many.
     """
 
     def __init__(self, backbone: Backbone, shape: TransformerShape) -> None:

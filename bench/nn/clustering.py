@@ -90,8 +90,8 @@ def cluster_locally(
     up, so that a centroid always stands for at least that many rows: a deviation from the source.
 
     Rows (n, d) are unit vectors, L is in 1…n, and `rng` draws the rows that centroids start from,
-    on the CPU. `images`, (n,), are those of the rows, for the sizes; None = all rows are of
-    different images.
+    on the CPU. `images`, (n,), tell which image each row is of, so that sizes count images; None =
+    all rows are of different ones.
     """
     centroids = rows[torch.randperm(len(rows), generator=rng)[:num_clusters].tolist()]  # (L, d)
     for _ in range(iterations):

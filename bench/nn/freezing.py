@@ -63,8 +63,8 @@ def freeze_all_but(encoder: nn.Module, trainable: str) -> None:
 def units(encoder: nn.Module) -> list[list[nn.Module]]:
     """Split an encoder into the units that `last:N` counts, in order.
 
-    They are its children with parameters, those of a Sequential or ModuleList one by one. What has
-    none but those of norms belongs to the unit before it.
+    A unit is a child with parameters; children of a Sequential or ModuleList count one by one. A
+    child with parameters of norms alone, or none, belongs to the unit before it.
     """
     parts: list[list[nn.Module]] = []
     for module in _opened(encoder):

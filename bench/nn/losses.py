@@ -199,8 +199,8 @@ def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
     Source: Li et al. 2023 (CBAFed), the class-balanced adaptive threshold of its release,
     https://github.com/minglllli/CBAFed.
 
-    `share` (C,), C at least 2, is that of each class among the images trained on, times C / 10;
-    `base` the threshold of a class whose share equals the deviation, `highest` that of any.
+    `share` (C,), C at least 2, has each class's share of the images trained on, times C / 10. A
+    class whose share equals the deviation needs `base`, and none needs more than `highest`.
     """
     return (share + base - share.std()).clamp(max=highest)
 

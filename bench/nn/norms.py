@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-class _PerView(_BatchNorm):
+class PerView(_BatchNorm):
     """Batch norm of as many equal parts of the batch as there are views, one after another."""
 
     num_views = 1
@@ -21,11 +21,11 @@ class _PerView(_BatchNorm):
         return torch.cat([norm(view) for view in x.chunk(self.num_views)])
 
 
-class BatchNorm1d(_PerView, nn.BatchNorm1d):
+class BatchNorm1d(PerView, nn.BatchNorm1d):
     """`nn.BatchNorm1d` that can keep views apart."""
 
 
-class BatchNorm2d(_PerView, nn.BatchNorm2d):
+class BatchNorm2d(PerView, nn.BatchNorm2d):
     """`nn.BatchNorm2d` that can keep views apart."""
 
 
@@ -34,15 +34,10 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     return [inner for inner in module.modules() if isinstance(inner, _BatchNorm)]
 
 
-def keep_views_apart(norms: Iterable[nn.Module]) -> bool:
-    """Tell whether all norms can keep views apart; torch's own cannot."""
-    return all(isinstance(norm, _PerView) for norm in norms)
-
-
 @contextmanager
 def views_apart(norms: Iterable[_BatchNorm], num_views: int) -> Iterator[None]:
     """Inside the block, let norms take a batch for so many equal views, one after another."""
-    able = [norm for norm in norms if isinstance(norm, _PerView)]
+    able = [norm for norm in norms if isinstance(norm, PerView)]
     for norm in able:
         norm.num_views = num_views
     try:

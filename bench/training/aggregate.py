@@ -21,8 +21,8 @@ class ServerUpdate:
     """One round's uploads: averaged tensors for the aggregator, rows for their places.
 
     Uploads are folded in client-id order, so that sums have the same bits with any number of
-    workers. An upload of weight 0 (a client that made no step) is ignored. The memory is the
-    aggregator's, and that of the clients' rows.
+    workers. An upload of weight 0 (a client that made no step) is ignored. Memory is what the
+    aggregator takes, and the clients' rows.
 
     With `momentum` the mean is FedNova's: x + (sum p_i a_i) sum p_i (x_i - x) / a_i, for weights
     p_i of sum 1 and a_i = `norm_of_steps`. That is the mean under the weights p_i / a_i, whose

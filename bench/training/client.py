@@ -21,7 +21,7 @@ from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope, single_thread
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.setup import Setup, least_batch
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class ClientRunner:
                 1,
                 config.batch_size,
                 keep_last=config.keep_last_batch,
-                min_batch=setup.least_batch,
+                min_batch=least_batch(setup.config, setup.needs),
                 order=order,
                 augment=augment,
             )

@@ -18,7 +18,7 @@ def plan_of(setup: Setup, index: int) -> RoundPlan:
 def cohort_of(setup: Setup, index: int, plan: RoundPlan | None = None) -> list[int]:
     """Return the clients that take part in a round, ascending; those without images never do.
 
-    `plan` is that of the round; None = as the method plans it.
+    `plan` None = as the method plans the round.
     """
     plan = plan or plan_of(setup, index)
     pool = pool_of(setup, plan)

@@ -216,7 +216,7 @@ class Binding:
         return digest.hexdigest()
 
     def check_frozen(self, expected: str) -> None:
-        """Refuse frozen tensors that are not those of a checkpoint, which has their hash alone.
+        """Refuse frozen tensors whose hash is not the one of a checkpoint, which holds no more.
 
         Raises:
             StoreError: if they differ.

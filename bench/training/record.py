@@ -21,9 +21,10 @@ class RoundTally:
 
     Attributes:
         index: of the round, from 0.
-        per_client: the messages of a client that trains; those of a round are `exchanged`.
+        per_client: the messages of one client that trains.
         drift: of the uploads; None where its figures would tell of single clients.
         kept: tensors of which each client's are kept for `server_step`.
+        exchanged: all messages of the round.
     """
 
     index: int

@@ -115,11 +115,6 @@ class Setup:
         """What the method declares."""
         return self.method.needs()
 
-    @property
-    def least_batch(self) -> int:
-        """The smallest batch to train on."""
-        return least_batch(self.config, self.needs)
-
     def make_net(self, *, last: bool = False) -> Net:
         """Return the net before the first round, on the CPU; all processes get the same weights.
 

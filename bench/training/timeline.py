@@ -51,7 +51,7 @@ class Round:
     Attributes:
         tasks: the clients whose uploads count, by version and client id.
         asked: the clients that received the model in it, ascending.
-        late, dropped: how many of those came too late, and dropped out; nothing of theirs is sent.
+        late, dropped: how many of them came too late, or dropped out, and so send nothing.
         seconds: simulated; None without devices.
         alive: server steps whose model a client is still at work on, the next one included.
     """

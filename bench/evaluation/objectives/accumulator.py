@@ -54,8 +54,8 @@ def with_noise(objectives: Iterable[Objective]) -> list[Objective]:
     return [one for one in single if all(s.sensitivity is not None for s in one.statistics)]
 
 
-def epsilon(multiplier: float, scorings: int = 1, delta: float = DELTA) -> float:
-    """Return the least epsilon of some scorings with noise, at a delta.
+def epsilon(multiplier: float, scorings: int = 1) -> float:
+    """Return the least epsilon of some scorings with noise, at `DELTA`.
 
     Exact, from the two normal distributions that differ by one image: Balle & Wang 2018
     (https://arxiv.org/abs/1805.06530), theorem 8. Scorings add up as 1 / multiplier^2.
@@ -72,11 +72,11 @@ def epsilon(multiplier: float, scorings: int = 1, delta: float = DELTA) -> float
 
     def excess(value: float) -> float:
         lost = norm.logcdf(-shift / 2 - value / shift) + value
-        return float(norm.cdf(shift / 2 - value / shift) - math.exp(lost) - delta)
+        return float(norm.cdf(shift / 2 - value / shift) - math.exp(lost) - DELTA)
 
     if excess(0.0) <= 0:
         return 0.0
-    bound = shift**2 / 2 + shift * math.sqrt(2 * math.log(1 / delta))
+    bound = shift**2 / 2 + shift * math.sqrt(2 * math.log(1 / DELTA))
     return float(brentq(excess, 0.0, bound, xtol=1e-12, rtol=1e-10))
 
 

@@ -57,7 +57,7 @@ class Statistic(ABC):
         """Return the sum over a client's images; `shared` is what the server has sent so far."""
 
     def noise_scale(self, dim: int) -> Tensor:
-        """Return each number's noise over that of the sum, which its sensitivity is divided by."""
+        """Return each number's factor of the noise; `sensitivity` is of numbers over these."""
         return torch.ones((), dtype=torch.float64)
 
 

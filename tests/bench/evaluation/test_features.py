@@ -18,12 +18,15 @@ def mean_and_first(images: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 23, 500])
-def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(batch_size: int) -> None:
+def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedbench.bench.evaluation.features.BATCH_SIZE", batch_size)
     # (x / 255 - 0.5) / 0.5 = x / 127.5 - 1, computed here in double precision
     scaled = IMAGES.reshape(23, -1) / 127.5 - 1
     expected = np.stack([scaled.mean(1), scaled[:, 0]], axis=1)
     for images in (IMAGES, torch.from_numpy(IMAGES)):
-        features = extract(mean_and_first, images, device="cpu", batch_size=batch_size)
+        features = extract(mean_and_first, images, device="cpu")
         np.testing.assert_allclose(features.numpy(), expected, atol=1e-6)
         assert features.dtype == torch.float32
 

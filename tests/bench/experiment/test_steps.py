@@ -19,6 +19,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import least_batch
 from fedbench.bench.tuning.grid import Cell, load_grid, plan
 from tests.specs import extended, labelled, setup_of
 
@@ -182,4 +183,4 @@ def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
 )
 def test_a_batch_norm_anywhere_needs_two_examples(norm: str, head_norm: str, least: int) -> None:
     config = tiny_config("byol", model__norm=norm, model__head_norm=head_norm)
-    assert tiny_setup(config).least_batch == least
+    assert least_batch(config, tiny_setup(config).needs) == least
