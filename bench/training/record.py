@@ -1,6 +1,5 @@
 """What a round leaves behind: its messages, losses and drift, and the record made of them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,10 +70,9 @@ class RoundTally:
             for name in sorted({name for r in stepped for name in r.parts})
         }
         numbers = {n: v.item() if isinstance(v, Tensor) else v for n, v in logged.items()}
-        loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
         return RoundRecord(
             round_index=self.index,
-            loss=loss if math.isfinite(loss) else None,
+            loss=sum(r.loss * r.num_steps for r in stepped) / steps if steps else None,
             parts={**means, **numbers},
             cohort_size=len(self.results),
             idle_clients=len(self.results) - len(stepped),

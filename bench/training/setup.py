@@ -55,13 +55,13 @@ class Setup:
 
     @classmethod
     def of(
-        cls,
-        config: RunConfig,
-        dataset: Dataset,
-        client_partition: Partition,
-        method: Method,
+        cls, config: RunConfig, dataset: Dataset, client_partition: Partition, method: Method
     ) -> Self:
-        """Return the setup of a configuration and its method, on a data set and its partition."""
+        """Return the setup of a configuration and its method, on a data set and its partition.
+
+        Raises:
+            FedbenchError: if images, settings or first weights do not fit each other.
+        """
         needs, fraction = method.needs(), config.data.label_fraction
         partition = client_partition.pooled() if needs.pooled else client_partition
         known = np.asarray(dataset.train_labels)
@@ -72,6 +72,9 @@ class Setup:
             fraction and needs.labels is not Labels.NONE
         )
         labels = known if seen else hide_all(known)
+        channels, *size = dataset.image_shape
+        backbone = make_backbone(config.model, channels, (size[0], size[1]))
+        check_output(backbone, config.model.backbone)
         setup = cls(
             config=config,
             method=method,
@@ -81,7 +84,7 @@ class Setup:
             images=rotated_images(dataset, client_partition),
             known_labels=known,
             labels=labels,
-            backbone=backbone_of(config, dataset),
+            backbone=with_start(backbone, config.model),
             spec=DataSpec(
                 dataset.image_shape,
                 dataset.num_classes,
@@ -231,15 +234,3 @@ def num_batches(
     # Must count as `ClientData.batches` yields; a test compares the two.
     incomplete = images % client.batch_size >= least
     return images // client.batch_size + (incomplete if client.keep_last_batch else 0)
-
-
-def backbone_of(config: RunConfig, dataset: Dataset) -> Backbone:
-    """Return the maker of encoders for a data set's images, with the weights to start from.
-
-    Raises:
-        FedbenchError: if images, settings or weights do not fit.
-    """
-    channels, *size = dataset.image_shape
-    made = make_backbone(config.model, channels, (size[0], size[1]))
-    check_output(made, config.model.backbone)
-    return with_start(made, config.model)
