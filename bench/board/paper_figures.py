@@ -88,9 +88,9 @@ class PaperFigure:
 
     figure: str
     what: str
-    files: tuple[Path, ...]
-    lacking: tuple[str, ...]
-    command: str
+    files: tuple[Path, ...] = ()
+    lacking: tuple[str, ...] = ()
+    command: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench figures PAPER:FIGURE --json`."""
@@ -137,9 +137,7 @@ def paper_figure(
     settings |= {"content": content_names(folders.cache), "data_dir": folders.cache}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
     if draw.x == "client":
-        return PaperFigure(
-            name, item.what, _write(file, item, draw, _of_clients(draw, cells)), (), ""
-        )
+        return PaperFigure(name, item.what, _write(file, item, draw, _of_clients(draw, cells)))
     # Reversed: of replicas on several platforms the first counts.
     rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
     found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]

@@ -24,13 +24,7 @@ _listed = partial(Option, kind=str | None)
 
 @dataclass(frozen=True)
 class Cells:
-    """Which runs of a grid are made.
-
-    Methods that join a grid (`join_tuned`) do so unless `methods` are given. With `tuned`, each
-    study or file is for its method, and `auto` takes the latest finished study of the same code,
-    data set and preset. `again` implies `retry_failed`, and deletes runs that differ from a cell
-    only in code of other packages which is not installed any more.
-    """
+    """Which runs of a grid are made."""
 
     track: Track = None
     methods: Annotated[

@@ -39,9 +39,7 @@ class Search:
     last loss, since after few rounds the other says nothing of the end
     (leaderboards/studies/selection), but for spaces that vary the method's fields: there halving by
     the last loss lost more than four random runs of the same cost
-    (leaderboards/studies/confirmation). `confirm` needs at least 3 seeds, and takes some that the
-    search has not used; `again` deletes studies that differ from this one only in code of packages
-    which is not installed any more.
+    (leaderboards/studies/confirmation).
     """
 
     track: Track = None

@@ -91,6 +91,11 @@ def sweep(
 
     Results do not depend on `concurrency`, on the order of completion, or on interruptions.
 
+    `methods` also replace those that join the grid (`join_tuned`). Each study or file of `tuned` is
+    for its method; `auto` = the latest finished study of the same code, data set and preset.
+    `again` implies `retry_failed`, and deletes the runs that differ from a cell only in code of
+    other packages which is not installed any more.
+
     Args:
         grid: its name, a YAML file, or a `Grid`; without `preset`, cells start from the presets
             that it names.

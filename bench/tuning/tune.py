@@ -51,7 +51,9 @@ def tune(
     The same arguments give the same trials, however often the call is interrupted; more `trials`
     extend the study. A trial that failed is run again by the next call, unless later ones were
     suggested after it, which another outcome would change. A dimension that `set`, files or the
-    environment set is not searched.
+    environment set is not searched. `confirm` takes seeds that the search has not used, at least 3;
+    `again` also deletes the studies that differ from this one only in code of packages which is not
+    installed any more.
 
     Args:
         spec: method spec.
