@@ -78,11 +78,13 @@ def expected(config: RunConfig, dataset: Dataset) -> Expected:
     """Derive what follows from a configuration on data of these shapes."""
     if config.data.num_clients > (count := len(dataset.train_labels)):
         raise ConfigError(f"data.num_clients is above the {count:,} training images")
+    # As text, since a configuration has no hash: rows that differ in nothing else share a net.
     plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude=_WITHOUT)
     return _expected(plain, dataset.image_shape, dataset.num_classes)
 
 
 _WITHOUT: Any = {"evaluation": True, "privacy": True, "model": {"weights", "weights_sha256"}}
+"""Fields that change no shape; the file of `weights` need not be here."""
 
 
 @lru_cache(maxsize=64)
