@@ -63,17 +63,20 @@ from fedbench.bench.method import *  # noqa: F403
 from fedbench.bench.nn import *  # noqa: F403
 from fedbench.bench.system.errors import DataError
 
-_CONTRACTS = ("BackboneContract", "MethodContract", "ObjectiveContract")
-
 if TYPE_CHECKING:
     from fedbench.bench.testing import BackboneContract, MethodContract, ObjectiveContract
 else:
 
     def __getattr__(name: str) -> Any:
         """Load the contracts when a test asks for one: runs need none of what they import."""
-        if name not in _CONTRACTS:
+        if not name.endswith("Contract"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module("fedbench.bench.testing"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names for plugins, without the modules that the doors have."""
+    return __all__
 
 
 # fmt: off
