@@ -246,12 +246,9 @@ def leaderboard(
     form = "json" if output.json else format_ or "table"
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
     if form == "table" and output.suggests:
-        methods = {entry.method: None for group in ranking.board.groups for entry in group.entries}
-        first = " ".join([*methods][:2])
-        suggest(
-            f"fedbench compare {first}" if len(methods) > 1 else "fedbench report results.html",
-            store,
-        )
+        methods = [*dict.fromkeys(entry.method for entry in ranking.board.entries)]
+        pair = f"fedbench compare {' '.join(methods[:2])}"
+        suggest(pair if len(methods) > 1 else "fedbench report results.html", store)
 
 
 @command("fedbench compare simclr byol --preset laptop")

@@ -274,16 +274,16 @@ def _runs(store: Store, first: Row, second: Row, metric: str) -> Comparison:
     rows = first, second
     measured = first.metrics, second.metrics
     shown = main_metrics({*measured[0], *measured[1]})
-    wanted = [metric] * any(metric in each for each in measured) or [f"{metric}_acc"]
+    wanted = metric if any(metric in each for each in measured) else f"{metric}_acc"
     a, b = ({**vars(row), **row.metrics} for row in rows)
-    listed = dict.fromkeys([*shown, *wanted, *_COSTS])
+    listed = dict.fromkeys([*shown, wanted, *_COSTS])
     pairs = {name: (a.get(name), b.get(name)) for name in listed}
     values = {name: pair for name, pair in pairs.items() if pair != (None, None)}
     configs = [completed(row.settings) | {"code": row.code} for row in rows]
     both = configs[0].keys() & configs[1].keys()
     names = [n for n in differing(configs) if n in both or not n.startswith("method.")]
     differs = {name: (configs[0].get(name), configs[1].get(name)) for name in names}
-    ranked_by = next((name for name in wanted if name in values), "linear_acc")
+    ranked_by = wanted if wanted in values else "linear_acc"
     equal = class_of(first, ranked_by) == class_of(second, ranked_by)
     said = "one run each: seeds alone may differ as much, and no test is possible"
     if not equal:
