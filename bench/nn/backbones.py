@@ -102,7 +102,8 @@ class Backbone:
     # The run's: encoders draw their weights from it alone, so that all methods start from the
     # same one; None = from the global generator, like the rest of a net.
     seed: int | None = None
-    # Weights that encoders have in place of those drawn; None = random init.
+    # Weights that encoders have in place of those drawn; None = random init. Not compared, like the
+    # next: tensors have no hash, and `check_output` remembers backbones by theirs.
     start: Start | None = field(default=None, compare=False, repr=False)
     # Freezes a new encoder with its first weights in part, or adapts it; None = all is trained.
     prepare: Callable[[nn.Module], None] | None = field(default=None, compare=False, repr=False)
