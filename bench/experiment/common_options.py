@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedbench.bench.system.arguments import Option, parse_names
+from fedbench.bench.system.cores import MAX_LANES, MAX_WORKERS
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import user_path
 
@@ -47,10 +48,10 @@ _SEED = _value("Seed of all random draws; for tune, of the search and each trial
 _DEVICE = Option(
     "Device to compute on; auto prefers a GPU.", kind=Literal["auto", "cpu", "cuda"], panel="Places"
 )
-CORES = {"min": 1, "max": 1024}
+CORES = {"min": 1, "max": MAX_WORKERS}
 LANES = Option(
     "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
-    limits={"min": 1, "max": 256},
+    limits={"min": 1, "max": MAX_LANES},
 )
 StoreDir = Annotated[Any, STORE]
 DataDir = Annotated[Any, DATA_DIR]

@@ -8,13 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbench.bench.system.cores import usable_cores
+from fedbench.bench.system.cores import MAX_LANES, MAX_WORKERS, usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
-
-MAX_WORKERS = 1024
-"""Processes of one run; a larger number is a slip of the finger."""
-MAX_LANES = 256
-"""Lanes of one run, likewise."""
 
 
 def choose_devices(device: str, workers: int | None, lanes: int | None = None) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+MAX_WORKERS, MAX_LANES = 1024, 256  # of one run; a larger number is a slip of the finger
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 
