@@ -64,7 +64,7 @@ class TextTable:
     narrow: Sequence[str] = ()  # headings that a narrow terminal leaves out, the first one first
 
     def stressed(
-        self, stress: Callable[[str], str], escape: Callable[[str], str] = str
+        self, stress: Callable[[str], str], escape: Callable[[str], str]
     ) -> list[list[str]]:
         """Return the rows, each cell passed through `escape`, then the best through `stress`."""
         rows = [[escape(cell) for cell in row] for row in self.rows]
@@ -110,7 +110,7 @@ def _table(
     return TextTable(title, header, table, best, column, footer, sentences, narrow)
 
 
-def across_table(comparison: CellComparison, usual: Usual | None = None) -> TextTable:
+def across_table(comparison: CellComparison, usual: Usual) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
     Lines with a result in one cell only are counted below and not listed. Below stands what labels
@@ -239,9 +239,7 @@ def tables(board: Leaderboard) -> list[TextTable]:
     return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
 
 
-def group_table(
-    group: Group, usual: Usual | None = None, columns: Sequence[Column] = ()
-) -> TextTable:
+def group_table(group: Group, usual: Usual, columns: Sequence[Column] = ()) -> TextTable:
     """Return a group as text; see `across_table` for `usual`, `cells` for `columns`."""
     entries, no_area = group.entries, group.frame.area.isna()
     metric = entries[0].metric
@@ -267,11 +265,11 @@ def group_table(
     )
 
 
-def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
+def _left_out(entries: Sequence[Any], usual: Usual) -> list[str]:
     times = Counter(entry.method for entry in entries)
     return [
         f"{method} has {', '.join(parts)} unless stated otherwise"
-        for method, parts in (usual or {}).items()
+        for method, parts in usual.items()
         if times[method] > 1
     ]
 
