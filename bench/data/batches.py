@@ -106,7 +106,10 @@ class ClientData:
 
 
 def _views(names: Sequence[str], images: Tensor, rng: torch.Generator) -> Sequence[Tensor]:
-    """Draw one view per name; equal names share one call, which is faster for few images."""
+    """Draw one view per name; equal names share one call, which is faster for few images.
+
+    One call draws other numbers than two: that was a benchmark version of its own.
+    """
     if len(set(names)) == 1:
         return make_view(names[0], images.repeat(len(names), 1, 1, 1), rng).chunk(len(names))
     return [make_view(name, images, rng) for name in names]

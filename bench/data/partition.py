@@ -144,7 +144,7 @@ def flatten(owners: npt.NDArray[np.int32], num_clients: int) -> tuple[IndexArray
     order = np.argsort(owners, kind="stable")[unused:]
     sizes = np.bincount(owners[order], minlength=num_clients)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-    narrow = len(owners) <= np.iinfo(np.int32).max
+    narrow = len(owners) <= np.iinfo(np.int32).max  # half the memory; the type is in the hash
     indices: IndexArray = order.astype(np.int32) if narrow else order.astype(np.int64)
     for array in (indices, offsets):
         array.flags.writeable = False

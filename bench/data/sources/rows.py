@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, Self
 from unicodedata import normalize
@@ -77,8 +77,8 @@ class Shard:
             rows = self.open()
             if "unlabelled" in (self.says, self.only):  # whatever its column of labels holds
                 columns = columns._replace(label=None)
-            names = _names_of(rows.features, columns.label)
-            said = partial(_words_of, features=rows.features, places=self.columns)
+            names = _names_of(self.features, columns.label)
+            said = partial(_words_of, features=self.features, places=self.columns)
             rows = _only(rows, [*filter(None, columns), *self.columns])
             if isinstance(rows.features[columns.image[0]], Image):
                 rows = rows.cast_column(columns.image[0], Image(decode=False))
@@ -104,22 +104,24 @@ class Shard:
                 label = label_of(value_of(row, columns.label), names, place)
                 yield Picture(content, label, self.place, number, client)
 
+    @cached_property
+    def features(self) -> Any:
+        """Types of all columns, as `datasets.Features`."""
+        with self._reading():
+            return self.open().features
+
     def class_names(self) -> tuple[str, ...]:
         """Return the class names that the features have."""
-        with self._reading():
-            return _names_of(self.open().features, self.found().label)
+        return _names_of(self.features, self.found().label)
 
     def found(self) -> Columns:
         """Find the columns of images, labels and clients, or raise a `DataError` with all."""
-        with self._reading():
-            schema = self.open().features.arrow_schema
-            return columns_of(schema, self.place, self.reading, self.columns)
+        kinds = kinds_of(self.features.arrow_schema)
+        return columns_of(kinds, self.place, self.reading, self.columns)
 
     def read_as(self) -> str:
         """Say which column the labels are read from, and which columns are not read."""
-        found = self.found()
-        with self._reading():
-            kinds = kinds_of(self.open().features.arrow_schema)
+        found, kinds = self.found(), kinds_of(self.features.arrow_schema)
         used = {*filter(None, found), *self.columns, *(place[:1] for place in filter(None, found))}
         rest = [".".join(place) for place in kinds if place not in used]
         label = (
@@ -154,7 +156,7 @@ class Shard:
                     for p, word in first.items()
                     if may_be_split(p[-1]) or is_split_name(str(word)) or hints_at_split(str(word))
                 ]
-            words = partial(_words_of, features=rows.features, places=places)
+            words = partial(_words_of, features=self.features, places=places)
             rows = _only(rows, places) if places else ()
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
             times = Counter[tuple[Any, ...]]()
@@ -195,12 +197,12 @@ class Shard:
     def _first(self, rows: Any) -> dict[Field, Any]:
         """Return the first words of the columns that may say a row's split."""
         asked = (self.reading.label_column, self.reading.client_column, *LABEL_COLUMNS)
-        kinds = kinds_of(rows.features.arrow_schema)
+        kinds = kinds_of(self.features.arrow_schema)
         places = [p for p, kind in kinds.items() if is_word(p[-1], kind)]
         places = [p for p in places if not {p[-1], p[-1].lower()} & {*asked}]
         first: dict[Field, Any] = {}
         for row in islice(_only(rows, places), _FIRST) if places else ():
-            words = _words_of(row, rows.features, places).values()
+            words = _words_of(row, self.features, places).values()
             first = {p: first.get(p, word) for p, word in zip(places, words, strict=True)}
             first = {p: word for p, word in first.items() if word is not None}
             if len(first) == len(places):
@@ -299,7 +301,7 @@ def is_word(name: str, kind: Any) -> bool:
 
 
 def columns_of(
-    arrow_schema: Any, place: str, reading: Reading, splits: Collection[Field] = ()
+    kinds: Mapping[Field, Any], place: str, reading: Reading, splits: Collection[Field] = ()
 ) -> Columns:
     """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
 
@@ -315,7 +317,7 @@ def columns_of(
             return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
         return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
-    kinds = {name: kind for name, kind in kinds_of(arrow_schema).items() if name not in splits}
+    kinds = {name: kind for name, kind in kinds.items() if name not in splits}
     listed = ", ".join(f"{'.'.join(name)}: {kind}" for name, kind in kinds.items())
 
     def find(key: str, wanted: str) -> Field:
