@@ -27,5 +27,5 @@ SUBSETS: Mapping[str, tuple[str, int, int]] = {
         10_000,
     ),
 }
-"""Revision of a part of a known set -> name of the set, and its training and test images; of the
-preset `laptop` until 2026-11, and since."""
+"""Revision of a part of a known set -> name of the set, and its training and test images: the parts
+that preset `laptop` takes, and that of 2,000 test images, which it took until 2026-11."""

@@ -24,6 +24,7 @@ from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
+from fedbench.bench.data.sources import parquet_rows
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError
@@ -579,6 +580,15 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
     assert one.revision == two.revision
     (tmp_path / "named" / "pictures" / "0.png").write_bytes(shade(250))
     assert load_dataset(files[0], tmp_path / "data").revision not in revisions  # it was read again
+
+
+def test_a_packed_file_is_unpacked_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python sets aside what a read asks for, and no memory holds all that is allowed here."""
+    monkeypatch.setattr(parquet_rows, "RATIO", 1 << 40)
+    dataset = load_dataset(one_csv(tmp_path / "set", packed=True, test=True), tmp_path / "data")
+    assert numbers(dataset) == (COUNT, 6, 3, 0)
 
 
 @pytest.mark.parametrize(
