@@ -73,6 +73,7 @@ def confirmation(
     assert worst is not None
     compared = {"best trial": best["params"], "preset": {}, "worst trial": worst["params"]}
     configs = {name: configure(params, seeds[0]).config for name, params in compared.items()}
+    # Values as configurations have them: a relative path of a trial is absolute there.
     named: dict[str, Mapping[str, Any]] = {
         name: {key: get(config, key) for key in best["params"]} for name, config in configs.items()
     }

@@ -124,7 +124,7 @@ class Executor:
                 tracking=self.tracking,
             )
             while not searcher.exhausted:
-                tuner.run_tuner(searcher, session.folder.resolve() / "tune")
+                tuner.run_tuner(searcher)
                 if searcher.failure is not None:
                     raise searcher.failure
                 session.raise_if_ending()

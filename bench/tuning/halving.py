@@ -77,6 +77,7 @@ class RungTrials(Trials):
 
     def _stage(self, number: int) -> tuple[str, int | None]:
         rung, rounds = self._brackets[number].rung, self._halving.rounds
+        # Not fewer `num_rounds`: ids hash these, and a checkpoint refuses a run of another id.
         until = None if rung == len(rounds) - 1 else rounds[rung]
         return f" · rung {rung + 1}/{len(rounds)}", until
 

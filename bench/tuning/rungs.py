@@ -1,7 +1,9 @@
 """Successive halving: the rounds and the trials of its rungs, and the decision after one.
 
 Trials of a bracket are trained for a few rounds each, the best share for more, and so on to the
-configured rounds. A decision follows from the finished records of one rung and from nothing else.
+configured rounds. A decision follows from the finished records of one rung and from nothing else:
+ASHA, which Ray Tune and Optuna have, promotes by what has arrived, so that timing and kills would
+change which trials go on.
 """
 
 from collections.abc import Mapping
@@ -12,7 +14,7 @@ from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import ConfigError
 
 NONE, HALVING = FIDELITIES = ("none", "halving")
-ETA = 4
+ETA = 4  # 16 trials in 3 rungs then take 16 % of the rounds of as many whole runs
 RUNGS = 3  # default number of rungs; fewer where rounds or trials do not suffice
 
 

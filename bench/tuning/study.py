@@ -265,9 +265,10 @@ class Study:
         return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
 
     def _checks(self, trials: Sequence[Record]) -> list[tuple[Params, int, Record | None]]:
-        """Return parameters, seed and record of the best trial's runs on fresh seeds, the preset's.
+        """Return the runs on fresh seeds of the best trial, then of the preset.
 
-        Without a record a run is missing. There are none where the two cannot be compared.
+        Each is its parameters, its seed and its record, None where it is missing. There are no runs
+        where the two cannot be compared.
         """
         best, preset = best_trial(trials), self.preset_params
         ended = {trial["status"] for trial in trials if trial["params"] == preset}

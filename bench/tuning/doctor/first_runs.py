@@ -37,6 +37,7 @@ _TINY: Mapping[str, Any] = {
     "client.lr": 1e-4,  # a larger one amplifies rounding: 0.5 % of the loss at 0.003, 6e-7 here
     "federation.num_rounds": 2,
 }
+# Beyond `RUNS`, perf/gpu.py makes this run of every method.
 _BY_METHOD: Mapping[str, Mapping[str, Any]] = {
     "orchestra": {"method.global_steps": 5},
     "cbafed": {"data.label_fraction": 0.5},  # without labels it trains nothing

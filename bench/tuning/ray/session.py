@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.files import home_folder
 from fedbench.bench.system.scratch import (
@@ -156,7 +155,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     A Ray that the calling program had started itself is used, and left running. The first signal to
     stop (SIGINT, SIGTERM, SIGHUP) sets `Session.ending`; a second SIGINT raises KeyboardInterrupt.
     So does the death of Ray's processes, seen within seconds: Ray itself waits for a minute or two.
-    `num_cpus` processes run at a time on this machine, by default as many as usable cores.
+    `num_cpus` processes run at a time on this machine; a cluster has its own number.
     """
     with temporary_folder(short_folder()) as folder:
         session = Session(folder)
@@ -178,7 +177,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                 if not foreign:
                     try:
                         with _hangup_blocked():
-                            _init(folder, num_cpus or usable_cores(), address)
+                            _init(folder, num_cpus, address)
                     except SystemExit:  # Ray's own handler of SIGTERM, which it has installed
                         session.received.append(signal.SIGTERM)
                     install_handlers()  # in place of Ray's
@@ -321,7 +320,7 @@ def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
             signal.signal(signum, old)
 
 
-def _init(folder: Path, num_cpus: int, address: str | None) -> None:
+def _init(folder: Path, num_cpus: int | None, address: str | None) -> None:
     import ray
 
     if address is not None:

@@ -262,8 +262,8 @@ class _Listener(tune.Callback, Stopper):  # type: ignore[misc]
             self._searcher.failure = err
 
 
-def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
-    """Run one Tuner, with its files in a folder, until the searcher ends it.
+def run_tuner(searcher: JobSearcher) -> tune.ResultGrid:
+    """Run one Tuner, with its files in the session's folder, until the searcher ends it.
 
     Its trials have the varied values as their configuration, and report `objective`, `round` and
     the metrics of the run under these names.
@@ -284,7 +284,7 @@ def run_tuner(searcher: JobSearcher, folder: Path) -> tune.ResultGrid:
         ),
         run_config=tune.RunConfig(
             name=f"run-{searcher.tuners}",
-            storage_path=str(folder),
+            storage_path=str(searcher.session.folder.resolve() / "tune"),  # absolute, for Arrow
             verbose=0,
             progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
             callbacks=[listener],

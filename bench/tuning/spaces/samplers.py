@@ -63,7 +63,9 @@ class Sampler:
     factory: Callable[[int, Space], BaseSampler]  # seed and search space
     learns: bool = True  # from results; else no trial waits for another
     finished_only: bool = False  # learns from nothing but trials that were run to their end
-    stateful: bool = False  # asked for all trials in order; else made anew for each, by its seed
+    # Asked for all trials in order, as Sobol's points are a sequence and CMA-ES learns from trial
+    # to trial; else made anew for each trial, by its seed.
+    stateful: bool = False
     ranges_only: bool = False  # needs two or more ranges of numbers, and no choice
     diverged: float | None = None  # objective of a diverged trial; None = such a trial is pruned
     diverged_is_worst: bool = False  # it has the lowest objective so far
