@@ -15,7 +15,8 @@ from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
-from fedbench.leaderboards.studies.cells import STORE, linear, paired_p, ran, spread
+from fedbench.leaderboards.studies.cells import linear, paired_p, ran, spread
+from fedbench.leaderboards.studies.compare import LEVEL, detectable
 
 GRID = Path(__file__).with_name("theory.yaml")
 SET = {"evaluation.protocols": ["knn", "linear", "theory"]}
@@ -23,7 +24,14 @@ ALPHAS, SEEDS = (0.1, 1.0, 100.0), (0, 1, 2, 3, 4)
 METHODS = ("orchestra", "simclr", "byol", "spectral", "simsiam", "swav")
 QUANTITIES = {"mixing": -1, "consistent": 1, "global_mi": 1, "sep": 1, "objective": 1}
 """By name the sign that makes more of it better; the first two are tested."""
-HEADER = ["quantity", "at α", "mean Kendall τ over seeds, 95 %", "p (Holm)", "verdict"]
+HEADER = [
+    "quantity",
+    "at α",
+    "mean Kendall τ over seeds, 95 %",
+    "p (Holm)",
+    "would be seen",
+    "verdict",
+]
 Cells = Mapping[tuple[Any, ...], Row]
 
 
@@ -66,18 +74,20 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
             of_seeds = taus(cells, name, low, high)
             if high is not None and name in ("mixing", "consistent"):
                 p = paired_p(of_seeds, [0.0] * len(of_seeds))
-                tested[name] = 1.0 if p is None else p, sum(of_seeds)
-            lines.append([name, label, spread(of_seeds), "", ""])
-    corrected = dict(zip(tested, holm([p for p, _ in tested.values()]), strict=True))
+                error = float(stats.sem(of_seeds))
+                seen = detectable(error, len(SEEDS) - 1, LEVEL / 2)  # of two tests
+                tested[name] = 1.0 if p is None else p, sum(of_seeds), f"{seen:.2f}"
+            lines.append([name, label, spread(of_seeds), "", "", ""])
+    corrected = dict(zip(tested, holm([p for p, *_ in tested.values()]), strict=True))
     for line in lines:
         if "→" in line[1] and line[0] in corrected:
-            p, total = corrected[line[0]], tested[line[0]][1]
+            p, (_, total, seen) = corrected[line[0]], tested[line[0]]
             settled = "supported" if total > 0 else "contradicted"
-            line[3:] = [f"{p:.2g}", settled if p < 0.05 else "not settled"]
+            line[3:] = [f"{p:.2g}", seen, settled if p < LEVEL else "not settled"]
     return lines
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
+    parser.add_argument("--store", type=Path, default=GRID.parent, help="folder of results")
     print(plain_table(HEADER, outcome(open_store(parser.parse_args().store).rows())))
