@@ -62,8 +62,8 @@ def offline(*, unless: bool = False) -> Iterator[None]:
     places = (datasets.config, huggingface_hub.constants)
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
-        for place in places:
-            place.HF_HUB_OFFLINE = not unless
+        for place, set_by_user in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = set_by_user or not unless
         yield
     finally:
         for place, set_by_user in zip(places, before, strict=True):

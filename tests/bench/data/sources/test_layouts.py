@@ -21,7 +21,7 @@ from PIL import Image
 
 from fedbench import split_data
 from fedbench.bench.config import DataConfig, RunConfig
-from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.datasets import Dataset, load_dataset, prepare
 from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources import parquet_rows
@@ -356,6 +356,19 @@ def test_the_library_is_kept_from_the_network(hub: list[Any], tmp_path: Path) ->
     assert not config.HF_HUB_OFFLINE
     with pytest.raises(ConfigError, match="hf:OWNER/NAME"):
         load_dataset("hf:name", tmp_path)
+
+
+@pytest.mark.parametrize("set_by_user", [False, True])
+def test_who_prepares_allows_the_network_unless_hf_hub_offline_is_set(
+    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: bool
+) -> None:
+    import datasets
+    import huggingface_hub
+
+    for place in (datasets.config, huggingface_hub.constants):
+        monkeypatch.setattr(place, "HF_HUB_OFFLINE", set_by_user)
+    prepare("hf:owner/name", tmp_path)
+    assert hub == [("owner/name", None, None, set_by_user, set_by_user)]
 
 
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
