@@ -85,7 +85,8 @@
       const rows = over?.rows.map((row, i) => ({ cells: row.map((cell, j) => asNumber(cell, over.header[j])), mark: over.best[i] ? "best" : null })).filter((row) => seen(row.cells[0]));
       holder.replaceChildren(table({ label: "Leaderboard", columns: asColumns(header), groups }), ...(over ? [
         el("h3", {}, "Over several cells"), el("div", { class: "controls" }, cells.node), text(over.title),
-        table({ label: over.title, columns: asColumns(over.header), groups: [{ rows }] }), text(over.footer),
+        table({ label: over.title, columns: asColumns(over.header), groups: [{ rows }] }),
+        ...over.footnotes.map((each, i) => text(`${i + 1}: ${each}`)), text(over.footer),
       ] : []));
     });
     return [
