@@ -182,11 +182,14 @@ def test_findings_are_those_of_the_rows() -> None:
     }
     apart_by_welch = {name: _interval(*each) for name, each in findings.not_pooled().items()}
     announced = findings.choosing().loc[["aligned", "simsiam", "featarc", "lejepa"]]
+    test, first = findings.announced()[0].mean(), findings.announced()[1].iloc[0]
     for text, sayings in {
         README: (
             f"loses {no_label} points to the best](",
             f"choosing with labels loses {labels}, the preset {chosen.preset:.1f},"
             f" a random one {random}",
+            f"{test.objective:.1f} points lost without labels, {test.linear:.1f} with,"
+            f" {test.preset:.1f} by the preset",
             f"is {wide} points behind",
             f"{learnt} %, with random centroids {kept} %, untrained {centroids['untrained']:.1f} %",
         ),
@@ -195,6 +198,12 @@ def test_findings_are_those_of_the_rows() -> None:
             f"with labels they lose {labels}, the preset's {chosen.preset:.1f},"
             f" random ones {random}",
             *apart.values(),
+            f"there {test.objective:.1f} points are lost without labels, {test.linear:.1f} with,"
+            f" {test.preset:.1f} by the preset's values, {test.random:.1f} at random",
+            "{:.1f} points more than labels, 90 % interval {}".format(
+                first["mean"], _interval(0.0, first.low, first.high)[1]
+            ),
+            f"(mean τ {test['tau, better half']:.2f})",
             f"τ {announced.tau.mean():.2f} on average, {announced.tau.min():.2f} to"
             f" {announced.tau.max():.2f} each",
             f"for one run, as `tune` uses, {announced['tau of a run'].mean():.2f}",
