@@ -105,8 +105,8 @@ def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
         return []
     return [
         f"the weights of the best trial moved by {moved:.3f} of their length, less than"
-        f" {LEAST_MOVEMENT:g}: in older searches such a choice lost 0.7 to 2.2 points of accuracy,"
-        " another 0.2 to 0.7; of searches that lost less than a point 1 to 12 % had this caution"
+        f" {LEAST_MOVEMENT:g}: in older searches such a choice lost 0.7 to 4.3 points of accuracy,"
+        " another 0.2 to 0.9; of searches that lost less than a point 0 to 12 % had this caution"
     ]
 
 
