@@ -209,8 +209,14 @@ def bars(title: str, rows: Sequence[Bar], axis: tuple[float, float, float], note
     return svg(bottom + 58, title, parts, note)
 
 
-def costs(title: str, table: pd.DataFrame, words: Mapping[str, str], note: str) -> str:
+def costs(title: str, table: pd.DataFrame, note: str) -> str:
     """Draw what is lost by each way of choosing: its mean, and faintly that of each method."""
+    words = {
+        "labels": "by labels",
+        "objective": "by fedbench, no label",
+        "preset": "the preset's values",
+        "random": "at random",
+    }
     rows = [
         Bar(
             label,
@@ -225,31 +231,20 @@ def costs(title: str, table: pd.DataFrame, words: Mapping[str, str], note: str) 
 
 def choosing() -> str:
     """Draw what is lost by each way of choosing one of 24 configurations."""
-    words = {
-        "labels": "by labels",
-        "objective": "by fedbench, no label",
-        "preset": "the preset's values",
-        "random": "at random",
-    }
     note = (
         "Points of accuracy below the best of 24 configurations;"
         " a faint dot is one of eight methods."
     )
-    return costs("What choosing without labels costs", findings.choosing(), words, note)
+    return costs("What choosing without labels costs", findings.choosing(), note)
 
 
 def announced() -> str:
     """Draw what is lost by each way of choosing in the test that was announced."""
-    words = {
-        "linear": "by labels",
-        "objective": "by fedbench, no label",
-        "preset": "the preset's values",
-        "random": "at random",
-    }
     note = (
         "Points of accuracy below the best of 16 configurations; a faint dot is one of ten methods."
     )
-    return costs("The same in the announced test", findings.announced()[0], words, note)
+    table = findings.announced()[0].rename(columns={"linear": "labels"})
+    return costs("The same in the announced test", table, note)
 
 
 def views() -> str:
