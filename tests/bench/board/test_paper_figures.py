@@ -146,6 +146,17 @@ def test_a_figure_is_drawn_or_says_what_is_lacking(name: str, tmp_path: Path) ->
     assert "linear (paper)" not in text  # no run here has it
 
 
+def test_a_configuration_file_counts_in_a_figure(tmp_path: Path) -> None:
+    """Its runs are others than those of the preset, and the command makes just these."""
+    filled("O:5", store := Store(tmp_path / "s"))
+    file = tmp_path / "mine.yaml"
+    file.write_text("client.lr: 0.123\n", encoding="utf-8")
+    found = paper_figure("O:5", tmp_path, preset="demo", config_files=[file], store=store)
+    assert found.files == ()
+    assert shlex.split(found.command)[-2:] == ["--store", str(store.root)]
+    assert f"--config {file}" in found.command
+
+
 def test_runs_without_the_metric_of_a_figure_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     filled("A:4.4", store, {})
