@@ -206,8 +206,10 @@ class Orchestra(Method):
             assigned = (t1 @ centroids).softmax(dim=1)  # (B, G)
             if self.target and self.online_x1_pass and has_batch_norm(net):
                 net(x1, "encoder", "projector")
-        h2 = net(x2, "encoder")  # (B, D)
-        z2 = net(h2, "projector")  # (B, d)
+        views = (x2, rotate90(batch.views[2], batch.draws["turns"])) if self.degeneracy else (x2,)
+        # A CPU runs the views one by one, as ever: together they would round otherwise.
+        h2, *turned = net.views(views, "encoder", cpu_apart=True)  # (B, D)
+        z2, *turned = net.views((h2, *turned), "projector", cpu_apart=True)  # (B, d)
         logits = F.normalize(z2, dim=1) @ centroids  # (B, G)
         agreement = F.cross_entropy(logits, assigned)
         parts = {"clusters": agreement.detach()}
@@ -216,8 +218,8 @@ class Orchestra(Method):
         if not self.degeneracy:
             return out
         turns = batch.draws["turns"]  # (B,)
-        turned = net(rotate90(batch.views[2], turns), "encoder", "projector", "rotation")  # (B, 4)
-        return out.plus("rotation", F.cross_entropy(turned, turns))
+        predicted = net(turned[0], "rotation")  # (B, 4)
+        return out.plus("rotation", F.cross_entropy(predicted, turns))
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
         """Move the target, if there is one, and remember the batch."""

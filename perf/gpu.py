@@ -11,18 +11,19 @@ import argparse
 import itertools
 import os
 import platform
+import statistics
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
@@ -39,15 +40,29 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.tuning.doctor.first_runs import first_run
 from perf.context import dataset_folder
-from perf.measure import log, save
+from perf.gpu_profile import kernels, launches, orchestra_parts
+from perf.measure import log, save, spread
 from perf.ours import W1, W3
-from perf.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
+from perf.plain import BATCH, Style, make_net, make_optimizer, simclr_loss, step
 
 PAPER_IMAGES = 100 * 50 * 10 * 496
 """Images of a cross-device run: 100 rounds, 50 clients, 10 epochs, 31 batches of 16."""
 METHODS = ("simclr", "orchestra", "simsiam", "byol")
 REGIMES = ("fp32", "tf32", "bf16")
-LANES = (1, 2, 4, 8, 16, 32)
+COMPILED = " compiled"
+"""Suffix of a precision in whose runs `client.compile` is true."""
+LANES: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("simclr", "bf16 compiled"): (1, 8, 16, 32),
+    ("orchestra", "bf16 compiled"): (1, 16),
+    ("simclr", "tf32 compiled"): (1, 16),
+    ("simclr", "bf16"): (1, 16),
+    ("simclr", "tf32"): (1, 16),
+    ("simclr", "fp32"): (1, 16),
+    ("orchestra", "bf16"): (1, 16),
+}
+"""Numbers of lanes by method and precision, the most telling first."""
+_PROFILED = 10
+"""Steps of each client under the profiler."""
 CUT = {"cut": "no time was left"}
 T = TypeVar("T")
 
@@ -60,6 +75,7 @@ class Bench:
     folder: Path
     smoke: bool
     end: float
+    keep: Callable[[dict[str, Any]], None] = lambda _: None  # called with a part's results so far
 
     @property
     def on_gpu(self) -> bool:
@@ -78,7 +94,9 @@ class Bench:
         first_use.begin_run()  # what the run before has refused says nothing here
         images, clients = (96, 3) if self.smoke else (10_000, 100) if small else (15_872, 32)
         changes = {} if self.smoke or small else W1
-        values = {**W3, **changes, "client.precision": precision}
+        compiled = precision.endswith(COMPILED)
+        values = {**W3, **changes, "client.precision": precision.removesuffix(COMPILED)}
+        values["client.compile"] = compiled
         values["client.batch_size"] = batch
         heads = {f"method.{name}": values.pop(f"method.{name}") for name in _HEADS}
         values |= {name: v for name, v in heads.items() if spec in METHODS}
@@ -98,6 +116,7 @@ class Bench:
                 results.update(CUT)
                 return
             yield item
+            self.keep(results)
 
     def wait(self) -> None:
         """Wait until the device has done everything."""
@@ -177,19 +196,18 @@ def steps(bench: Bench) -> dict[str, Any]:
 def lanes(bench: Bench) -> dict[str, Any]:
     """Images per second in lanes, their bits, and the hours of a run of the paper."""
     results: dict[str, Any] = {}
-    counts = (1, 2) if bench.smoke else LANES
-    settings = itertools.product(METHODS[:2], bench.regimes[::-1])
-    for spec, regime in bench.until_end(settings, results):
+    smoke = {("simclr", "fp32"): (1, 2), ("orchestra", "fp32"): (1, 2)}
+    for spec, regime in bench.until_end(smoke if bench.smoke else LANES, results):
         setup = bench.setup(spec, regime)
         first: list[Tensor] = []
-        for count in bench.until_end(counts, results):
+        for count in bench.until_end((smoke if bench.smoke else LANES)[spec, regime], results):
             executor = LaneExecutor(setup, bench.device, bench.folder / "clients", count)
-            speed = _images_per_second(bench, setup, executor, max(2, count))
+            speeds = _speeds(bench, setup, executor, max(2, count))
             uploads = [upload.clone() for _, upload in executor.train(*bench.clients(setup, 2))]
             first = first or uploads
             results[f"{spec} {regime} {count}"] = {
-                "images_per_second": speed,
-                "paper_hours": PAPER_IMAGES / speed / 3600,
+                "images_per_second": spread(speeds),
+                "paper_hours": PAPER_IMAGES / statistics.median(speeds) / 3600,
                 "same_bits_as_one_lane": all(map(torch.equal, first, uploads)),
                 "lanes": executor.summary,
                 "switched_off": first_use.switched_off(),
@@ -204,11 +222,17 @@ def _train(executor: Executor, tasks: list[Task], server: Tensor) -> int:
     return sum(trained.num_steps for trained, _ in executor.train(tasks, server))
 
 
-def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
-    """Train so many clients several times and return the best speed."""
+def _speeds(bench: Bench, setup: Setup, executor: Executor, clients: int) -> list[float]:
+    """Train so many clients several times; return the images per second of each time."""
     work = partial(_train, executor, *bench.clients(setup, clients))
-    seconds, steps = bench.timed(work, 1 if bench.smoke else 3)
-    return steps * setup.config.client.batch_size / seconds
+    work()  # records the steps
+    times = [bench.timed(work, 1) for _ in range(1 if bench.smoke else 3)]
+    return [steps * setup.config.client.batch_size / seconds for seconds, steps in times]
+
+
+def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
+    """Return the median of a few speeds."""
+    return statistics.median(_speeds(bench, setup, executor, clients))
 
 
 def views(bench: Bench) -> dict[str, Any]:
@@ -237,36 +261,35 @@ def rounds(bench: Bench) -> dict[str, Any]:
     return results
 
 
-def busy(bench: Bench) -> dict[str, Any]:
-    """Share of the time in which the GPU computes, for SimCLR in 16 lanes."""
-    if not bench.on_gpu:
-        return {"skipped": "only a GPU has kernels to see"}
-    setup = bench.setup("simclr", "bf16")
-    executor = LaneExecutor(setup, bench.device, bench.folder / "clients", 16)
-    work = partial(_train, executor, *bench.clients(setup, 16))
-    work()  # records the steps
-    bench.wait()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        seconds, _ = bench.timed(work, 1)
-    spans = [
-        (event.time_range.start, event.time_range.end)
-        for event in profile.events() or ()
-        if event.device_type.name == "CUDA"
-    ]
-    return {"seconds_profiled": seconds, "share": covered(spans) / 1e6 / seconds}
+def profile(bench: Bench) -> dict[str, Any]:
+    """Kernels, launches and overlap of SimCLR and Orchestra, and the latter's parts."""
+    results: dict[str, Any] = {}
+    regimes = ("bf16", "bf16 compiled") if bench.on_gpu else ("fp32",)
+    settings = itertools.product(METHODS[:2], regimes, (1, 2 if bench.smoke else 16))
+    for spec, regime, count in bench.until_end(settings, results):
+        setup = bench.setup(spec, regime)
+        executor = LaneExecutor(setup, bench.device, bench.folder / "clients", count)
+        tasks, server = bench.clients(setup, count)
+        work = partial(_train, executor, tasks, server)
+        work()  # records the steps
+        bench.wait()
+        figures: dict[str, Any] = dict(launches(work)) if bench.on_gpu else {}
+        bench.wait()
+        if bench.on_gpu:  # a profiler's events of all steps would take minutes to read
+            few = [replace(task, max_steps=_PROFILED) for task in tasks]
+            figures |= kernels(partial(_train, executor, few, server))
+        if spec == "orchestra":
+            figures |= orchestra_parts(executor, partial(_in_round, executor, tasks, server))
+        results[f"{spec} {regime} {count}"] = figures
+        del executor, work
+    return results
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the length of the union of spans.
-
-    >>> covered([(5, 6), (0, 2), (1, 3)])
-    4.0
-    """
-    total, last = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, last))
-        last = max(last, end)
-    return total
+def _in_round(executor: Executor, tasks: list[Task], server: Tensor, number: int) -> int:
+    """Train clients in another round; Orchestra's round 0 makes no steps."""
+    plan = RoundPlan(0) if number == 0 else tasks[0].plan
+    changed = [replace(task, round_index=number, plan=plan) for task in tasks]
+    return _train(executor, changed, server)
 
 
 def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
@@ -280,22 +303,39 @@ def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
 
 
 def bare(bench: Bench) -> dict[str, Any]:
-    """A plain SimCLR step as one CUDA graph, without views and without a federation."""
-    if not bench.on_gpu:
-        return {"skipped": "only a GPU has graphs"}
-    return {
-        "bf16" if bf16 else "fp32": {"images_per_second": _graph_speed(bench, bf16)}
-        for bf16 in (False, True)
-    }
+    """A plain SimCLR step without views and without a federation: eagerly, and as a CUDA graph."""
+    results: dict[str, Any] = {}
+    for bf16 in (False, True) if bench.on_gpu else (False,):
+        style = Style("resnet8" if bench.smoke else "resnet18", bf16)
+        net = make_net(style).to(bench.device)
+        optimizer = make_optimizer(net)
+        views = [torch.randn(BATCH, 3, 32, 32, device=bench.device) for _ in range(2)]
+        repeats = 2 if bench.smoke else 60
+        eagerly = partial(
+            _repeat, repeats, partial(step, net, optimizer, views[0], views[1], style)
+        )
+        eagerly()
+        speeds = [repeats * BATCH / bench.timed(eagerly, 1)[0] for _ in range(3)]
+        name = "bf16" if bf16 else "fp32"
+        results[f"{name}, eager loop"] = {"images_per_second": spread(speeds)}
+        if bench.on_gpu:
+            replays = partial(_repeat, 5 * repeats, _recorded(net, optimizer, views, style).replay)
+            speeds = [5 * repeats * BATCH / bench.timed(replays, 1)[0] for _ in range(3)]
+            results[f"{name}, CUDA graph"] = {"images_per_second": spread(speeds)}
+    return results
 
 
-def _graph_speed(bench: Bench, bf16: bool) -> float:
-    style = Style("resnet8" if bench.smoke else "resnet18", bf16)
-    net = make_net(style).to(bench.device)
-    optimizer = make_optimizer(net)
-    first, second = (torch.randn(BATCH, 3, 32, 32, device=bench.device) for _ in range(2))
+def _repeat(times: int, work: Callable[[], Any]) -> None:
+    for _ in range(times):
+        work()
 
-    def step() -> None:
+
+def _recorded(
+    net: nn.ModuleDict, optimizer: torch.optim.Optimizer, views: list[Tensor], style: Style
+) -> torch.cuda.CUDAGraph:
+    first, second = views
+
+    def once() -> None:
         optimizer.zero_grad(set_to_none=False)
         simclr_loss(net, first, second, style).backward()
         optimizer.step()
@@ -304,18 +344,12 @@ def _graph_speed(bench: Bench, bf16: bool) -> float:
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            step()
+            once()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
-    repeats = 300
-
-    def replays() -> None:
-        for _ in range(repeats):
-            graph.replay()
-
-    return repeats * BATCH / bench.timed(replays, 1)[0]
+        once()
+    return graph
 
 
 def evaluation(bench: Bench) -> dict[str, Any]:
@@ -333,14 +367,18 @@ def evaluation(bench: Bench) -> dict[str, Any]:
 PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
     "environment": environment,
     "methods": methods,
+    "profile": profile,
     "lanes": lanes,
     "steps": steps,
     "views": views,
     "rounds": rounds,
     "bare": bare,
     "evaluation": evaluation,
-    "busy": busy,
 }
+
+
+def _keep(out: Path, content: dict[str, Any], part: str, results: dict[str, Any]) -> None:
+    save(out, content | {part: results})
 
 
 def main() -> None:
@@ -367,7 +405,8 @@ def main() -> None:
         for part in options.only or PARTS:
             began = time.monotonic()
             try:
-                result = CUT if began > bench.end else PARTS[part](bench)
+                keep = partial(_keep, options.out, content, part)
+                result = CUT if began > bench.end else PARTS[part](replace(bench, keep=keep))
             except Exception:  # the other parts are worth their minutes
                 result = {"error": traceback.format_exc()}
             seconds = time.monotonic() - began

@@ -242,6 +242,9 @@ class ClientConfig(Strict):
         description="precision of local training: bf16 is faster where the processor has it,"
         " tf32 is for GPUs; weights, losses and evaluation are fp32",
     )
+    compile: bool = Field(
+        False, description="passes through the net by torch.compile: for GPUs, with other rounding"
+    )
 
 
 class DevicesConfig(Strict):

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from functools import partial
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,16 @@ class Wire:
     received: list[Tensor] = field(default_factory=list)
 
 
+class Passes(Protocol):
+    """Compiled passes of a net in a step."""
+
+    def tensors(self, part: str) -> Mapping[str, Tensor]:
+        """Return the tensors of a part that the passes read, by their names there."""
+
+    def run(self, part: str, x: Tensor) -> Tensor:
+        """Run a part on (B, …)."""
+
+
 class Net(nn.ModuleDict):
     """Parts by name (`encoder`, `projector`, …) plus loose tensors registered as buffers.
 
@@ -42,6 +53,7 @@ class Net(nn.ModuleDict):
         self.remote: frozenset[str] = frozenset()
         self.precision: Literal["fp32", "tf32", "bf16"] = "fp32"
         self.wire = Wire()
+        self.compiled: Passes | None = None
         self._reused: str | None = None
         self._last: tuple[Tensor, Tensor] | None = None  # input and output of that part
         self.drop_counters()
@@ -76,10 +88,42 @@ class Net(nn.ModuleDict):
         # The same object, not equal numbers: comparing these would cost what the pass does.
         if part == self._reused and self._last is not None and self._last[0] is x:
             return self._last[1]
-        y = self._precisely(self[part], x)
+        y = self._plainly(part, x) if self.compiled is None else self._compiled(part, x)
         if part == self._reused:
             self._last = x, y
         return y
+
+    def _plainly(self, part: str, x: Tensor) -> Tensor:
+        return self._precisely(self[part], x)
+
+    def _compiled(self, part: str, x: Tensor) -> Tensor:
+        from torch._dynamo.exc import TorchDynamoException  # imports the compiler: seconds
+
+        passes = self.compiled
+        assert passes is not None
+        tensors = passes.tensors(part)
+        first: list[Tensor] = []  # outputs by the compiler, so as to tell whose gradients are read
+
+        def compiled() -> Tensor:
+            y = passes.run(part, x)
+            first.append(y)
+            return y
+
+        def read(y: Tensor) -> dict[str, Sequence[Tensor]]:
+            sources = tensors if first and y is first[0] else dict(self[part].named_parameters())
+            weights = [v for v in sources.values() if isinstance(v, nn.Parameter)]
+            return {"outputs": [y], "gradients": _gradients([y], [x, *weights])}
+
+        return first_use.checked(
+            first_use.COMPILED.format(f"{part} of {len(x)}"),
+            compiled,
+            partial(self._plainly, part, x),
+            read,
+            lambda: {"statistics": [b for b in self[part].buffers() if b.is_floating_point()]},
+            first_use.VIEWS_TOLERANCE[self.precision],
+            {"gradients": first_use.GRADIENT_FACTOR},
+            TorchDynamoException,
+        )
 
     def call(self, part: str, function: str, *inputs: Tensor) -> Tensor:
         """Run another function of a part than its `forward`, in the precision of the run.
@@ -111,8 +155,12 @@ class Net(nn.ModuleDict):
         finally:
             self._reused = self._last = None
 
-    def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
+    def views(
+        self, images: Sequence[Tensor], *parts: str, cpu_apart: bool = False
+    ) -> tuple[Tensor, ...]:
         """Run the same parts on several views: in one pass, if that is no slower.
+
+        `cpu_apart`: one by one on a CPU, unless the run compiles its passes.
 
         One pass is a twelfth faster for a small encoder on a CPU; with batch norm, which has to
         keep the views apart, only a GPU gains, by a quarter fewer kernels (docs/speed.md).
@@ -120,7 +168,7 @@ class Net(nn.ModuleDict):
         """
         norms = [norm for part in parts for norm in batch_norms(self[part])]
 
-        def apart() -> tuple[Tensor, ...]:
+        def one_by_one() -> tuple[Tensor, ...]:
             return tuple(self(view, *parts) for view in images)
 
         def at_once() -> tuple[Tensor, ...]:
@@ -128,15 +176,28 @@ class Net(nn.ModuleDict):
                 both = self(torch.cat(tuple(images)), *parts)
             return tuple(both.split([len(view) for view in images]))
 
-        if len(images) < 2 or self.remote & {*parts} or not _in_one_pass(norms, images):
-            return apart()
+        here = not images[0].is_cuda and self.compiled is None
+        together = _in_one_pass(norms, images, here, here and cpu_apart)
+        if len(images) < 2 or self.remote & {*parts} or not together:
+            return one_by_one()
         if not images[0].is_cuda:
             return at_once()
+        if first_use.VIEWS_AT_ONCE in first_use.switched_off():
+            return one_by_one()
+
+        def plain() -> tuple[Tensor, ...]:  # nothing is compiled for a comparison
+            passes, self.compiled = self.compiled, None
+            try:
+                return one_by_one()
+            finally:
+                self.compiled = passes
 
         def statistics() -> dict[str, list[Tensor]]:
             return {"statistics": [buffer for norm in norms for buffer in norm.buffers()]}
 
         def read(outputs: tuple[Tensor, ...]) -> dict[str, Sequence[Tensor]]:
+            if self.compiled is not None:  # its pass is compared with one by torch, gradients too
+                return {"outputs": outputs}
             weights = [p for part in parts for p in self[part].parameters()]
             gradients = _gradients(outputs, [*images, *weights])
             return {"outputs": outputs, "gradients": gradients}
@@ -144,7 +205,7 @@ class Net(nn.ModuleDict):
         return first_use.checked(
             first_use.VIEWS_AT_ONCE,
             at_once,
-            apart,
+            plain,
             read,
             statistics,
             first_use.VIEWS_TOLERANCE[self.precision],
@@ -175,11 +236,13 @@ class Net(nn.ModuleDict):
             self.wire.received.append(x.detach())
 
 
-def _in_one_pass(norms: Sequence[nn.Module], images: Sequence[Tensor]) -> bool:
+def _in_one_pass(
+    norms: Sequence[nn.Module], images: Sequence[Tensor], on_cpu: bool, apart: bool
+) -> bool:
     """Tell whether views go through parts with these batch norms at once."""
     equal = len({len(view) for view in images}) == 1
     able = all(isinstance(norm, PerView) for norm in norms)  # torch's own mix the views
-    return not norms or (images[0].is_cuda and equal and able)
+    return not apart and (not norms or (not on_cpu and equal and able))
 
 
 def _gradients(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:

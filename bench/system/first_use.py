@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MEANS = RECORDED_STEPS, VIEWS_AT_ONCE, FUSED_SGD = "recorded steps", "views at once", "fused SGD"
+COMPILED = "compiled {}"
+"""Name of the passes through a part of a net by torch.compile."""
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}
 """Largest distance between both ways by precision, as a share of the plain result's norm.
@@ -76,6 +78,7 @@ def checked(
     state: Callable[[], Mapping[str, Sequence[Tensor]]],
     allowed: float,
     larger: Mapping[str, float] | None = None,
+    refusals: type[Exception] | tuple[()] = (),
 ) -> T:
     """Compute by `fast`, or by `plain` if the two were found to differ.
 
@@ -83,7 +86,8 @@ def checked(
     gives the tensors of a result that are compared, and `state` all tensors that both change in
     place, by name and of one type each: their changes are compared too, and in the end they are as
     the way has left them whose result is returned. `allowed` is the largest distance between the
-    two, as a share of the size; `larger` has factors of it by name, for what may differ more.
+    two, as a share of the size; `larger` has factors of it by name, for what may differ more. Where
+    `fast` raises one of the `refusals`, it is left out like one that differs.
     """
     key = name, torch.is_grad_enabled()
     if name in _off:
@@ -101,9 +105,12 @@ def checked(
     wanted = outcome(expected)
     after = {what: _flat(tensors) for what, tensors in changed.items()}
     _restore(changed, before)
-    result = fast()
     limits = {what: allowed * (larger or {}).get(what, 1) for what in wanted}
-    reason = _difference(outcome(result), wanted, before, limits)
+    try:
+        result = fast()
+        reason = _difference(outcome(result), wanted, before, limits)
+    except refusals as err:
+        reason = " ".join(f"{type(err).__name__}: {err}".split())[:200]
     if not reason:
         _agreed.add(key)
         return result

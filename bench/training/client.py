@@ -14,11 +14,13 @@ from fedbench.bench.data.batches import Batch, ClientData, SecondBatches
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, RoundPlan
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
+from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope, single_thread
+from fedbench.bench.training.compiled_step import CompiledStep
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup, least_batch
@@ -93,10 +95,16 @@ class ClientRunner:
         device: where the net lies.
         personal_dir: folder of the clients' personal tensors.
         images: all training images on the device; None = each client brings its own there.
+        parts: where `client.compile`, the compiled parts of another runner; None = new ones.
     """
 
     def __init__(
-        self, setup: Setup, device: torch.device, personal_dir: Path, images: Tensor | None = None
+        self,
+        setup: Setup,
+        device: torch.device,
+        personal_dir: Path,
+        images: Tensor | None = None,
+        parts: CompiledParts | None = None,
     ) -> None:
         self.setup, self.device, self._images = setup, device, images
         precision = setup.config.client.precision
@@ -104,9 +112,17 @@ class ClientRunner:
         self._tf32 = precision == TF32
         keep_freed_memory()
         net = setup.make_net(last=True)
-        self.layout = setup.layout(net)
+        self.layout = layout = setup.layout(net)
         net.precision = precision
-        self.binding = self.layout.bind(net, device)
+        self._order = self._places = None
+        if setup.config.client.compile:
+            layout, order = layout.for_steps()
+            self._order, self._places = order.to(device), order.argsort().to(device)
+        self.binding = layout.bind(net, device)
+        self._compiled = None
+        if setup.config.client.compile:
+            parts = CompiledParts(precision) if parts is None else parts
+            self._compiled = CompiledStep(self.binding, parts)
         self._personal = PersonalStore(personal_dir)
         self._first_personal = self.binding.personal.data.clone()
 
@@ -172,12 +188,16 @@ class ClientRunner:
 
     def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
         """Make one local step."""
-        method, net = self.setup.method, self.binding.net
-        self.binding.zero_grad()
-        loss = expect(method.loss(net, batch, client), Loss, "loss()")
-        if not loss.total.requires_grad:
-            raise PluginError("the loss depends on no tensor that clients train")
-        loss.total.backward()
+        method, net, compiled = self.setup.method, self.binding.net, self._compiled
+        # A compiled pass has the shapes of a full batch; the last one of an epoch may be smaller.
+        full = len(batch.labels) == self.setup.config.client.batch_size
+        if compiled is None or not full:
+            self.binding.zero_grad()
+        with compiled.gradients() if compiled is not None and full else nullcontext():
+            loss = expect(method.loss(net, batch, client), Loss, "loss()")
+            if not loss.total.requires_grad:
+                raise PluginError("the loss depends on no tensor that clients train")
+            loss.total.backward()
         optimizer.step()
         with torch.no_grad():
             method.after_step(net, loss, client)
@@ -199,7 +219,8 @@ class ClientRunner:
         wire.add_extras(extras, needs.extras)
         if net.remote and net.wire.received:  # metered already, when they crossed
             extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
-        self.layout.pack(binding.server.data, k, out)
+        vector = binding.server.data
+        self.layout.pack(vector if self._places is None else vector[self._places], k, out)
         steps = len(local.losses)
         mean = float(torch.stack(local.losses).double().mean()) if steps else math.nan
         finite = all_finite(out) and all_finite(binding.personal.data)
@@ -263,7 +284,7 @@ class ClientRunner:
         """Put the received and the personal tensors in place; return the client and its images."""
         k, r, stored = task.client_id, task.round_index, task.personal_round
         # The net's tensors are views of these vectors: two copies put the whole model in place.
-        self.binding.server.data.copy_(server)
+        self.binding.server.data.copy_(server if self._order is None else server[self._order])
         if self.layout.personal_size:
             personal = self._first_personal if stored is None else self._personal.load(k, stored)
             self.binding.personal.data.copy_(personal)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Labels, Loss
+from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
@@ -70,8 +71,9 @@ class LaneExecutor:
         self.reason = reason_to_run_eagerly(setup)
         images = resident(setup.images, device)
         shared = images if isinstance(images, Tensor) else None
+        parts = CompiledParts(setup.config.client.precision)  # one kind of code for all lanes
         runners = [
-            ClientRunner(setup, device, personal_dir, shared)
+            ClientRunner(setup, device, personal_dir, shared, parts)
             for _ in range(1 if self.reason else num_lanes)
         ]
         self._lanes = [_ClientSlot(runner, eager=bool(self.reason)) for runner in runners]
@@ -114,6 +116,11 @@ class LaneExecutor:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    @property
+    def runner(self) -> ClientRunner:
+        """The client runner of the first lane."""
+        return self._lanes[0].runner
 
     @property
     def summary(self) -> str:

@@ -6,7 +6,7 @@ sees one tensor per group instead of one per layer.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -28,6 +28,7 @@ class Slot:
     shape: torch.Size
     start: int
     stop: int
+    channels_last: bool = False  # a convolution's weight lies as (out, height, width, in)
 
     @property
     def size(self) -> int:
@@ -40,13 +41,22 @@ class Slot:
         return self.name.partition(".")[0]
 
     @property
+    def is_vector(self) -> bool:
+        """False for a matrix, or a tensor of more dimensions."""
+        return len(self.shape) < 2
+
+    @property
     def row_size(self) -> int:
         """Count of numbers in one row."""
         return self.size // self.shape[0]
 
     def of(self, vector: Tensor) -> Tensor:
         """Return the tensor as a view of a vector."""
-        return vector[self.start : self.stop].view(self.shape)
+        numbers = vector[self.start : self.stop]
+        if not self.channels_last:
+            return numbers.view(self.shape)
+        out, inner, *size = self.shape
+        return numbers.view(out, *size, inner).movedim(-1, 1)
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,11 @@ class VectorLayout:
         return max((slot.stop for slot in self.averaged if slot.trainable), default=0)
 
     @property
+    def trained(self) -> tuple[Slot, ...]:
+        """Averaged tensors that are trained, at the front of the server's vector."""
+        return tuple(slot for slot in self.averaged if slot.trainable)
+
+    @property
     def rows(self) -> tuple[Slot, ...]:
         """Tensors of which each client sends one row."""
         return tuple(slot for slot in self.server if slot.rule in ROWS)
@@ -134,6 +149,24 @@ class VectorLayout:
     def upload_size(self) -> int:
         """Count of numbers that a client sends to the server: the averaged part, then its rows."""
         return self.num_averaged + sum(slot.row_size for slot in self.rows)
+
+    def for_steps(self) -> tuple[Self, Tensor]:
+        """Return a layout that a GPU trains in with fewer kernels, and its order.
+
+        Of the averaged tensors that are trained, and of those that are not, the matrices come
+        first, those of convolutions in channels_last; the rest stays. The order, (server_size,)
+        int64, has for each place the place here.
+        """
+        places = torch.arange(self.server_size)
+        slots, order, at = list[Slot](), list[Tensor](), 0
+        for slot in sorted(self.averaged, key=lambda slot: (not slot.trainable, slot.is_vector)):
+            numbers, nhwc = slot.of(places), len(slot.shape) == 4
+            order.append((numbers.movedim(1, -1) if nhwc else numbers).flatten())
+            moved = replace(slot, start=at, stop=at + slot.size, channels_last=nhwc)
+            slots.append(moved)
+            at += slot.size
+        layout = replace(self, server=(*slots, *self.server[len(slots) :]))
+        return layout, torch.cat([*order, places[at:]])
 
     def pack(self, vector: Tensor, client_id: int, out: Tensor) -> None:
         """Copy a client's upload from its server-shaped vector into `out`, (upload_size,)."""

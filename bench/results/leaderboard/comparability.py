@@ -43,6 +43,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "norm": lambda value: f"{value} norm",
     "benchmark_version": lambda value: f"benchmark version {value}",
     "client.precision": str,
+    "client.compile": lambda value: "compiled" if value else "not compiled",
     START: lambda value: f"start {value[:8]}",
     TRAINABLE: lambda value: f"{value} trained",
     "data.test_subset": lambda value: f"{value:,} test images",

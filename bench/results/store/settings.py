@@ -30,7 +30,8 @@ COLUMN_OF = {
 
 KEYS = ("dataset", "dataset_revision", *COLUMN_OF.values(), "benchmark_version")
 """Columns of the comparability class; settings of data, model and metric are added to them."""
-PRECISION = "client.precision"
+ARITHMETIC = ("client.precision", "client.compile")
+"""Settings of training that decide how numbers are rounded."""
 CLIENTS = "evaluation.num_clients"
 """Sets classes apart where clients' encoders differ, and for whatever is ranked with these."""
 _SECTIONS = ("data.", "model.", "devices.")
@@ -78,7 +79,7 @@ def task_of(row: Row) -> dict[str, Any]:
         for key in sorted(training)
         if key.startswith(_SECTIONS) and key not in COLUMN_OF
     }
-    further[PRECISION] = training[PRECISION]
+    further |= {name: training[name] for name in ARITHMETIC}
     return {key: getattr(row, key) for key in KEYS if key != "dataset"} | further
 
 
@@ -124,5 +125,5 @@ def hyperparameters(
     return {
         key: value
         for key, value in differing_settings(training, defaults).items()
-        if key not in COLUMN_OF and key != PRECISION and not key.startswith(_SECTIONS)
+        if key not in COLUMN_OF and key not in ARITHMETIC and not key.startswith(_SECTIONS)
     }

@@ -159,3 +159,19 @@ def test_the_wire_meters_activations_and_gradients(learning: bool) -> None:
     net.wire.up = net.wire.down = 0
     net(torch.ones(batch, dim), "encoder", "decoder")
     assert net.wire.up == net.wire.down == 0
+
+
+def test_a_layout_for_steps_moves_every_number_once() -> None:
+    net = Net({"encoder": nn.Sequential(nn.BatchNorm1d(2), nn.Conv2d(2, 3, 2), nn.Linear(3, 2))})
+    layout = VectorLayout.of(net, {"*": Sharing.AVERAGED})
+    stepping, order = layout.for_steps()
+    vector = torch.arange(float(layout.server_size))
+    moved = vector[order]
+    assert sorted(order.tolist()) == list(range(layout.server_size))
+    assert [slot.is_vector for slot in stepping.trained] == [False, False, True, True, True, True]
+    theirs = {slot.name: slot.of(vector) for slot in layout.server}
+    for slot in stepping.server:
+        assert torch.equal(slot.of(moved), theirs[slot.name])
+    weight = next(slot for slot in stepping.trained if len(slot.shape) == 4).of(moved)
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(moved[order.argsort()], vector)

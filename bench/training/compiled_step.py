@@ -1,0 +1,109 @@
+"""A step of compiled passes: the weights that they read, and the way of the gradients back.
+
+A cast, a transposition and a sum for each tensor are most kernels of a step that is compiled. Here
+one kernel casts all weights of a step, and each gradient is written once, not added to zero.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.nn.compiled import CompiledParts
+from fedbench.bench.training.layout import Binding, Slot
+
+
+class CompiledStep:
+    """The leaves of a step, which are a net's trained tensors, or in bf16 copies of its matrices.
+
+    Args:
+        binding: a net in the layout of `VectorLayout.for_steps`.
+        parts: compiled parts of all nets like this one.
+    """
+
+    def __init__(self, binding: Binding, parts: CompiledParts) -> None:
+        self._vector, self._personal = binding.server, binding.personal
+        self._net, self._parts = binding.net, parts
+        trained = binding.layout.trained
+        self._matrices = [slot for slot in trained if not slot.is_vector]
+        self._others = [slot for slot in trained if slot.is_vector]
+        self._stop = binding.layout.num_trained
+        self._copies: list[tuple[Tensor, Tensor]] = []  # numbers of the vector, and them in bf16
+        self._own = {slot.name: binding.net.get_parameter(slot.name) for slot in trained}
+        self._leaves: dict[str, nn.Parameter] = dict(self._own)
+        self._read: dict[str, Tensor] = {}
+        if binding.net.precision == "bf16":
+            still = [s for s in binding.layout.averaged if not (s.trainable or s.is_vector)]
+            self._leaves |= {n: nn.Parameter(v) for n, v in self._copied(self._matrices).items()}
+            self._read = self._copied(still)
+        self._read |= self._leaves
+
+    def tensors(self, part: str) -> Mapping[str, Tensor]:
+        """Return the tensors of a part by their names there."""
+        module = self._net[part]
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: self._read.get(f"{part}.{name}", value) for name, value in named.items()}
+
+    def _copied(self, slots: list[Slot]) -> dict[str, Tensor]:
+        """Return the bf16 copies of neighbouring tensors by name, which a step's begin renews."""
+        if not slots:
+            return {}
+        first = slots[0].start
+        numbers = self._vector.data[first : slots[-1].stop]
+        copy = numbers.to(torch.bfloat16)
+        self._copies.append((numbers, copy))
+        moved = [replace(slot, start=slot.start - first, stop=slot.stop - first) for slot in slots]
+        return {slot.name: slot.of(copy) for slot in moved}
+
+    def run(self, part: str, x: Tensor) -> Tensor:
+        """Run a part on (B, …)."""
+        return self._parts.run(part, self._net[part], self.tensors(part), x)
+
+    @contextmanager
+    def gradients(self) -> Iterator[None]:
+        """Inside the block the net's passes are compiled; after it, all gradients are in place."""
+        self._begin()
+        self._net.compiled = self
+        try:
+            yield
+        finally:
+            self._net.compiled = None
+        self._end_of_step()
+
+    def _begin(self) -> None:
+        """Take the weights as they are, without gradients."""
+        for numbers, copy in self._copies:
+            copy.copy_(numbers)
+        for parameter in (*self._own.values(), *self._leaves.values()):
+            parameter.grad = None
+        self._vector.grad[self._stop :].zero_()
+        self._personal.grad.zero_()
+
+    def _end_of_step(self) -> None:
+        """Write all gradients into the vector, of which the net's gradients are views again."""
+        for slots in (self._matrices, self._others):
+            if slots:
+                span = self._vector.grad[slots[0].start : slots[-1].stop]
+                values = self._gathered(slots)
+                if values[0].dtype == span.dtype:
+                    torch.cat(values, out=span)
+                else:
+                    span.copy_(torch.cat(values))
+        for slot in (*self._matrices, *self._others):
+            own, view = self._own[slot.name], slot.of(self._vector.grad)
+            # What is no compiled pass, such as a penalty on weights, goes to the net's own tensor.
+            if own is not self._leaves[slot.name] and own.grad is not None:
+                view.add_(own.grad)
+            own.grad = view
+
+    def _gathered(self, slots: list[Slot]) -> list[Tensor]:
+        gradients = []
+        for slot in slots:
+            leaf = self._leaves[slot.name]
+            gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            gradients.append(
+                (gradient.movedim(1, -1) if slot.channels_last else gradient).flatten()
+            )
+        return gradients

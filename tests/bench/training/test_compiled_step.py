@@ -1,0 +1,102 @@
+"""Compiled passes compute the plain step up to rounding, and the same bits in any lanes.
+
+Torch's compiler runs without its code generator here, which needs a C++ compiler and minutes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+
+from fedbench.bench.method import RoundPlan
+from fedbench.bench.nn import compiled
+from fedbench.bench.system import first_use
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.setup import Setup
+from tests.specs import extended
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.onednn
+
+
+@pytest.fixture(autouse=True)
+def _without_code_generator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    first_use.begin_run()
+    yield
+    first_use.begin_run()
+
+
+def setup_of(spec: str, **values: Any) -> Setup:
+    given: dict[str, Any] = {
+        "data__num_clients": 2, "model__norm": "batch", "client__batch_size": 8,
+        "client__keep_last_batch": True, "client__lr": 0.003,
+    }  # fmt: skip
+    return tiny_setup(
+        tiny_config(spec, **{**given, **values}), shares=[list(range(20)), list(range(20, 36))]
+    )
+
+
+def uploads(setup: Setup, folder: Path, lanes: int | None) -> list[Tensor]:
+    tasks = [Task(client, 1, RoundPlan(1)) for client in range(2)]
+    layout = setup.layout(net := setup.make_net())
+    server = layout.bind(net).server.data.clone()
+    if lanes is not None:
+        executor = LaneExecutor(setup, CPU, folder, lanes)
+        return [upload.clone() for _, upload in executor.train(tasks, server)]
+    runner, results = ClientRunner(setup, CPU, folder), []
+    for task in tasks:
+        results.append(torch.empty(layout.upload_size))
+        runner.run(task, server, results[-1])
+    return results
+
+
+SHORT: list[tuple[str, dict[str, Any]]] = [
+    ("byol", {}),
+    ("simclr", {"client__precision": "bf16", "model__norm": "group"}),
+]
+LONG: list[tuple[str, dict[str, Any]]] = [
+    ("orchestra", {}), ("simclr+uv", {}), ("simclr+scaffold", {}), ("simclr+fedprox", {}),
+    ("byol", {"method__target": "personal"}), ("spectral", {"model__norm": "group"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "values"), [*SHORT, *extended(LONG, bool)])
+def test_compiled_passes_compute_the_plain_step(
+    spec: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = uploads(setup_of(spec, **values), tmp_path / "plain", None)
+    setup = setup_of(spec, client__compile=True, **values)
+    alone = uploads(setup, tmp_path / "alone", None)
+    assert any("encoder" in name for name in first_use.agreed())
+    assert not first_use.switched_off()
+    within = 0.3 if "client__precision" in values else 0.02
+    start = uploads(setup_of(spec, **{**values, "client__lr": 1e-12}), tmp_path / "start", None)
+    for first, expected, found in zip(start, plain, alone, strict=True):
+        assert not torch.equal(expected, found)  # another way of computing it
+        assert (found - expected).norm() < within * (expected - first).norm()
+    for lanes in (1, 2):
+        for expected, found in zip(alone, uploads(setup, tmp_path, lanes), strict=True):
+            assert torch.equal(expected, found)
+
+
+def test_what_does_not_compile_is_computed_plainly_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Tensor:
+        raise TorchDynamoException("no compiler here")
+
+    monkeypatch.setattr(compiled.CompiledParts, "run", fails)
+    found = uploads(setup_of("simclr", client__compile=True), tmp_path / "a", 2)
+    assert all("no compiler here" in reason for reason in first_use.switched_off().values())
+    assert {name.split()[1] for name in first_use.switched_off()} == {"encoder", "projector"}
+    assert len(caplog.records) == 2
+    plain = uploads(setup_of("simclr"), tmp_path / "b", 2)
+    for expected, other in zip(plain, found, strict=True):
+        torch.testing.assert_close(other, expected, rtol=1e-3, atol=1e-4)  # views at once
