@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fedbench import open_store
 from fedbench.bench.results.store.files import PACKED, pack
-from fedbench.bench.results.store.schema import table_bytes
+from fedbench.bench.results.store.schema import nested_settings, row_table, table_bytes
 from fedbench.bench.results.store.store import Store
 
 RUNS = 300
@@ -33,7 +33,9 @@ def packs(store: Store) -> tuple[Mapping[str, bytes], pa.Schema]:
         for _, replicas in groupby(rows, attrgetter("row_id"))
     ]
     parts = [chain(*runs[at : at + RUNS]) for at in range(0, len(runs), RUNS)]
-    tables = [pack([*part], version) for part in parts]
+    # What is text in one file and a truth value in another could not be read together.
+    nested = nested_settings(row_table(rows))
+    tables = [pack([*part], version, nested) for part in parts]
     files = {f"{PACKED}/runs-{n}.parquet": table_bytes(table) for n, table in enumerate(tables, 1)}
     schemas = [table.schema for table in tables]
     return files, pa.unify_schemas(schemas, promote_options="permissive")

@@ -248,6 +248,23 @@ def test_rates_are_chosen_as_the_board_chose_them() -> None:
     assert {*found} == {*views.METHODS, "supervised"}
 
 
+def test_the_page_of_views_has_its_rows() -> None:
+    wide, narrow = (
+        views.judged(rows, views.rates(rows))
+        for rows in (
+            views.read(views.BOARD, views.WIDE),
+            views.read(views.FOLDER, views.NARROW),
+        )
+    )
+    wide = {name: wide[name] for name in views.METHODS}
+    page = (views.FOLDER / "README.md").read_text("utf-8")
+    for name, line in views.changes(wide, narrow).iterrows():
+        start = f"| {narrow[str(name)].mean():.1f} | {wide[str(name)].mean():.1f} | "
+        effect = f"{line.effect:.1f} [{line.low:.1f}, {line.high:.1f}]".replace("-", "−")
+        assert f"{start}{effect.replace('−0.0 ', '0.0 ')} |" in page, name
+    assert views.turned(wide, narrow) == []
+
+
 def test_rates_by_hand() -> None:
     """Orchestra: ranks by loss 4, 3, 2, 1 and by SEP 1, 3, 2, 4; sums 5, 6, 4, 5: 0.01.
 

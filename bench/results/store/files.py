@@ -5,7 +5,7 @@ those that have files of their own, and writes new runs beside them; a packed ru
 again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -114,9 +114,14 @@ _POINTS = TypeAdapter(list[dict[str, Any]])
 Points = Sequence[Mapping[str, Any]]
 
 
-def pack(runs: Sequence[tuple[Row, Points]], version: str) -> pa.Table:
-    """Return rows with their rounds as a table; a run's replicas follow it."""
-    table = row_table([row for row, _ in runs])
+def pack(
+    runs: Sequence[tuple[Row, Points]], version: str, nested: Collection[str] = ()
+) -> pa.Table:
+    """Return rows with their rounds as a table; a run's replicas follow it.
+
+    Settings in `nested` stay JSON, as those do of which the rows have several types.
+    """
+    table = row_table([row for row, _ in runs], nested)
     curves = pa.array([canonical_json(list(points)) for _, points in runs], pa.string())
     meaning = "records of its rounds as a JSON list, as curve.parquet has them"
     field = pa.field(CURVE, pa.string(), metadata={"doc": meaning, "unit": "json"})

@@ -11,6 +11,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
+from fedbench.leaderboards import pack
 from fedbench.leaderboards.pack import packs, write
 from tests.bench.results.conftest import build_row
 
@@ -51,6 +52,21 @@ def test_packed_runs_read_as_before(packed: Store, rows: list[Row]) -> None:
     assert [packed.curve(packed.key(row)) for row in rows] == [POINTS] * 3
     assert packed.finished(second.row_id) == second
     assert packs(packed)[0] == packs(Store(packed.root))[0]
+
+
+def test_files_in_which_a_setting_has_two_types_are_read_together(
+    store: Store, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "RUNS", 1)
+    for row in (rows[0], rows[2]):
+        store.write_row(row)
+        store.write_curve(store.key(row), POINTS)
+    files, schema = pack.packs(store)
+    assert len(files) == 2
+    pack.write(store.root, files)
+    assert Store(store.root).rows() == [rows[0], rows[2]]
+    for data in files.values():
+        assert set(read_table(data).schema.names) <= set(schema.names)
 
 
 def test_new_runs_go_beside_packed_ones(packed: Store, rows: list[Row]) -> None:
