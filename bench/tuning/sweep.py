@@ -27,6 +27,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
 from fedbench.bench.tuning.cells import Cells
@@ -171,6 +172,8 @@ def sweep(
     )
     for line, times in lines.items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)
+    for precision in {job.experiment.config.client.precision for job in counted}:
+        tell_slow_precision(precision, executor.device)
     jobs = _with_earlier(jobs, stored.values())
     measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))

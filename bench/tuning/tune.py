@@ -14,6 +14,7 @@ from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
+from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.timeline import check_fleet
 from fedbench.bench.tuning.cluster import Cluster
@@ -88,6 +89,7 @@ def tune(
     check_fleet(base.setup)
     for line in (*base.dataset.cautions, *without_effect(base)):
         _log.warning("%s", line)
+    tell_slow_precision(base.config.client.precision, executor.device)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
     repeated = file = cost = None
     if dry_run:
