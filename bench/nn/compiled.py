@@ -18,8 +18,6 @@ from fedbench.bench.nn.norms import PerView, add_statistics, views_apart
 
 Tensors = Mapping[str, Tensor]
 Compiled = Callable[[Tensors, Tensor], tuple[Tensor, list[tuple[Tensor, Tensor]]]]
-
-
 BACKEND = "inductor"
 """Of torch.compile."""
 
@@ -30,6 +28,7 @@ class CompiledParts:
     def __init__(self, precision: str) -> None:
         self._bf16 = precision == "bf16"
         self._parts: dict[str, tuple[nn.Module, Compiled]] = {}
+        self._places: tuple[Tensor, Tensor] | None = None
 
     def run(self, part: str, module: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
         """Run a part on (B, …) with these tensors by name, and move its norms' statistics.
@@ -54,6 +53,12 @@ class CompiledParts:
             y, taken = compiled(tensors, x)
         add_statistics([norm for norm in norms if norm.training], taken)
         return y
+
+    def places(self, order: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return an order of numbers and its inverse on the device, once for all nets."""
+        if self._places is None:
+            self._places = order.to(device), order.argsort().to(device)
+        return self._places
 
     def _compile(self, part: str, template: nn.Module) -> Compiled:
         def run(tensors: Tensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

@@ -115,14 +115,13 @@ class ClientRunner:
         self.layout = layout = setup.layout(net)
         net.precision = precision
         self._order = self._places = None
+        parts = CompiledParts(precision) if parts is None else parts
         if setup.config.client.compile:
             layout, order = layout.for_steps()
-            self._order, self._places = order.to(device), order.argsort().to(device)
+            self._order, self._places = parts.places(order, device)
         self.binding = layout.bind(net, device)
-        self._compiled = None
-        if setup.config.client.compile:
-            parts = CompiledParts(precision) if parts is None else parts
-            self._compiled = CompiledStep(self.binding, parts)
+        compiles = setup.config.client.compile
+        self._compiled = CompiledStep(self.binding, parts) if compiles else None
         self._personal = PersonalStore(personal_dir)
         self._first_personal = self.binding.personal.data.clone()
 
