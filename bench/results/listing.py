@@ -89,24 +89,27 @@ def runs(
     ['simclr']
     """
     store = open_store(store).require()
-    rows = store.rows()
-    found = sorted(rows, key=lambda row: row.finished_at, reverse=True)
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
-    for column, value in given.items() if rows else ():
+    columns = store.columns("finished_at", *given)
+    finished = columns["finished_at"]
+    places = sorted(range(len(finished)), key=finished.__getitem__, reverse=True)
+    for column, value in given.items() if places else ():
         if value is not None:
-            one_of(f"{column} of a stored run", {getattr(row, column) for row in rows})(value)
-            found = [row for row in found if getattr(row, column) == value]
-    if where and rows:
-        found = [row for row in found if where.items() <= _values(row).items()]
-        known = {name for row in rows for name in _values(row)} if not found else {*where}
+            one_of(f"{column} of a stored run", {*columns[column]})(value)
+            places = [place for place in places if columns[column][place] == value]
+    if where and finished:
+        rows = store.rows()
+        values = [_values(row) for row in rows]
+        places = [place for place in places if where.items() <= values[place].items()]
+        known = {name for row in values for name in row} if not places else {*where}
         for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
             raise UnknownNameError("key or column of --where", name, known)
-    shown = found[:limit]
+    shown = store.some_rows(places[:limit])
     marked = marks(store, shown)
     return Listing(
         tuple(shown),
         tuple(marked.get(row.row_id, NO_MARKS) for row in shown),
-        len(found),
+        len(places),
         tuple(store.problems()),
     )
 

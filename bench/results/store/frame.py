@@ -121,6 +121,18 @@ class Frame:
             self._rows = decode_table(table.drop_columns(FURTHER.names), Row)
         return [*self._rows]
 
+    def some_rows(self, places: Sequence[int]) -> list[Row]:
+        """Return the rows at these places of the table alone: making a row takes a millisecond."""
+        table = self._up_to_date()
+        if self._rows is not None:
+            return [self._rows[place] for place in places]
+        return decode_table(table.drop_columns(FURTHER.names).take(places), Row)
+
+    def columns(self, *names: str) -> dict[str, list[Any]]:
+        """Return columns of the readable rows, in order of their places."""
+        found: dict[str, list[Any]] = self._up_to_date().select(names).to_pydict()
+        return found
+
     def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
         """Return the readable rows as a frame, which must not be changed.
 

@@ -134,6 +134,14 @@ class Store:
         """
         return self._all.rows()
 
+    def columns(self, *names: str) -> dict[str, list[Any]]:
+        """Return columns of the same rows by name; `some_rows` takes places in these lists."""
+        return self._all.columns(*names)
+
+    def some_rows(self, places: Sequence[int]) -> list[Row]:
+        """Return the rows at these places, without making the others."""
+        return self._all.some_rows(places)
+
     def frame(self) -> "pd.DataFrame":
         """Return the same rows as a frame, which must not be changed.
 
