@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -38,9 +39,12 @@ def client_cost(experiment: Experiment) -> ClientCost:
     """Measure the first round of the client with the most images, on one thread of the CPU.
 
     Eight steps stand for all of its steps. Beside them are its hooks before the first and after the
-    last one. Nothing is sent, and nothing is stored.
+    last one. Nothing is sent, nothing is stored, and nothing is compiled, since a compiler's time
+    is no step's and its products would not be counted.
     """
-    setup = experiment.setup
+    config = experiment.config
+    plain = config.client.model_copy(update={"compile": False})
+    setup = replace(experiment, config=config.model_copy(update={"client": plain})).setup
     with temporary_folder() as folder, single_thread():
         runner = ClientRunner(setup, torch.device("cpu"), folder)
         server, index = runner.binding.server.data.clone(), setup.needs.preparatory_rounds

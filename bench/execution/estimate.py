@@ -66,7 +66,7 @@ class Estimate:
     seconds: float  # with the given workers: the sum of the next three
     train_seconds: float
     evaluation_seconds: float
-    start_seconds: float  # of the processes
+    start_seconds: float  # of the processes, and of compiling where `client.compile`
     bytes_up: int  # from clients to server, whole run
     bytes_down: int
     num_steps: int  # local steps of the whole run
@@ -87,6 +87,7 @@ class _Parts:
     wire: tuple[float, float] = (0.0, 0.0)  # bytes per image to server-only parts, up and down
     latents: float = 0.0  # bytes per image of activations that go up after the last local epoch
     extras: float = 0.0  # bytes of a client's other extras in a round, and before it
+    compiling: float = 0.0  # which each process does once
 
 
 class Estimator:
@@ -149,6 +150,7 @@ class Estimator:
         evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
         evaluating = evaluations * parts.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
+        starting += parts.compiling if rounds else 0.0
         return Estimate(
             seconds=training + evaluating + starting,
             train_seconds=training,
@@ -170,7 +172,7 @@ class Estimator:
         }
         return (
             f"{config.spec} {method} {config.model} {client.batch_size} {client.optimizer}"
-            f" {client.precision} {config.evaluation} {config.data.label_fraction}"
+            f" {client.precision} {client.compile} {config.evaluation} {config.data.label_fraction}"
             f" {replace(setup.spec, num_clients=1)} {len(setup.images)}"
             f" {len(setup.dataset.test_images)} {config.federation.num_rounds > 0}"
             f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"
@@ -209,6 +211,8 @@ class Estimator:
         timed = runner.steps
         step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
         parts.step = step * max(1.0, batch / measured)
+        if setup.config.client.compile:
+            parts.compiling = max(0.0, sum(timed[:_WARM_UP]) - _WARM_UP * step)
         parts.client = max(0.0, at_clients - sum(timed)) / max(1, runner.clients)
         images = max(1, runner.images)
         parts.wire = runner.wire[0] / images, runner.wire[1] / images
@@ -377,6 +381,8 @@ class _TimedRunner(ClientRunner):
             self.steps.append(now - began)
             self.images += len(batch.labels)
             began = now
+            if self.setup.config.client.compile and len(self.steps) <= _WARM_UP:
+                self._until = time.perf_counter() + _STEP_SECONDS  # these were compiled
             if count >= most or self.late:
                 return
 

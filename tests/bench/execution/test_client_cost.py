@@ -31,6 +31,10 @@ def test_steps_of_a_round_cost_in_proportion() -> None:
     assert cost("simclr", client__local_epochs=6) == pytest.approx(6 * once, rel=0.01)
 
 
+def test_a_compiled_run_costs_the_same_products() -> None:
+    assert cost("simclr", client__compile=True) == cost("simclr")
+
+
 def test_only_clustering_costs_products_beside_the_steps() -> None:
     """Five iterations of similarities (n, d) x (d, L): two FLOP for each product and sum."""
     fields = {"method__num_local_clusters": 4, "method__projection_dim": 8}

@@ -1,6 +1,7 @@
 """Estimates: bytes and steps equal those of the run, times are positive."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +140,29 @@ def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.Monke
     config = tiny_config("simclr", client__batch_size=16, data__num_clients=2)
     assert Estimator(["cpu"])(Experiment(config)).step_seconds > 0
     assert {*seen} == {5}
+
+
+def test_compiling_belongs_to_the_start_and_not_to_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two steps of 10 s in which a net is compiled, then steps of 0.5 s: 2 * 9.5 s at the start."""
+    now, start = [0.0], 3.0
+    clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
+
+    class Runner(estimate._TimedRunner):
+        def step(self, batch: Any, client: Any, optimizer: Any) -> Any:
+            self._compiled = None
+            now[0] += 10.0 if len(self.steps) < 2 else 0.5
+            return super().step(batch, client, optimizer)
+
+    monkeypatch.setattr(estimate, "time", clock)
+    monkeypatch.setattr(estimate, "start_seconds", lambda: start)
+    monkeypatch.setattr(estimate, "_TimedRunner", Runner)
+    monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 1e-4)
+    config = tiny_config("simclr", client__compile=True, client__batch_size=8, data__num_clients=2)
+    estimated = Estimator(["cpu"])(Experiment(config))
+    assert estimated.step_seconds == pytest.approx(0.5)
+    assert estimated.start_seconds == pytest.approx(start + 2 * 9.5)
 
 
 def parts(**seconds: float) -> estimate._Parts:
