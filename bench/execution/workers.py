@@ -122,8 +122,9 @@ class WorkerPool:
 
     def _grow(self, num_tasks: int) -> None:
         """Start missing workers, up to one per task."""
+        off = first_use.switched_off()  # before an interruption, perhaps
         for device in self._devices[len(self._workers) : num_tasks]:
-            self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
+            self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots, off))
 
     def _start(self) -> Connection:
         if not self._servers or not fork_server.CAN_FORK:
@@ -192,12 +193,13 @@ def _run_worker(channel: int, memory: int) -> None:
     """Rebuild the run, then train the clients that arrive on the pipe until it is closed."""
     pipe = Connection(channel)
     try:
-        spec, device, server_size, upload_size, slots = pipe.recv()
+        spec, device, server_size, upload_size, slots, off = pipe.recv()
     except (EOFError, ConnectionResetError):
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it, or will
     logging.getLogger(first_use.__name__).disabled = True
+    first_use.switch_off(off)
     views = _views(memory, server_size, upload_size, slots)
     with reproducible(device):
         _serve(pipe, spec, device, *views)

@@ -19,6 +19,7 @@ from fedbench.bench.execution.fork_server import _REAP, _REQUEST, CAN_FORK, serv
 from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import (
     FedbenchError,
     ResourceError,
@@ -68,9 +69,13 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     whole = train(setup, tmp_path / "whole")
     folder = tmp_path / "pool"
     trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    off = {"fused SGD": "it differed before an interruption"}
+    first_use.switch_off(off)
     with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
         assert len(pool._workers) == 1  # no more than a round of one client needs
+        first_use.begin_run()
         next(trainer.rounds(pool))
+        assert first_use.switched_off() == off  # as the worker says, which was told
         assert len(pool._workers) == 2  # this one has six
         assert trainer.history[0].loss == whole.history[0].loss
 
