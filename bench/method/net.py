@@ -33,6 +33,9 @@ class Wire:
 class Passes(Protocol):
     """Compiled passes of a net in a step."""
 
+    def takes(self, x: Tensor) -> bool:
+        """Tell whether there are passes of the size of x, (B, …)."""
+
     def tensors(self, part: str) -> Mapping[str, Tensor]:
         """Return the tensors of a part that the passes read, by their names there."""
 
@@ -88,7 +91,8 @@ class Net(nn.ModuleDict):
         # The same object, not equal numbers: comparing these would cost what the pass does.
         if part == self._reused and self._last is not None and self._last[0] is x:
             return self._last[1]
-        y = self._plainly(part, x) if self.compiled is None else self._compiled(part, x)
+        compiled = self.compiled is not None and self.compiled.takes(x)
+        y = self._compiled(part, x) if compiled else self._plainly(part, x)
         if part == self._reused:
             self._last = x, y
         return y

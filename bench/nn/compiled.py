@@ -6,8 +6,8 @@ identity.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -35,14 +35,15 @@ class CompiledParts:
 
         Returns float32.
         """
+        if not self._parts:
+            torch.compiler.reset()  # drops megabytes of each earlier run of this process
         if part not in self._parts:
             self._parts[part] = module, self._compile(part, module)
         template, compiled = self._parts[part]
         norms = _per_view(module)
-        for own, first in zip(module.modules(), template.modules(), strict=True):
-            first.training = own.training
         num_views = norms[0].num_views if norms else 1
         with (
+            _in_modes_of(module, template),
             views_apart(_per_view(template), num_views),
             # The check of a run's first pass goes backwards twice.
             torch._functorch.config.patch(donated_buffer=False),
@@ -82,6 +83,19 @@ class CompiledParts:
         return torch.compile(
             run, dynamic=False, fullgraph=True, backend=BACKEND, options=options or None
         )
+
+
+@contextmanager
+def _in_modes_of(module: nn.Module, template: nn.Module) -> Iterator[None]:
+    """Inside the block the modules of a template, which is another net's, are in a part's modes."""
+    before = [inner.training for inner in template.modules()]
+    for own, first in zip(module.modules(), template.modules(), strict=True):
+        first.training = own.training
+    try:
+        yield
+    finally:
+        for first, mode in zip(template.modules(), before, strict=True):
+            first.training = mode
 
 
 def _per_view(module: nn.Module) -> list[PerView]:

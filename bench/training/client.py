@@ -120,8 +120,8 @@ class ClientRunner:
             layout, order = layout.for_steps()
             self._order, self._places = parts.places(order, device)
         self.binding = layout.bind(net, device)
-        compiles = setup.config.client.compile
-        self._compiled = CompiledStep(self.binding, parts) if compiles else None
+        compiles, size = setup.config.client.compile, setup.config.client.batch_size
+        self._compiled = CompiledStep(self.binding, parts, size) if compiles else None
         self._personal = PersonalStore(personal_dir)
         self._first_personal = self.binding.personal.data.clone()
 

@@ -21,9 +21,11 @@ class CompiledStep:
     Args:
         binding: a net in the layout of `VectorLayout.for_steps`.
         parts: compiled parts of all nets like this one.
+        batch_size: of the steps.
     """
 
-    def __init__(self, binding: Binding, parts: CompiledParts) -> None:
+    def __init__(self, binding: Binding, parts: CompiledParts, batch_size: int) -> None:
+        self._batch_size = batch_size
         self._vector, self._personal = binding.server, binding.personal
         self._net, self._parts = binding.net, parts
         trained = binding.layout.trained
@@ -39,6 +41,13 @@ class CompiledStep:
             self._leaves |= {n: nn.Parameter(v) for n, v in self._copied(self._matrices).items()}
             self._read = self._copied(still)
         self._read |= self._leaves
+
+    def takes(self, x: Tensor) -> bool:
+        """Tell whether x, (B, …), is of whole batches.
+
+        Each other size, such as that of a batch's images without a label, would be compiled anew.
+        """
+        return len(x) % self._batch_size == 0
 
     def tensors(self, part: str) -> Mapping[str, Tensor]:
         """Return the tensors of a part by their names there."""
