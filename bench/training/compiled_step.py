@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.training.layout import Binding, Slot
 
+_FACTORS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
+"""Modules whose matrices are factors of products, which autocast computes in bf16."""
+
 
 class CompiledStep:
-    """The leaves of a step, which are a net's trained tensors, or in bf16 copies of its matrices.
+    """The leaves of a step, which are a net's trained tensors, or in bf16 copies of its factors.
 
     Args:
         binding: a net in the layout of `VectorLayout.for_steps`.
@@ -38,7 +41,8 @@ class CompiledStep:
         self._read: dict[str, Tensor] = {}
         if binding.net.precision == "bf16":
             still = [s for s in binding.layout.averaged if not (s.trainable or s.is_vector)]
-            self._leaves |= {n: nn.Parameter(v) for n, v in self._copied(self._matrices).items()}
+            copies = self._copied(self._matrices)
+            self._leaves |= {name: nn.Parameter(value) for name, value in copies.items()}
             self._read = self._copied(still)
         self._read |= self._leaves
 
@@ -56,7 +60,11 @@ class CompiledStep:
         return {name: self._read.get(f"{part}.{name}", value) for name, value in named.items()}
 
     def _copied(self, slots: list[Slot]) -> dict[str, Tensor]:
-        """Return the bf16 copies of neighbouring tensors by name, which a step's begin renews."""
+        """Return bf16 copies by name, which a step's begin renews, of those that are factors.
+
+        The slots are neighbours. Other matrices, such as positions, are added to activations, which
+        would be bf16 then where autocast leaves them in float32.
+        """
         if not slots:
             return {}
         first = slots[0].start
@@ -64,7 +72,11 @@ class CompiledStep:
         copy = numbers.to(torch.bfloat16)
         self._copies.append((numbers, copy))
         moved = [replace(slot, start=slot.start - first, stop=slot.stop - first) for slot in slots]
-        return {slot.name: slot.of(copy) for slot in moved}
+        return {
+            slot.name: slot.of(copy)
+            for slot in moved
+            if isinstance(self._net.get_submodule(slot.name.rpartition(".")[0]), _FACTORS)
+        }
 
     def run(self, part: str, x: Tensor) -> Tensor:
         """Run a part on (B, …)."""

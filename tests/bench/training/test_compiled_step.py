@@ -17,7 +17,7 @@ from fedbench.bench.nn import compiled
 from fedbench.bench.nn.norms import BatchNorm1d
 from fedbench.bench.system import first_use
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training.client import Task
+from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import in_process
 from fedbench.bench.training.setup import Setup
 from tests.specs import extended
@@ -94,6 +94,18 @@ def test_what_does_not_compile_is_computed_plainly_with_a_word(
     plain = uploads(setup_of("simclr"), tmp_path / "b", 2)
     for expected, other in zip(plain, found, strict=True):
         torch.testing.assert_close(other, expected, rtol=1e-3, atol=1e-4)  # views at once
+
+
+def test_only_factors_of_products_are_read_in_bf16(tmp_path: Path) -> None:
+    """Positions are added: in bf16 they would bring all tokens of a transformer to bf16."""
+    values = {"model__backbone": "cct-4-3x2", "model__width": 24, "client__precision": "bf16"}
+    step = ClientRunner(setup_of("simclr", client__compile=True, **values), CPU, tmp_path)._compiled
+    assert step is not None
+    read = step.tensors("encoder")
+    matrices = {name for name, value in read.items() if value.dim() > 1}
+    copied = {name for name, value in read.items() if value.dtype == torch.bfloat16}
+    assert matrices - copied == {"positions"}
+    assert copied < matrices
 
 
 def test_only_whole_batches_are_compiled(tmp_path: Path) -> None:
