@@ -110,7 +110,8 @@ def checked(
         result = fast()
         reason = _difference(outcome(result), wanted, before, limits)
     except refusals as err:
-        reason = " ".join(f"{type(err).__name__}: {err}".split())[:200]
+        said = str(err).partition("\n\n")[0]  # advice on how to debug the compiler follows
+        reason = " ".join(f"{type(err).__name__}: {said}".split())[:200]
     if not reason:
         _agreed.add(key)
         return result
