@@ -127,6 +127,9 @@ class Net(nn.ModuleDict):
             first_use.VIEWS_TOLERANCE[self.precision],
             {"gradients": first_use.GRADIENT_FACTOR},
             TorchDynamoException,
+            # Lanes share code that was made of one net: a part that holds a tensor in a list of its
+            # own would read that net's in all of them.
+            net=id(self),
         )
 
     def call(self, part: str, function: str, *inputs: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ _NOISE, _ROUNDING = 1e-3, 2e-7
 """Added to that norm, since a gradient that is zero but for rounding has no size to compare with;
 and the share of what was there before by which its change may be rounded."""
 
-_agreed: set[tuple[str, bool]] = set()
+_agreed: set[tuple[str, bool, int]] = set()
 _off: dict[str, str] = {}
 
 
@@ -59,7 +59,7 @@ def switched_off() -> dict[str, str]:
 
 def agreed() -> set[str]:
     """Return the shortcuts that this run has compared and uses."""
-    return {name for name, _ in _agreed} - _off.keys()
+    return {name for name, *_ in _agreed} - _off.keys()
 
 
 def switch_off(reasons: Mapping[str, str]) -> None:
@@ -79,17 +79,19 @@ def checked(
     allowed: float,
     larger: Mapping[str, float] | None = None,
     refusals: type[Exception] | tuple[()] = (),
+    net: int = 0,
 ) -> T:
     """Compute by `fast`, or by `plain` if the two were found to differ.
 
-    A run's first call under a name computes both, one with and one without gradients each. `read`
-    gives the tensors of a result that are compared, and `state` all tensors that both change in
-    place, by name and of one type each: their changes are compared too, and in the end they are as
-    the way has left them whose result is returned. `allowed` is the largest distance between the
-    two, as a share of the size; `larger` has factors of it by name, for what may differ more. Where
-    `fast` raises one of the `refusals`, it is left out like one that differs.
+    A run's first call under a name computes both, one with and one without gradients each, and for
+    each `net` whose result has to be compared for itself. `read` gives the tensors of a result that
+    are compared, and `state` all tensors that both change in place, by name and of one type each:
+    their changes are compared too, and in the end they are as the way has left them whose result is
+    returned. `allowed` is the largest distance between the two, as a share of the size; `larger`
+    has factors of it by name, for what may differ more. Where `fast` raises one of the `refusals`,
+    it is left out like one that differs.
     """
-    key = name, torch.is_grad_enabled()
+    key = name, torch.is_grad_enabled(), net
     if name in _off:
         return plain()
     if key in _agreed:

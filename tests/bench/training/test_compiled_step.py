@@ -125,3 +125,37 @@ def test_a_pass_of_one_net_leaves_the_modes_of_another() -> None:
     y = parts.run("head", other.eval(), dict(other.state_dict()), x)
     torch.testing.assert_close(y, other(x))
     assert all(module.training for module in first.modules())
+
+
+class Held(nn.Linear):
+    """A layer that finds its weight in a list, which swapped tensors do not reach."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3, bias=False)
+        self.held = [self.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.held[0].T
+
+
+class Passes:
+    def __init__(self, net: Net, parts: compiled.CompiledParts) -> None:
+        self._net, self._parts = net, parts
+
+    def takes(self, x: Tensor) -> bool:
+        return True
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        return dict(self._net[part].named_parameters())
+
+    def run(self, part: str, x: Tensor) -> Tensor:
+        return self._parts.run(part, self._net[part], self.tensors(part), x)
+
+
+def test_code_of_one_net_is_compared_in_each_other() -> None:
+    parts, x = compiled.CompiledParts("fp32"), torch.rand(4, 2)
+    for off in (False, True):
+        net = Net({"head": Held()})
+        net.compiled = Passes(net, parts)
+        torch.testing.assert_close(net(x, "head"), x @ net.tensor("head.weight").T)
+        assert bool(first_use.switched_off()) == off
