@@ -243,7 +243,9 @@ class ClientConfig(Strict):
         " tf32 is for GPUs; weights, losses and evaluation are fp32",
     )
     compile: bool = Field(
-        False, description="passes through the net by torch.compile: for GPUs, with other rounding"
+        False,
+        description="passes through the net by torch.compile: for GPUs, with other rounding;"
+        " takes a minute at the start, and a C++ compiler on a CPU",
     )
 
 

@@ -396,7 +396,8 @@ class Study:
                 shorter = replace(base, config=base.config.model_copy(update=update))
                 bracket += [shorter.on(base.dataset)] * number
             runs = bracket * (trials // halving.size)
-        checks = 0 if self.scoring.ranked else 2 * len(self.fresh_seeds)
+        judged = not trials and not self.unchecked(self.trials())
+        checks = 0 if self.scoring.ranked or judged else 2 * len(self.fresh_seeds)
         return runs * self.search.seeds_per_trial + [base] * checks
 
     def run_name(self, run: int | str, seed: int) -> str:
