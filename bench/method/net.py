@@ -92,6 +92,7 @@ class Net(nn.ModuleDict):
         if part == self._reused and self._last is not None and self._last[0] is x:
             return self._last[1]
         compiled = self.compiled is not None and self.compiled.takes(x)
+        compiled = compiled and first_use.COMPILER not in first_use.switched_off()
         y = self._compiled(part, x) if compiled else self._plainly(part, x)
         if part == self._reused:
             self._last = x, y
@@ -127,6 +128,7 @@ class Net(nn.ModuleDict):
             first_use.VIEWS_TOLERANCE[self.precision],
             {"gradients": first_use.GRADIENT_FACTOR},
             TorchDynamoException,
+            first_use.COMPILER,
             # Lanes share code that was made of one net: a part that holds a tensor in a list of its
             # own would read that net's in all of them.
             net=id(self),

@@ -19,6 +19,8 @@ T = TypeVar("T")
 MEANS = RECORDED_STEPS, VIEWS_AT_ONCE, FUSED_SGD = "recorded steps", "views at once", "fused SGD"
 COMPILED = "compiled {}"
 """Name of the passes through a part of a net by torch.compile."""
+COMPILER = COMPILED.format("passes")
+"""Name of all of them, which a run leaves out where one does not compile."""
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}
 """Largest distance between both ways by precision, as a share of the plain result's norm.
@@ -79,6 +81,7 @@ def checked(
     allowed: float,
     larger: Mapping[str, float] | None = None,
     refusals: type[Exception] | tuple[()] = (),
+    refused: str = "",
     net: int = 0,
 ) -> T:
     """Compute by `fast`, or by `plain` if the two were found to differ.
@@ -89,7 +92,7 @@ def checked(
     their changes are compared too, and in the end they are as the way has left them whose result is
     returned. `allowed` is the largest distance between the two, as a share of the size; `larger`
     has factors of it by name, for what may differ more. Where `fast` raises one of the `refusals`,
-    it is left out like one that differs.
+    what is left out has the name `refused`.
     """
     key = name, torch.is_grad_enabled(), net
     if name in _off:
@@ -108,16 +111,17 @@ def checked(
     after = {what: _flat(tensors) for what, tensors in changed.items()}
     _restore(changed, before)
     limits = {what: allowed * (larger or {}).get(what, 1) for what in wanted}
+    left_out = name
     try:
         result = fast()
         reason = _difference(outcome(result), wanted, before, limits)
     except refusals as err:
-        said = str(err).partition("\n\n")[0]  # advice on how to debug the compiler follows
+        left_out, said = refused, str(err).partition("\n\n")[0]  # advice on debugging follows
         reason = " ".join(f"{type(err).__name__}: {said}".split())[:200]
     if not reason:
         _agreed.add(key)
         return result
-    switch_off({name: reason})
+    switch_off({left_out: reason})
     _restore(changed, after)
     return expected
 

@@ -200,6 +200,10 @@ def sweep(
     repeated = _run_again(repeats, executor) if repeats and not dry_run else ()
     current = [rows[i] for i in named if i in rows]
     statuses = [outcome.status for outcome in source.outcomes]
+    made = [outcome.row for outcome in source.outcomes if outcome.row is not None]
+    if off := [row for row in made if "switched_off" in row.environment]:
+        some = f"{off[0].row_id[:8]} {off[0].environment['switched_off']}"
+        _log.warning("%d of %d runs left something out, as run %s", len(off), len(made), some)
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
     return SweepResult(
         grid=grid.grid,

@@ -43,7 +43,9 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "norm": lambda value: f"{value} norm",
     "benchmark_version": lambda value: f"benchmark version {value}",
     "client.precision": str,
-    "client.compile": lambda value: "compiled" if value else "not compiled",
+    "client.compile": lambda value: {True: "compiled", False: "not compiled"}.get(
+        value, "compiled in part or not at all"
+    ),
     START: lambda value: f"start {value[:8]}",
     TRAINABLE: lambda value: f"{value} trained",
     "data.test_subset": lambda value: f"{value:,} test images",

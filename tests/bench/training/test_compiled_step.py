@@ -88,10 +88,9 @@ def test_what_does_not_compile_is_computed_plainly_with_a_word(
 
     monkeypatch.setattr(compiled.CompiledParts, "run", fails)
     found = uploads(setup_of("simclr", client__compile=True), tmp_path / "a", 2)
-    reasons = set(first_use.switched_off().values())
-    assert reasons == {"TorchDynamoException: no compiler here"}
-    assert {name.split()[1] for name in first_use.switched_off()} == {"encoder", "projector"}
-    assert len(caplog.records) == 2
+    reason = "TorchDynamoException: no compiler here"
+    assert first_use.switched_off() == {first_use.COMPILER: reason}
+    assert len(caplog.records) == 1
     plain = uploads(setup_of("simclr"), tmp_path / "b", 2)
     for expected, other in zip(plain, found, strict=True):
         torch.testing.assert_close(other, expected, rtol=1e-3, atol=1e-4)  # views at once

@@ -186,6 +186,21 @@ def test_values_tuned_for_each_class_are_one_name() -> None:
     assert ([e.label for e in board.across()[0].entries], board.usual) == (["simclr"], {})
 
 
+def test_runs_that_were_not_compiled_as_asked_have_a_board_of_their_own() -> None:
+    compiled = RunConfig(client=ClientConfig(compile=True))
+    off: dict[str, Any] = {"environment": {"switched_off": "compiled passes: no compiler"}}
+    other: dict[str, Any] = {"environment": {"switched_off": "fused SGD: weights differ"}}
+    rows = [build_row(seed_of(compiled, seed), linear_acc=0.5) for seed in (0, 1)]
+    rows += [build_row(seed_of(compiled, 2), linear_acc=0.5, **off)]
+    rows += [build_row(seed_of(compiled, 3), linear_acc=0.5, **other)]
+    board = rank([*rows, build_row(linear_acc=0.5)])
+    assert sorted(len(entry.seeds) for entry in board.entries) == [1, 1, 3]
+
+
+def seed_of(config: RunConfig, seed: int) -> RunConfig:
+    return config.model_copy(update={"seed": seed})
+
+
 def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
     made = [
         run("shaky", 0, linear_acc=0.9),
