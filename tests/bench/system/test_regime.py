@@ -130,7 +130,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(workers, "Connection", Pipe)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr("warnings.simplefilter", lambda *_: None)
+    monkeypatch.setattr("warnings.simplefilter", lambda *_, **__: None)
     monkeypatch.setattr(logging.getLogger(first_use.__name__), "disabled", False)  # restored
     memory = workers._shared_memory(8)
     workers._run_worker(0, memory)
