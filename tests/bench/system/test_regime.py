@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,9 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pipe:
         """The other end asks for one client, and raises what comes back."""
 
-        asked = iter([(spec, "cuda:0", 1, 1, 1, {}), (0, Task(0, 0, RoundPlan(1)), 0)])
+        asked: Iterator[Any] = iter(
+            [(spec, "cuda:0", 1, 1, 1, {}), (0, Task(0, 0, RoundPlan(1)), 0)]
+        )
 
         def __init__(self, channel: int) -> None:
             pass
