@@ -52,7 +52,8 @@ class CompiledParts:
             # The compiler looks whether inputs have a gradient.
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             y, taken = compiled(tensors, x)
-        add_statistics([norm for norm in norms if norm.training], taken)
+        moved = [norm for norm in norms if norm.training and norm.momentum is not None]
+        add_statistics(moved, taken)
         return y
 
     def places(self, order: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -122,11 +122,11 @@ def views_apart(norms: Iterable[_BatchNorm], num_views: int) -> Iterator[None]:
 @torch.no_grad()
 def add_statistics(norms: Sequence[PerView], taken: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Move the running statistics of norms towards those of the views of a pass, one by one."""
-    if not taken or (momentum := norms[0].momentum) is None:  # torch refuses empty lists
-        return
     # Through `data`: autograd would refuse to go back through an earlier pass of torch's own norm,
     # which holds the statistics although it does not read them.
-    running = [buffer.data for norm in norms for buffer in norm.buffers()]
-    for view in range(len(taken[0][0])):
-        batch = [value[view] for pair in taken for value in pair]
-        torch._foreach_lerp_(running, batch, momentum)
+    for momentum in {norm.momentum for norm in norms if norm.momentum is not None}:
+        own = [at for at, norm in enumerate(norms) if norm.momentum == momentum]
+        running = [buffer.data for at in own for buffer in norms[at].buffers()]
+        for view in range(len(taken[own[0]][0])):
+            batch = [value[view] for at in own for value in taken[at]]
+            torch._foreach_lerp_(running, batch, momentum)

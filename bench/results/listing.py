@@ -90,7 +90,7 @@ def runs(
     """
     store = open_store(store).require()
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
-    columns = store.columns("finished_at", *given)
+    columns, rows_at = store.columns("finished_at", *given)
     finished = columns["finished_at"]
     places = sorted(range(len(finished)), key=finished.__getitem__, reverse=True)
     for column, value in given.items() if places else ():
@@ -98,13 +98,12 @@ def runs(
             one_of(f"{column} of a stored run", {*columns[column]})(value)
             places = [place for place in places if columns[column][place] == value]
     if where and finished:
-        rows = store.rows()
-        values = [_values(row) for row in rows]
+        values = [_values(row) for row in rows_at(range(len(finished)))]
         places = [place for place in places if where.items() <= values[place].items()]
         known = {name for row in values for name in row} if not places else {*where}
         for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
             raise UnknownNameError("key or column of --where", name, known)
-    shown = store.some_rows(places[:limit])
+    shown = rows_at(places[:limit])
     marked = marks(store, shown)
     return Listing(
         tuple(shown),

@@ -67,6 +67,7 @@ FURTHER = pa.schema(
 _SCHEMA = pa.schema([*ROW_SCHEMA, *FURTHER], metadata=ROW_SCHEMA.metadata)
 _FILE = ("place", "file", "size", "changed")
 _Place = tuple[str, str, int, int]
+Rows = Callable[[Sequence[int]], list[Row]]
 """The columns `_FILE` of a row."""
 _VERSION = b"fedbench.derived_by"
 _ORDER = (
@@ -121,17 +122,14 @@ class Frame:
             self._rows = decode_table(table.drop_columns(FURTHER.names), Row)
         return [*self._rows]
 
-    def some_rows(self, places: Sequence[int]) -> list[Row]:
-        """Return the rows at these places of the table alone: making a row takes a millisecond."""
+    def columns(self, *names: str) -> tuple[dict[str, list[Any]], Rows]:
+        """Return columns of the readable rows, and what makes the rows at places of these lists."""
         table = self._up_to_date()
-        if self._rows is not None:
-            return [self._rows[place] for place in places]
-        return decode_table(table.drop_columns(FURTHER.names).take(places), Row)
 
-    def columns(self, *names: str) -> dict[str, list[Any]]:
-        """Return columns of the readable rows, in order of their places."""
-        found: dict[str, list[Any]] = self._up_to_date().select(names).to_pydict()
-        return found
+        def rows(places: Sequence[int]) -> list[Row]:
+            return decode_table(table.drop_columns(FURTHER.names).take([*places]), Row)
+
+        return table.select(names).to_pydict(), rows
 
     def frame(self, write: Callable[[Path, bytes], None]) -> pd.DataFrame:
         """Return the readable rows as a frame, which must not be changed.

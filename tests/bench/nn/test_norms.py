@@ -48,3 +48,14 @@ def test_one_formula_is_the_norm_of_each_view(
         tensors += [norm.get_buffer("running_mean"), norm.get_buffer("running_var")]
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_norm_moves_by_its_own_momentum() -> None:
+    """From 0 and 1: 0.5 * 4 = 2 after one view, 0.5 * (2 + 8) = 5 after two; by 0.25 1 and 2.75."""
+    norms_ = [BatchNorm1d(1, momentum=momentum) for momentum in (0.5, 0.25)]
+    for norm in norms_:
+        norm.num_batches_tracked = None
+    taken = torch.tensor([[4.0], [8.0]]), torch.ones(2, 1)  # means and variances of two views
+    add_statistics(norms_, [taken, taken])
+    assert [norm.get_buffer("running_mean").item() for norm in norms_] == [5.0, 2.75]
+    assert [norm.get_buffer("running_var").item() for norm in norms_] == [1.0, 1.0]
