@@ -127,7 +127,8 @@ class Frame:
         table = self._up_to_date()
 
         def rows(places: Sequence[int]) -> list[Row]:
-            return decode_table(table.drop_columns(FURTHER.names).take([*places]), Row)
+            chosen = table.take(pa.array([*places], pa.int64()))  # typed, as it may be empty
+            return decode_table(chosen.drop_columns(FURTHER.names), Row)
 
         return table.select(names).to_pydict(), rows
 
