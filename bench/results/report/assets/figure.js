@@ -165,9 +165,10 @@ function figure({ id, title, controls = [], draw }) {
     numbers.hidden = !made.rows.length;
     if (numbers.open) list();
   }
-  new ResizeObserver(() => {
+  // In the next frame: browsers report a layout that changes while its changes are told as an error.
+  new ResizeObserver(() => requestAnimationFrame(() => {
     if (holder.clientWidth && Math.abs(holder.clientWidth - before) > 8) { before = holder.clientWidth; redraw(); }
-  }).observe(holder);
+  })).observe(holder);
   followers.push(redraw);
   views.push(redraw);
   return node;
