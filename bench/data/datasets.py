@@ -229,23 +229,28 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
 
 def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | None:
     """Return the data set of a revision from whichever cache holds it; None if none does."""
-    for path in _caches(data_dir, lambda found: found == revision):
-        with suppress(DataError):
-            return reopen(path, revision)
+    for path, found in _caches(data_dir):
+        if found == revision:
+            with suppress(DataError):
+                return reopen(path, revision)
     return None
 
 
-def _caches(data_dir: Path | None, fits: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the intact caches whose revision fits."""
+def _caches(data_dir: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield all caches whose `meta.json` is intact, and their revisions."""
     for file in sorted(cache_root(data_dir).glob("*/meta.json")):
         with suppress(DataError):
-            if fits(read_meta(file.parent)["revision"]):
-                yield file.parent
+            yield file.parent, read_meta(file.parent)["revision"]
 
 
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
-    """Return one record per known data set; sizes are null where they depend on a path."""
+    """Return one record per known data set; sizes are null where they depend on a path.
+
+    A set whose content is known is `cached` wherever it was prepared from: CIFAR-10 as `hub:FOLDER`
+    is, too.
+    """
     root = cache_root(data_dir)
+    held = {REVISIONS.get(revision) for _, revision in _caches(data_dir)}
     records: list[dict[str, Any]] = []
     for name, entry in sorted(entries().items(), key=lambda item: ":" in item[0]):
         num_classes, shape, num_train, num_test = entry.size or (None,) * 4
@@ -253,7 +258,7 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
         cached = None
         if ":" not in name:
             source = entry.make(Request(name, root, PLAIN, "", False))
-            cached = (root / source.key / "meta.json").is_file()
+            cached = name in held or (root / source.key / "meta.json").is_file()
         records.append(
             {
                 "name": name,
@@ -314,9 +319,10 @@ def _load(
         return _from_source(name, data_dir, reading, verify=verify, **how)
     except DataError:
         if name in REVISIONS.values() and reading == PLAIN:
-            for path in _caches(data_dir, lambda found: REVISIONS.get(found) == name):
-                with suppress(DataError):  # a damaged cache is none
-                    return open_cache(path, verify=verify)
+            for path, revision in _caches(data_dir):
+                if REVISIONS.get(revision) == name:
+                    with suppress(DataError):  # a damaged cache is none
+                        return open_cache(path, verify=verify)
         raise
 
 

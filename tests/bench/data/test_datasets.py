@@ -344,7 +344,14 @@ def test_a_known_set_is_found_wherever_it_was_prepared(
 ) -> None:
     made = prepare(f"hub:{hub}", tmp_path / "data")
     refused("cifar10", tmp_path / "data", "fedbench data prepare cifar10")
+
+    def cached() -> list[str]:
+        records = datasets.dataset_records(tmp_path / "data")
+        return [record["name"] for record in records if record["cached"]]
+
+    assert cached() == []
     know(monkeypatch, cifar10=made.sha256)
+    assert cached() == ["cifar10"]
     found = load_dataset("cifar10", tmp_path / "data")
     assert (found.name, found.path, found.revision) == ("cifar10", made.path, made.sha256)
     whole = len(found.train_labels)
