@@ -518,12 +518,6 @@ def partition(
     output.show(partition, show_lists.show_partition)
 
 
-def _add_list(kind: str, summary: str) -> None:
-    @command(f"fedbench {kind}", name=kind, help=summary)
-    def show(output: opt.Output) -> None:
-        _show_list(kind, output)
-
-
 @command("fedbench methods simclr+uv")
 def methods(output: opt.Output, spec: opt.ShownSpec = None) -> None:
     """List methods and add-ons, or show one and its fields."""
@@ -533,23 +527,27 @@ def methods(output: opt.Output, spec: opt.ShownSpec = None) -> None:
         output.show(show_lists.spec_records(spec), show_lists.show_spec)
 
 
-_add_list("presets", "List presets: named, complete configurations.")
-_add_list("grids", "List grids that can be swept.")
-_add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
+def _add_list(kind: str, example: str, summary: str) -> None:
+    @command(f"fedbench {kind} {example}", name=kind, help=summary)
+    def show(output: opt.Output, name: opt.ListedName = None) -> None:
+        if name is None:
+            _show_list(kind, output)
+            return
+        known = {record["name"]: record for record in show_lists.records(kind)}
+        one_of(kind.removesuffix("s"), known)(name)
+        output.show(known[name], show_lists.show_one)
 
 
-@command("fedbench objectives lidar")
-def objectives(output: opt.Output, name: opt.ObjectiveName = None) -> None:
+_add_list("presets", "one-gpu", "List presets: named, complete configurations; or show one.")
+_add_list("grids", "scaling", "List grids that can be swept, or show one.")
+_add_list("spaces", "byol", "List search spaces: hyperparameters that can be tuned; or show one.")
+_add_list(
+    "objectives",
+    "lidar",
     """List the scores that need no label, or show one.
 
-    Bytes are what a client uploads at 128 dimensions.
-    """
-    if name is None:
-        _show_list("objectives", output)
-        return
-    known = {record["name"]: record for record in show_lists.records("objectives")}
-    one_of("objective", known)(name)
-    output.show(known[name])
+    Bytes are what a client uploads at 128 dimensions.""",
+)
 
 
 @command("fedbench datasets")

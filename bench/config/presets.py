@@ -73,7 +73,7 @@ class Preset(Strict):
     description: str
     source: str
     extends: str | None = None  # a preset whose values hold where this has none; rules come first
-    minutes: str = ""  # of a run on one core, as measured, such as 1 to 3
+    minutes: str = ""  # of a run on one core, as measured, such as 1 to 3; else says on what
     equal: Equality | None = None  # None = the papers' settings, which differ by method
     values: dict[str, Value]  # dotted name -> value
     rules: tuple[Rule, ...] = ()

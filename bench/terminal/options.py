@@ -91,7 +91,7 @@ Labels = Annotated[
     Option("N examples in C equal classes instead of the data set's.", metavar="balanced:N:C"),
 ]
 Grid = Annotated[str, Option("Name of a grid, or its YAML file.")]
-ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
+ListedName = Annotated[str | None, argument("Name of one; default: all.", "NAME")]
 DatasetName = Annotated[str, argument("Name of a data set, file:PATH, folder:PATH, …", "NAME")]
 ReadingSet = Annotated[
     Mapping[str, Any] | None,

@@ -13,6 +13,7 @@ from fedbench.bench.system.method_names import ALIASES
 from fedbench.bench.system.records import Records
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
+from fedbench.bench.terminal.units import text
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
@@ -37,8 +38,8 @@ _COLUMNS = {
     "datasets": ("name", "num_train", "num_test", "num_classes", "image_shape", "cached", "get"),
 }
 """For each list, the values of a record that its table shows; `--json` has all."""
-
-
+_RANGE = ("type", "low", "high", "log", "step", "values")
+"""Columns of a dimension that is searched."""
 _MOST_CLASSES = 60
 """Classes of a data set that its table shows."""
 
@@ -130,6 +131,31 @@ def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
         show_records(addons, _COLUMNS[kind], title="add-ons, as in simclr+fedprox")
 
 
+def show_one(record: Mapping[str, Any]) -> None:
+    """Print a record of a list: its values, and below a line for each part that has values."""
+    rules = [{"when": "", "values": record.get("values", record.get("dimensions", {}))}]
+    parts = [
+        {"when": rule["when"], "key": key, **part}
+        for rule in (*rules, *record.get("rules", ()))
+        for key, part in rule["values"].items()
+    ]
+    for part in parts:
+        if "value" in part:
+            part["value"] = _value(part["value"])
+    table = ("values", "dimensions", "rules")
+    show_record("", {name: _lines(value) for name, value in record.items() if name not in table})
+    show_records(parts, ("key", "value", "from", *_RANGE, "when", "note"))
+
+
+def _lines(value: Any) -> Any:
+    """Return a value of a record, with a line for each entry of a mapping or list of mappings."""
+    if isinstance(value, Mapping):
+        return [f"{name}: {text('', each)}" for name, each in value.items()]
+    if isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value):
+        return [*filter(None, (text("", each) for each in value))]
+    return value
+
+
 def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
     """Print the parts of a method spec: what they do, their hyperparameters, what they send."""
     for index, part in enumerate(parts):
@@ -149,14 +175,23 @@ def show_explanations(found: Mapping[str, Any]) -> None:
     """Print everything that is known of one key, method by method where they differ."""
     for record in found["explanations"]:
         key, default = record["key"], _value(record["default"])
-        ways = [f"--set {quote(f'{key}={default}')}", f"{record['variable']}={quote(default)}"]
+        example = _other_than_default(record)
+        ways = [f"--set {quote(f'{key}={example}')}", f"{record['variable']}={quote(example)}"]
         about = {"methods": record["methods"], "range": record["kind"], "default": default}
         show_record(f"{key}: {record['meaning']}", {**about, "set it": ways})
         values = [{**value, "value": _value(value["value"])} for value in record["presets"]]
         show_records(values, ("preset", "value", "origin", "when", "note"), title="presets")
         searched = [{"method": name, **part} for name, part in record["searched"].items()]
-        names = ("method", "type", "low", "high", "log", "step", "values")
-        show_records(searched, names, title="search spaces")
+        show_records(searched, ("method", *_RANGE), title="search spaces")
+
+
+def _other_than_default(record: Mapping[str, Any]) -> str:
+    """Return a value to set as an example: the other of two, else one that a preset has."""
+    default = record["default"]
+    if isinstance(default, bool):
+        return _value(not default)
+    others = (each["value"] for each in record["presets"] if each["value"] != default)
+    return next(map(_value, others), "VALUE")
 
 
 def _value(value: Any) -> str:

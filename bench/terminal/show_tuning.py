@@ -77,8 +77,12 @@ def advice(result: StudyResult, settings: Settings, store: Any) -> str:
         return f"no setting of {ended} can be told from the preset's, so use that: {command}"
     if result.best["params"] == result.preset_params:
         return f"none of {ended} scored above the preset's own setting, so use that: {command}"
+    told = _told(result.confirmed)
+    best = f"trial {result.best['trial']} scored best of {ended}{told and f'; by labels it {told}'}"
+    if told == _BEHIND:
+        return f"{best}, so use that: {command}"
     return (
-        f"trial {result.best['trial']} scored best of {ended}; to train with it: {command}"
+        f"{best}; to train with it: {command}"
         f" --config {shlex.quote(str(result.config_file))}; in a sweep: --tuned {result.study_id}"
     )
 
@@ -102,6 +106,22 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
         emit(
             "the search read no label; an interval without 0 is a difference that these seeds show"
         )
+    if told := _told(confirmed):
+        emit(f"on these seeds the best trial {told}")
+
+
+_BEHIND = "is behind the preset"
+
+
+def _told(confirmed: Sequence[Confirmed]) -> str:
+    """Say how the best trial compares with the preset by labels; "" if it was not compared."""
+    for each in confirmed:
+        if "preset" in each.name and each.behind is not None:
+            low, high = each.behind
+            if low <= 0 <= high:
+                return "cannot be told from the preset"
+            return "is ahead of the preset" if low > 0 else _BEHIND
+    return ""
 
 
 def _points(interval: tuple[float, float] | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from fedbench.bench.experiment.common_options import Settings
 from fedbench.bench.terminal.show_tuning import advice
+from fedbench.bench.tuning.confirm import Confirmed
 from fedbench.bench.tuning.study import StudyResult
 from tests.bench.tuning.conftest import InOneProcess
 
@@ -105,6 +106,15 @@ def test_a_study_ends_in_a_sentence_and_without_a_best_trial_in_exit_code_4(
         ended = replace(result, best=best, preset_params=preset, config_file=Path("best.yaml"))
         command = "fedbench run simclr --preset demo --config 'a b.yaml' --set=data.alpha=1.0"
         assert advice(ended, settings, None).endswith(ends.format(command))
+    for interval, ends in (
+        ((0.01, 0.03), "it is ahead of the preset; to train with it: {} --config best.yaml; in a"),
+        ((-0.05, 0.01), "it cannot be told from the preset; to train with it: {} --config best."),
+        ((-0.05, -0.01), "it is behind the preset, so use that: {}"),
+    ):
+        measured = ({}, "linear_acc", {0: 0.5}, (0.4, 0.6), None)
+        fresh = Confirmed("best trial", *measured, None), Confirmed("preset", *measured, interval)
+        said = advice(replace(ended, confirmed=fresh), settings, None)
+        assert ends.format(command) in said
     with_errors = replace(result, kept_errors=(0, 2))
     monkeypatch.setattr("fedbench.tune", lambda *_, **__: with_errors)
     assert "0, 2" in call("tune", "simclr").out

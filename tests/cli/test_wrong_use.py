@@ -66,6 +66,7 @@ WRONG = {
     "explain method.temprature": "did you mean 'method.temperature'",
     "explain method.uv.rows simclr": "the add-on 'uv'",
     "explain client.lr simcrl": "did you mean 'simclr'?",
+    "presets one-gp": "did you mean 'one-gpu'?",
     "new method simclr": "simclr",
     "new method My_x": "My_x",
     "runs --method simcrl": "did you mean 'simclr'",
