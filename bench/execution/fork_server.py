@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from typing import NoReturn
 
 from fedbench.bench.system.cores import usable_cores
@@ -28,9 +29,7 @@ from fedbench.bench.system.cores import usable_cores
 CAN_FORK = sys.platform == "linux"
 """Elsewhere system libraries may not survive a fork; every worker then is a server that runs it."""
 
-_REQUEST = struct.Struct("!cq")  # kind, process id
-_ANSWER = struct.Struct("!q")
-_FORK, _REAP = b"f", b"r"
+_NUMBER = struct.Struct("!q")  # of a request: which fork has to end; of an answer: its exit code
 NO_PROCESS = os.EX_OSERR
 """Exit code of a server that may start no further process."""
 _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -57,85 +56,41 @@ class ForkServer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        self._unanswered: list[Worker] = []
-        self._asked = False
+        self._forks = 0
 
-    def fork(self, pipe: int, memory: int) -> "Worker":
+    def fork(self, pipe: int, memory: int) -> Callable[[], int]:
         """Request one more worker, which gets these two file descriptors, without waiting for it.
+
+        The returned function waits for its end and returns its exit code, negative for a signal; or
+        that of the server, if this has died.
 
         Raises:
             OSError: if the server has died.
         """
-        self._asked = True
-        socket.send_fds(self._control, [_REQUEST.pack(_FORK, 0)], [pipe, memory])
-        worker = Worker(self)
-        if CAN_FORK:
-            self._unanswered.append(worker)
-        else:
-            worker.number = self._process.pid
-        return worker
+        request = _NUMBER.pack(self._forks)
+        socket.send_fds(self._control, [request], [pipe, memory])
+        self._forks += 1
+        return cache(partial(self._end_of, request))
 
     def exit_code(self) -> int:
         """Wait for its end."""
         return self._process.wait()
 
-    def reap(self, worker: "Worker") -> int:
-        """Wait for a worker's end; return its exit code, negative for a signal, or the server's."""
-        try:
-            self._control.sendall(_REQUEST.pack(_REAP, worker.pid()))
-            return self._answer()
-        except OSError:
-            return self.exit_code()
-
-    def settle(self) -> None:
-        """Wait until all requested workers have a process id.
-
-        Raises:
-            OSError: if the server has died.
-        """
-        while self._unanswered:
-            self._unanswered[0].number = self._answer()
-            del self._unanswered[0]
-
     def close(self) -> None:
         """End the workers, busy or not, and the server."""
         self._control.close()
-        if not self._asked or not CAN_FORK:  # it may still be importing; it has no children
+        if not self._forks or not CAN_FORK:  # it may still be importing; it has no children
             self._process.kill()
         self._process.wait()
 
-    def _answer(self) -> int:
-        data = self._control.recv(_ANSWER.size, socket.MSG_WAITALL)
-        if len(data) < _ANSWER.size:
-            raise ConnectionResetError("the fork server has died")
-        number: int = _ANSWER.unpack(data)[0]
-        return number
-
-
-class Worker:
-    """Handle on one worker process."""
-
-    def __init__(self, server: ForkServer) -> None:
-        self._server = server
-        self.number: int | None = None
-        self._exit_code: int | None = None
-
-    def pid(self) -> int:
-        """Return its process id; waits until the server has imported everything.
-
-        Raises:
-            OSError: if the server has died.
-        """
-        if self.number is None:
-            self._server.settle()
-        assert self.number is not None
-        return self.number
-
-    def wait(self) -> int:
-        """Wait for its end; the exit code, negative for a signal."""
-        if self._exit_code is None:
-            self._exit_code = self._server.reap(self)
-        return self._exit_code
+    def _end_of(self, request: bytes) -> int:
+        with suppress(OSError):
+            self._control.sendall(request)
+            answer = self._control.recv(_NUMBER.size, socket.MSG_WAITALL)
+            if answer:
+                number: int = _NUMBER.unpack(answer)[0]
+                return number
+        return self.exit_code()
 
 
 _early: list[ForkServer] = []
@@ -159,31 +114,29 @@ def serve(control: int, run_worker: Callable[[int, int], None]) -> None:
 
     `control` is the socket to the parent; `run_worker` takes descriptors of a pipe and of memory.
     """
-    children: set[int] = set()
+    children: dict[int, int] = {}  # number of a fork -> its process id, until its end was asked for
     gc.freeze()  # pages that a collection does not touch stay shared
     # The parent may end, or leave a run, before it has read every answer.
     with socket.socket(fileno=control) as parent, suppress(ConnectionError):
         while True:
-            data, fds, *_ = socket.recv_fds(parent, _REQUEST.size, 2)
-            if len(data) < _REQUEST.size:
+            data, fds, *_ = socket.recv_fds(parent, _NUMBER.size, 2)
+            if len(data) < _NUMBER.size:
                 break
-            kind, pid = _REQUEST.unpack(data)
-            if kind == _FORK:
+            (number,) = _NUMBER.unpack(data)
+            if fds:
                 try:
-                    answer = os.fork() if CAN_FORK else 0
+                    children[number] = os.fork() if CAN_FORK else 0
                 except OSError:
                     os._exit(NO_PROCESS)
-                if answer == 0:
+                if children[number] == 0:
                     parent.close()
                     _run_and_exit(run_worker, *fds)
-                children.add(answer)
                 for descriptor in fds:
                     os.close(descriptor)
             else:
-                answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                children.discard(pid)
-            parent.sendall(_ANSWER.pack(answer))
-    for pid in children:
+                status = os.waitpid(children.pop(number), 0)[1]
+                parent.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    for pid in children.values():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 

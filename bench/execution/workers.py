@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -78,8 +78,7 @@ class WorkerPool:
         self._memory = _shared_memory(max(1, total) * _FLOAT)
         self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
         self._servers: list[fork_server.ForkServer] = []
-        self._workers: list[fork_server.Worker] = []
-        self._pipes: list[Connection] = []
+        self._ends: dict[Connection, Callable[[], int]] = {}  # pipe of a worker -> its exit code
         try:
             self._grow(cohort_size)
         except BaseException:  # if one worker cannot start, the others must not stay
@@ -92,7 +91,7 @@ class WorkerPool:
         self._grow(len(tasks))
         waiting = deque(enumerate(tasks))
         free = deque(range(self._num_slots))
-        idle = deque(self._pipes)
+        idle = deque(self._ends)
         done: dict[int, tuple[Trained, int]] = {}
 
         def hand_out() -> None:
@@ -103,7 +102,7 @@ class WorkerPool:
         for index in range(len(tasks)):
             hand_out()
             while index not in done:
-                for pipe in wait(self._pipes):
+                for pipe in wait([*self._ends]):
                     number, trained, slot = self._receive(pipe)  # type: ignore[arg-type]
                     done[number] = (trained, slot)
                     idle.append(pipe)  # type: ignore[arg-type]
@@ -114,7 +113,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers; one that trains a client is killed."""
-        for pipe in self._pipes:
+        for pipe in self._ends:
             pipe.close()
         for server in self._servers:
             server.close()
@@ -123,20 +122,20 @@ class WorkerPool:
     def _grow(self, num_tasks: int) -> None:
         """Start missing workers, up to one per task."""
         off = first_use.switched_off()  # before an interruption, perhaps
-        for device in self._devices[len(self._workers) : num_tasks]:
+        for device in self._devices[len(self._ends) : num_tasks]:
             self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots, off))
 
     def _start(self) -> Connection:
         if not self._servers or not fork_server.CAN_FORK:
             self._servers.append(fork_server.get())
         ours, theirs = socketpair()
-        self._pipes.append(Connection(ours.detach()))
+        pipe = Connection(ours.detach())
         with theirs:
             try:
-                self._workers.append(self._servers[-1].fork(theirs.fileno(), self._memory))
+                self._ends[pipe] = self._servers[-1].fork(theirs.fileno(), self._memory)
             except OSError as err:
                 raise self._lost(self._servers[-1].exit_code()) from err
-        return self._pipes[-1]
+        return pipe
 
     def _send(self, pipe: Connection, message: object) -> None:
         try:
@@ -160,7 +159,7 @@ class WorkerPool:
         return number, replace(trained, extras=tensors), slot
 
     def _ended(self, pipe: Connection) -> ResourceError:
-        return self._lost(self._workers[self._pipes.index(pipe)].wait())
+        return self._lost(self._ends[pipe]())
 
     def _lost(self, code: int) -> ResourceError:
         if code == fork_server.NO_PROCESS:

@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from socket import socketpair
+from socket import send_fds, socketpair
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.execution.fork_server import _REAP, _REQUEST, CAN_FORK, serve
+from fedbench.bench.execution.fork_server import _NUMBER, CAN_FORK, serve
 from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
@@ -46,6 +47,11 @@ def make_pool(
     return WorkerPool(spec, ["cpu"] * workers, sizes, cohort_size)
 
 
+def processes(pool: WorkerPool) -> list[psutil.Process]:
+    servers = [psutil.Process(server._process.pid) for server in pool._servers]
+    return [child for server in servers for child in server.children()] if CAN_FORK else servers
+
+
 class Killing:
     """Pool that kills one of its processes after the first result."""
 
@@ -56,8 +62,10 @@ class Killing:
         for index, result in enumerate(self.pool.train(tasks, server)):
             yield result
             if index == 0:
-                os.kill(self.pool._workers[0].pid(), signal.SIGKILL)
-                assert self.pool._workers[0].wait() == -signal.SIGKILL
+                process = processes(self.pool)[0]
+                process.kill()
+                while process.status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.01)
 
 
 def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) -> None:
@@ -72,11 +80,11 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     off = {"fused SGD": "it differed before an interruption"}
     first_use.switch_off(off)
     with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
-        assert len(pool._workers) == 1  # no more than a round of one client needs
+        assert len(pool._ends) == 1  # no more than a round of one client needs
         first_use.begin_run()
         next(trainer.rounds(pool))
         assert first_use.switched_off() == off  # as the worker says, which was told
-        assert len(pool._workers) == 2  # this one has six
+        assert len(pool._ends) == 2  # this one has six
         assert trainer.history[0].loss == whole.history[0].loss
 
         def fail(task: Task) -> FedbenchError:
@@ -92,10 +100,11 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
         assert type(expected) is StoreError
         assert expected.exit_code == 5
 
+        started = processes(pool)
         with pytest.raises(ResourceError, match=r"signal 9.*run the same command again"):
             for _ in trainer.rounds(Killing(pool)):  # type: ignore[arg-type]
                 pass
-    assert not any(psutil.pid_exists(worker.pid()) for worker in pool._workers)
+    assert not any(process.is_running() for process in started)
     resumed = train(setup, folder)
     assert resumed.resumes == 1
     assert_same_run(whole, resumed)
@@ -122,23 +131,27 @@ def test_errors_come_back_by_name_and_a_plugins_as_the_nearest_known_one() -> No
     assert (type(again), str(again), again.exit_code) == (UnknownNameError, str(error), 3)
 
 
-def test_a_server_that_its_parent_has_left_says_nothing() -> None:
-    """A run that ends while it imports has asked for workers and reads no answer."""
+def test_a_server_that_its_parent_has_left_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has asked for the end of a worker, and reads no answer."""
     ours, theirs = socketpair()
     with subprocess.Popen(["true"]) as child:
-        ours.sendall(_REQUEST.pack(_REAP, child.pid))
+        monkeypatch.setattr(os, "fork", lambda: child.pid)
+        send_fds(ours, [_NUMBER.pack(0)], [*os.pipe()])
+        ours.sendall(_NUMBER.pack(0))
         ours.close()
         serve(theirs.detach(), lambda pipe, memory: None)
 
 
 SCRIPT = """
-import os, socket, time
+import os, psutil, socket, time
 from fedbench.bench.execution.fork_server import ForkServer
 print("main", flush=True)
 server = ForkServer()
 _, theirs = socket.socketpair()
-worker = server.fork(theirs.fileno(), os.memfd_create("memory"))
-print(worker.pid(), flush=True)
+server.fork(theirs.fileno(), os.memfd_create("memory"))
+while not (workers := psutil.Process(server._process.pid).children()):
+    time.sleep(0.01)
+print(workers[0].pid, flush=True)
 time.sleep(600)
 """
 
