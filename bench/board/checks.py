@@ -27,7 +27,7 @@ from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.experiment.code import changed_code, missing_code
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import canonical
-from fedbench.bench.method import ACTIVATIONS, RoundPlan, registry
+from fedbench.bench.method import ACTIVATIONS, registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.numerics import Platform
@@ -197,7 +197,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
         yield f"its curve has {count} rounds, the row {done}, its configuration {total}"
         return
     for index, point in enumerate(points):
-        plan = expected.setup.method.plan_round(index, RoundPlan(config.client.local_epochs))
+        plan = expected.setup.plan(index)
         limited = plan.cohort == "sampled" and config.privacy.clip is None
         cohort = federation.buffer_size if federation.mode == BUFFERED else config.cohort_size
         most = cohort if limited else config.data.num_clients

@@ -14,7 +14,6 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.cohort import plan_of
 from fedbench.bench.training.flop import counted
 from fedbench.bench.training.setup import num_batches
 
@@ -48,8 +47,7 @@ def client_cost(experiment: Experiment) -> ClientCost:
     with temporary_folder() as folder, single_thread():
         runner = ClientRunner(setup, torch.device("cpu"), folder)
         server, index = runner.binding.server.data.clone(), setup.needs.preparatory_rounds
-        plan = plan_of(setup, index)
-        task = Task(int(np.argmax(setup.partition.sizes)), index, plan)
+        task = Task(int(np.argmax(setup.partition.sizes)), index, setup.plan(index))
         seconds, beside = _measure(runner, task, server, time.process_time)
         with counted() as counter:
             flop, flop_beside = _measure(runner, task, server, lambda: float(counter.flop))

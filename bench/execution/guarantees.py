@@ -18,7 +18,6 @@ from fedbench.bench.method.sharing import ROWS, Sharing
 from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.training.aggregate import declared_aggregator
-from fedbench.bench.training.cohort import participation_of
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
@@ -134,9 +133,7 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
     privacy = trainer.setup.config.privacy
     if privacy.clip is None:
         return {}
-    rounds = Counter(
-        participation_of(trainer.setup, index) for index in range(trainer.rounds_begun)
-    )
+    rounds = Counter(map(trainer.setup.participation, range(trainer.rounds_begun)))
     return {
         "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
         "delta": privacy.delta,

@@ -10,7 +10,6 @@ from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Needs, 
 from fedbench.bench.method.aggregator import configured, least_cohort
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.training.cohort import participation_of
 from fedbench.bench.training.layout import Binding, Slot, VectorLayout
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
@@ -41,7 +40,7 @@ class ServerUpdate:
     ) -> None:
         self._layout, self._device, self._momentum = layout, device, momentum
         self.aggregator = expect(aggregator, Aggregator, "aggregator()")
-        self._rows: dict[int, tuple[float, Tensor]] = {}
+        self._rows: list[tuple[int, float, Tensor]] = []  # of whom, with what weight
         self._total = 0.0
         self._weights = self._steps = 0.0  # sums of p_i, and of p_i a_i
 
@@ -58,7 +57,7 @@ class ServerUpdate:
         self.aggregator.fold(client_id, weight, upload[: self._layout.num_averaged])
         self._total += weight
         if self._layout.rows:
-            self._rows[client_id] = (weight, upload[self._layout.num_averaged :].clone())
+            self._rows.append((client_id, weight, upload[self._layout.num_averaged :].clone()))
 
     def apply(self, theta: Tensor, optimizer: ServerOptimizer) -> None:
         """Update the server's vector, (server_size,), in place.
@@ -77,11 +76,11 @@ class ServerUpdate:
         result = result.double()
         # A running variance is no weight: a step with momentum could make it negative.
         theta[trained:averaged].copy_(result[trained:])
-        mean_rows = [s for s in self._layout.rows if s.rule is Sharing.MEAN_ROW]
-        spans = [slice(0, trained), *(slice(slot.start, slot.stop) for slot in mean_rows)]
-        row_changes = [self._row_change(slot, theta) for slot in mean_rows]
+        tables = self._set_rows(theta)
+        spans = [slice(0, trained), *(slice(slot.start, slot.stop) for slot in tables)]
         # One step over all of it: adam's moments lie in one vector, in this order.
-        changes = [result[:trained] - theta[:trained].double(), *row_changes]
+        changes = [result[:trained] - theta[:trained].double()]
+        changes += [change / self._total for change in tables.values()]
         if self._momentum is not None:
             scale = self._steps / self._weights * (self._total / self._weights)
             changes = [change * scale for change in changes]
@@ -89,25 +88,24 @@ class ServerUpdate:
         optimizer.step(joined, torch.cat(changes))
         for span, part in zip(spans, joined.split([len(c) for c in changes]), strict=True):
             theta[span].copy_(part)
-        for slot, row, sent, _ in self._sent_rows():
-            if slot.rule is Sharing.OWN_ROW:
-                theta[row].copy_(sent)
 
-    def _sent_rows(self) -> Iterator[tuple[Slot, slice, Tensor, float]]:
-        """Yield each row that a client sent: its tensor, its place there, itself, its weight."""
+    def _set_rows(self, theta: Tensor) -> dict[Slot, Tensor]:
+        """Put own rows in place; return the weighted change of each table of mean-rows, float64."""
+        tables = {
+            slot: torch.zeros(slot.size, dtype=torch.float64, device=theta.device)
+            for slot in self._layout.rows
+            if slot.rule is Sharing.MEAN_ROW
+        }
         skip = self._layout.num_averaged
-        for client_id, (weight, rows) in self._rows.items():
+        for client_id, weight, rows in self._rows:
             for slot, row, place in self._layout.row_places(client_id):
-                yield slot, row, rows[place.start - skip : place.stop - skip], weight
-
-    def _row_change(self, table: Slot, theta: Tensor) -> Tensor:
-        """Return the mean change of a table of rows over the cohort, (size,) float64."""
-        change = torch.zeros(table.size, dtype=torch.float64, device=theta.device)
-        for slot, row, sent, weight in self._sent_rows():
-            if slot is table:
-                moved = (sent.double() - theta[row].double()) * weight
-                change[row.start - table.start : row.stop - table.start] = moved
-        return change / self._total
+                sent = rows[place.start - skip : place.stop - skip]
+                if slot.rule is Sharing.MEAN_ROW:
+                    moved = (sent.double() - theta[row].double()) * weight
+                    tables[slot][row.start - slot.start : row.stop - slot.start] = moved
+                else:
+                    theta[row].copy_(sent)
+        return tables
 
 
 def norm_of_steps(steps: int, momentum: float) -> float:
@@ -166,7 +164,7 @@ def _clipped_mean(setup: Setup, held: Tensor, index: int) -> ClippedMean:
         before=held,
         clip=privacy.clip,
         noise=privacy.noise_multiplier * privacy.clip,
-        expected_clients=participation_of(setup, index) * config.data.num_clients,
+        expected_clients=setup.participation(index) * config.data.num_clients,
         rng=generator(config.seed, "privacy", index),
     )
 

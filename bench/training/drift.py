@@ -1,7 +1,7 @@
 """How far the clients of a round move the weights, and in how many directions."""
 
 import math
-from collections.abc import Iterator
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from fedbench.bench.training.layout import VectorLayout
 
 ENCODER, HEADS = "encoder", "heads"
+_LEAST = torch.finfo(torch.float32).tiny
 
 
 class Drift:
@@ -28,7 +29,11 @@ class Drift:
 
     def __init__(self, layout: VectorLayout, before: Tensor) -> None:
         self._before = before
-        self._spans = dict(_spans(layout))
+        spans: dict[str, list[slice]] = {ENCODER: [], HEADS: []}
+        for inside, group in groupby(layout.trained, lambda slot: slot.part == ENCODER):
+            slots = [*group]
+            spans[ENCODER if inside else HEADS].append(slice(slots[0].start, slots[-1].stop))
+        self._spans = {name: places for name, places in spans.items() if places}
         size = layout.num_trained
         self._sum, self._units = (torch.zeros(size, device=before.device) for _ in range(2))
         self._norms: dict[str, Tensor] = {
@@ -70,21 +75,3 @@ class Drift:
                 found[name]["cosine"] = along / (self._count * total)
                 found[name]["diversity"] = second * self._count / total**2
         return found
-
-
-_LEAST = torch.finfo(torch.float32).tiny
-
-
-def _spans(layout: VectorLayout) -> Iterator[tuple[str, list[slice]]]:
-    """Yield the places of each group, adjacent tensors in one slice."""
-    for group in (ENCODER, HEADS):
-        spans: list[slice] = []
-        for slot in layout.averaged:
-            if not slot.trainable or (slot.part == ENCODER) != (group == ENCODER):
-                continue
-            if spans and spans[-1].stop == slot.start:
-                spans[-1] = slice(spans[-1].start, slot.stop)
-            else:
-                spans.append(slice(slot.start, slot.stop))
-        if spans:
-            yield group, spans

@@ -87,8 +87,8 @@ class VectorLayout:
         """
         state = net.state_dict(keep_vars=True)
         check_table(state, table)
-        held, frozen = frozen_tensors(net), []
-        groups: dict[tuple[Sharing, bool], list[tuple[str, Tensor]]] = {}
+        held, frozen = frozen_tensors(net), list[str]()
+        found: list[tuple[Sharing, bool, str, torch.Size]] = []
         for name, value in state.items():
             rule = Sharing.FROZEN if name in held else rule_of(name, table)
             if rule is Sharing.FROZEN:
@@ -100,15 +100,16 @@ class VectorLayout:
                 )
             if rule in ROWS and value.dim() < 2:
                 raise PluginError(f"tensor {name!r} is {rule} but has no rows: {list(value.shape)}")
-            groups.setdefault((rule, value.requires_grad and rule not in UNTRAINED), []).append(
-                (name, value)
-            )
+            found.append((rule, value.requires_grad and rule not in UNTRAINED, name, value.shape))
         # The order of `Sharing` is that of the vector: averaged tensors come first, as in uploads,
         # and checkpoints hold it without names.
-        order = [(rule, trained) for rule in Sharing for trained in (True, False)]
-        server = [key for key in order if key[0] is not Sharing.PERSONAL]
-        personal = [key for key in order if key[0] is Sharing.PERSONAL]
-        return cls(tuple(_place(groups, server)), tuple(_place(groups, personal)), tuple(frozen))
+        order = [*Sharing]
+        found.sort(key=lambda each: (order.index(each[0]), not each[1]))
+        server, personal = (
+            _placed(each for each in found if (each[0] is Sharing.PERSONAL) == own)
+            for own in (False, True)
+        )
+        return cls(server, personal, tuple(frozen))
 
     @property
     def server_size(self) -> int:
@@ -266,17 +267,14 @@ class Binding:
         return {slot.name: state[slot.name].detach().clone() for slot in slots}
 
 
-def _place(
-    groups: Mapping[tuple[Sharing, bool], list[tuple[str, Tensor]]],
-    order: Iterable[tuple[Sharing, bool]],
-) -> Iterator[Slot]:
+def _placed(found: Iterable[tuple[Sharing, bool, str, torch.Size]]) -> tuple[Slot, ...]:
     # No padding between slots: it would change the length of checkpoints, and nearly all begin at
     # multiples of 16 bytes as it is, which is what a GPU's vector loads ask for.
-    at = 0
-    for key in order:
-        for name, value in groups.get(key, []):
-            yield Slot(name, key[0], key[1], value.shape, at, at + value.numel())
-            at += value.numel()
+    slots, at = list[Slot](), 0
+    for rule, trained, name, shape in found:
+        slots.append(Slot(name, rule, trained, shape, at, at + shape.numel()))
+        at += shape.numel()
+    return tuple(slots)
 
 
 def _bind(net: Net, slots: tuple[Slot, ...], device: torch.device | str) -> Vector:

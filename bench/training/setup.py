@@ -17,12 +17,14 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import held_out, hide_all, visible_labels
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
-from fedbench.bench.method import DataSpec, Labels, Method, Needs, Net, Sharing
+from fedbench.bench.method import DataSpec, Labels, Method, Needs, Net, RoundPlan, Sharing
 from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError, expect
-from fedbench.bench.system.seeding import scope
+from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.layout import VectorLayout
+
+Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,47 @@ class Setup:
         net.remote = frozenset(slot.part for slot in slots) - here
         return layout
 
+    def plan(self, index: int) -> RoundPlan:
+        """Return the method's plan of a round, counted from 0, preparatory rounds included."""
+        return self.method.plan_round(index, RoundPlan(self.config.client.local_epochs))
+
+    def pool(self, plan: RoundPlan) -> Ids:
+        """Return the clients that a round with this plan may draw, ascending; all have images."""
+        pool = np.flatnonzero(self.partition.sizes > 0)
+        if plan.cohort != "labelled":
+            return pool
+        seen = [(self.labels[self.partition.client(k)] >= 0).any() for k in pool.tolist()]
+        return pool[np.array(seen, np.bool_)]
+
+    def cohort(self, index: int, plan: RoundPlan | None = None) -> list[int]:
+        """Return the clients that take part in a round, ascending, in every process the same.
+
+        `plan` None = as the method plans the round.
+        """
+        plan = plan or self.plan(index)
+        pool = self.pool(plan)
+        if plan.cohort != "all":
+            pool = self.drawn(pool, index, self.config.cohort_size)
+        cohort: list[int] = pool.tolist()
+        return cohort
+
+    def drawn(self, pool: Ids, index: int, size: int) -> Ids:
+        """Return the clients of `pool` that a round draws, ascending: `size` of them.
+
+        Under client-level privacy the draws are independent, since that is what is accounted for.
+        They follow from the round alone, so that any process can ask for any round.
+        """
+        rng = generator(self.config.seed, "cohort", index)
+        if self.config.privacy.clip is not None:
+            taken = torch.rand(len(pool), generator=rng) < self.config.federation.participation
+            return np.compress(taken.numpy(), pool)
+        return np.sort(pool[torch.randperm(len(pool), generator=rng).numpy()[:size]])
+
+    def participation(self, index: int) -> float:
+        """Return the probability that a client takes part in a round with client-level privacy."""
+        everybody = self.plan(index).cohort == "all"
+        return 1.0 if everybody else self.config.federation.participation
+
     def client_data(
         self, client_id: int, device: torch.device | str, images: Tensor | None = None
     ) -> ClientData:
@@ -224,9 +267,7 @@ def least_batch(config: RunConfig, needs: Needs) -> int:
     return max(needs.min_batch, 2 if config.model.mixes_examples else 1)
 
 
-def num_batches(
-    images: npt.NDArray[np.int64], config: RunConfig, needs: Needs
-) -> npt.NDArray[np.int64]:
+def num_batches(images: Ids, config: RunConfig, needs: Needs) -> Ids:
     """Return the local steps of an epoch for clients with so many images, (K,)."""
     client, least = config.client, least_batch(config, needs)
     if client.batch_size < least:

@@ -23,12 +23,11 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.aggregate import declared_aggregator
 from fedbench.bench.training.client import Task
-from fedbench.bench.training.cohort import cohort_of, drawn, plan_of, pool_of
 from fedbench.bench.training.devices import UNIFORM, Fleet, Floats, fleet_of
 from fedbench.bench.training.flop import counted
 from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
-from fedbench.bench.training.setup import Setup, num_batches
+from fedbench.bench.training.setup import Ids, Setup, num_batches
 
 BUFFERED = "buffered"
 _PASSES = 3
@@ -40,8 +39,6 @@ _OF_DEVICES = {
     "devices": ("failure", "correlation"),
 }
 """Sections and fields that say nothing without devices."""
-
-Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,8 @@ class Timeline:
 
     def _plain(self, start: int) -> Iterator[Round]:
         for index in itertools.count(start):
-            plan = plan_of(self._setup, index)
-            cohort = cohort_of(self._setup, index, plan)
+            plan = self._setup.plan(index)
+            cohort = self._setup.cohort(index, plan)
             yield Round(tuple(Task(k, index, plan) for k in cohort), tuple(cohort))
 
     def _synchronous(self, fleet: Fleet) -> Iterator[Round]:
@@ -107,7 +104,7 @@ class Timeline:
     def _round(self, fleet: Fleet, index: int, clock: float) -> Round:
         """Return the round that begins at a time [s]."""
         costs, federation = self._costs, self._config.federation
-        plan = plan_of(self._setup, index)
+        plan = self._setup.plan(index)
         asked, wanted = self._asked(fleet, index, plan, clock)
         limit, partial = federation.deadline or math.inf, federation.partial_work
         steps = plan.local_epochs * costs.steps[asked]
@@ -139,7 +136,7 @@ class Timeline:
 
     def _asked(self, fleet: Fleet, index: int, plan: RoundPlan, clock: float) -> tuple[Ids, int]:
         """Return the clients that a round asks, ascending, and how many of them it wants."""
-        pool = pool_of(self._setup, plan)
+        pool = self._setup.pool(plan)
         online = pool[fleet.online(clock)[pool]]
         if len(pool) and not len(online):
             raise _nobody(f"round {index + 1}", clock)
@@ -147,7 +144,7 @@ class Timeline:
             return online, len(pool)
         wanted = self._config.cohort_size
         size = math.ceil(wanted * self._config.federation.over_selection - _ROUNDING)
-        return drawn(self._config, online, index, size), wanted
+        return self._setup.drawn(online, index, size), wanted
 
     def _buffered(self, fleet: Fleet) -> Iterator[Round]:
         """Yield server steps of FedBuff: `cohort_size` clients train at a time.
@@ -161,7 +158,7 @@ class Timeline:
         clock = before = 0.0
         version, dropped, starts = 0, 0, itertools.count()
         resting = np.zeros(len(costs.step), np.bool_)
-        resting[pool_of(self._setup, plan_of(self._setup, 0))] = True
+        resting[self._setup.pool(self._setup.plan(0))] = True
         working: list[tuple[float, int, int, bool]] = []  # when it ends, who, from what, if in vain
         buffer: list[tuple[int, int]] = []  # from what, who
         asked: list[int] = []
@@ -172,7 +169,7 @@ class Timeline:
                     break
                 rng = numpy_generator(seed, "start", next(starts))
                 k = int(ready[rng.integers(len(ready))])
-                steps = plan_of(self._setup, version).local_epochs * costs.steps[[k]]
+                steps = self._setup.plan(version).local_epochs * costs.steps[[k]]
                 seconds = float((costs.fixed(np.array([k]), steps > 0) + steps * costs.step[k])[0])
                 fails = bool(rng.random() < fleet.failure[k])
                 ends = clock + seconds * (rng.random() if fails else 1.0)
@@ -191,7 +188,7 @@ class Timeline:
                 continue
             yield Round(
                 tuple(
-                    Task(k, version, plan_of(self._setup, origin), version=origin)
+                    Task(k, version, self._setup.plan(origin), version=origin)
                     for origin, k in sorted(buffer)
                 ),
                 tuple(sorted(asked)),
@@ -206,8 +203,8 @@ class Timeline:
     def _check(self, fleet: Fleet) -> None:
         setup, federation, costs = self._setup, self._config.federation, self._costs
         first = setup.needs.preparatory_rounds
-        plan = plan_of(setup, first)
-        pool = pool_of(setup, plan)
+        plan = setup.plan(first)
+        pool = setup.pool(plan)
         if federation.deadline is not None and len(pool):
             steps = plan.local_epochs * costs.steps[pool]
             least = np.minimum(steps, 1) if federation.partial_work else steps

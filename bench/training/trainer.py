@@ -15,7 +15,6 @@ from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import server_update
 from fedbench.bench.training.client import Task, Trained
-from fedbench.bench.training.cohort import plan_of
 from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, RoundRecord, Spread
 from fedbench.bench.training.layout import Binding
@@ -187,7 +186,7 @@ class Trainer(RunState):
         """Sum the cohort's pre-round statistics, and send the tensors that are made of them."""
         sums: dict[str, Tensor] = {}
         # Also of those that are late or drop out later: they answer before they train.
-        personal, plan = self.personal_rounds, plan_of(self.setup, index)
+        personal, plan = self.personal_rounds, self.setup.plan(index)
         asking = [Task(k, index, plan, personal.get(k), pre_round=True) for k in this.asked]
         with single_thread():
             for asked, _ in executor.train(asking, self.vector):

@@ -24,7 +24,6 @@ from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, DataSpec, Loss, Method, Needs, Net
 from fedbench.bench.nn import Backbone
 from fedbench.bench.testing import tiny_config, tiny_setup, train
-from fedbench.bench.training.cohort import cohort_of
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
@@ -131,7 +130,7 @@ def test_control_variates_are_the_papers(
     (slot,) = [s for s in trainer.layout.server if s.name == "encoder.1.weight"]
     vectors = [first, *(vector[slot.start : slot.stop] for vector in passed[:-1])]
     starts = [vector.double().numpy().reshape(4, 64) for vector in vectors]
-    cohorts = [cohort_of(trainer.setup, index) for index in range(ROUNDS)]
+    cohorts = [trainer.setup.cohort(index) for index in range(ROUNDS)]
     expected, own = controls(setup, cohorts, starts)
     for k, value in enumerate(own):
         np.testing.assert_allclose(held(trainer, k), value.flatten(), atol=1e-4)

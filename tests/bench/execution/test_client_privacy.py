@@ -21,7 +21,6 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate
-from fedbench.bench.training.cohort import cohort_of
 from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
@@ -132,8 +131,8 @@ def test_clients_are_drawn_independently_and_resume_keeps_the_bits(tmp_path: Pat
     sizes = [record.cohort_size for record in whole.history]
     assert len(set(sizes)) > 1
     assert 0 in sizes  # no client took part, and the round went on
-    assert sizes == [len(cohort_of(setup, index)) for index in range(6)]
-    drawn = [cohort_of(setup, index) for index in range(4_000)]
+    assert sizes == [len(setup.cohort(index)) for index in range(6)]
+    drawn = [setup.cohort(index) for index in range(4_000)]
     for client_id in range(4):  # 0.2 +- 4 standard deviations of 0.006
         share = sum(client_id in cohort for cohort in drawn) / 4_000
         assert share == pytest.approx(0.2, abs=0.03)

@@ -26,7 +26,6 @@ from fedbench.bench.method import (
 from fedbench.bench.nn import Backbone
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.cohort import cohort_of
 from tests.specs import setup_of
 
 
@@ -127,7 +126,7 @@ def test_pre_round_sum_up_and_are_counted(tmp_path: Path) -> None:
     assert_same_run(trainer, lanes)
     cohort, sizes = config.cohort_size, setup.partition.sizes
     for record in trainer.history:
-        clients = cohort_of(setup, record.round_index)
+        clients = setup.cohort(record.round_index)
         assert record.parts["cohort"] == sum(int(sizes[k]) for k in clients)
     assert trainer.ledger.up["images"] == 2 * cohort * 4
     assert trainer.ledger.down["images"] == 2 * 2 * cohort * 4  # with the model, and again

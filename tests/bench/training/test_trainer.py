@@ -27,7 +27,6 @@ from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.cohort import cohort_of
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged
 from fedbench.methods.supervised import Supervised
@@ -102,14 +101,14 @@ def test_cohorts_are_drawn_without_replacement_from_those_with_data(tmp_path: Pa
     setup = tiny_setup(config, shares=shares)
     seen: set[int] = set()
     for index in range(30):
-        cohort = cohort_of(setup, index, RoundPlan(1))
+        cohort = setup.cohort(index, RoundPlan(1))
         assert len(cohort) == len(set(cohort)) == 6
         assert cohort == sorted(cohort)
         seen |= set(cohort)
     assert seen == set(range(1, 11))
-    assert cohort_of(setup, 0, RoundPlan(1, "all")) == list(range(1, 11))
-    assert cohort_of(setup, 0, RoundPlan(1, "labelled")) == []  # SimCLR sees no label
-    assert cohort_of(setup, 3, RoundPlan(1)) == cohort_of(setup, 3, RoundPlan(5))
+    assert setup.cohort(0, RoundPlan(1, "all")) == list(range(1, 11))
+    assert setup.cohort(0, RoundPlan(1, "labelled")) == []  # SimCLR sees no label
+    assert setup.cohort(3, RoundPlan(1)) == setup.cohort(3, RoundPlan(5))
 
 
 @pytest.mark.parametrize("spec", ["simclr", "supervised"])
