@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.evaluation.features import encode_batch, extract
+from fedbench.bench.evaluation.features import clean, encode_batch
 from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.evaluation.objectives.scores import entropy_rank
 from fedbench.bench.system.compute import all_finite
@@ -42,20 +42,13 @@ class CollapseMonitor:
 
     def __call__(self, binding: Binding) -> Spread | None:
         """Put the net into eval mode and measure it; None if its features are not finite."""
-        net, method, device = binding.net.eval(), self._method, self._device
-        dim = 0
-
-        def features_and_projections(images: Tensor) -> Tensor:
-            nonlocal dim
-            features = encode_batch(partial(method.encode, net), images, device)
-            projections = encode_batch(partial(method.embed, net), images, device)
-            dim = features.shape[1]
-            return torch.cat([features, projections], dim=1)
-
+        net, device = binding.net.eval(), self._device
+        images = clean(self._images.to(device))
         with net.reusing("encoder"):
-            both = extract(features_and_projections, self._images, device=device)
-        features = feature_spread(both[:, :dim].contiguous())
-        projections = feature_spread(both[:, dim:].contiguous())
+            features, projections = (
+                feature_spread(encode_batch(partial(run, net), images, device))
+                for run in (self._method.encode, self._method.embed)
+            )
         if features is None or projections is None:
             return None
         collapsed = features.collapsed or projections.collapsed

@@ -31,9 +31,7 @@ BATCH_SIZE = 500
 """Images in a forward pass: fixed, since another batch may round otherwise."""
 
 
-def extract(
-    encode: Encode, images: Images, *, device: torch.device | str, view: str = "plain"
-) -> Tensor:
+def extract(encode: Encode, images: Images, *, device: torch.device | str) -> Tensor:
     """Features of clean images in their order, float32 (N, D) on `device`, finite or not.
 
     The batches never depend on the number of workers, so an encoder in eval mode gives the same
@@ -43,7 +41,7 @@ def extract(
     features: Tensor | None = None
     for start in range(0, len(images), BATCH_SIZE):
         rows = slice(start, start + BATCH_SIZE)
-        batch = encode_batch(encode, clean(take_images(images, rows).to(device), view), device)
+        batch = encode_batch(encode, clean(take_images(images, rows).to(device)), device)
         if features is None:
             # Made outside inference mode: an inference tensor could not be trained on later.
             features = torch.empty(len(images), batch.shape[1], device=device)
@@ -52,9 +50,9 @@ def extract(
     return features
 
 
-def clean(images: Tensor, view: str = "plain") -> Tensor:
-    """Convert uint8 images (B, C, H, W) to floats: `plain` in [-1, 1], `unit` in [0, 1]."""
-    return make_view(view, images, seeding.generator(0, "clean-view"))
+def clean(images: Tensor) -> Tensor:
+    """Convert uint8 images (B, C, H, W) to floats in [-1, 1]."""
+    return make_view("plain", images, seeding.generator(0, "clean-view"))
 
 
 def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> Tensor:

@@ -127,7 +127,6 @@ class Encoded:
     splits: Splits
     device: torch.device
     client_id: int | None = None  # whose encoder it is; None for one of all clients
-    view: str = "plain"
 
     @cached_property
     def train(self) -> Tensor:
@@ -150,7 +149,7 @@ class Encoded:
         return both_angles(self.test, self.splits.test_labels, self.splits.num_classes)
 
     def _features(self, what: str, images: Images) -> Tensor:
-        features = extract(self.encode, images, device=self.device, view=self.view)
+        features = extract(self.encode, images, device=self.device)
         check_finite(what, features)
         return features
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedbench.bench.data.views.views import MEAN, STD, make_view
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
 from fedbench.bench.evaluation.objective import client_statistics, objective
@@ -27,6 +27,7 @@ from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
 from fedbench.bench.evaluation.transfer import metric_prefix
+from fedbench.bench.method.base import run_parts
 from fedbench.bench.method.ids import row_id
 from fedbench.bench.method.net import Net
 from fedbench.bench.system.errors import expect
@@ -57,7 +58,6 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     rng = numpy_generator(seed, "statistics")
     chosen = np.sort(rng.choice(len(setup.images), count, replace=False))
     draws = generator(seed, "statistics-views")
-    unit = setup.needs.pixels == "unit"
     modes = {module: module.training for module in net.modules()}
     momenta = [norm.momentum for norm in norms]
     # More threads round sums otherwise, and gains are differences to what this gives.
@@ -72,7 +72,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
             views = make_view(setup.config.evaluation.objective_view, raw, draws)
             setup.method.embed(net, views)
             for part in setup.needs.encoders.values():
-                net(views * STD + MEAN if unit else views, part)
+                run_parts(setup.method, net, [part], views)
     for module, mode in modes.items():
         module.training = mode
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -175,22 +175,17 @@ def _encoders(
     setup: Setup, net: Net, protocols: Sequence[str], splits: Splits, client_id: int | None
 ) -> Iterator[tuple[str, Encoded, Sequence[str]]]:
     """Yield what is probed: the start of its metrics' names, the encoder, and its protocols."""
-    encode, device, needs = partial(setup.method.encode, net), splits.device, setup.needs
+    encode, device = partial(setup.method.encode, net), splits.device
     yield "", Encoded(setup, net, encode, splits, device, client_id), protocols
     transferred = [name for name in TRANSFERRED if name in protocols]
     for dataset in setup.transfer:
         labelled = np.flatnonzero(dataset.train_labels >= 0)
         images = Splits(dataset, dataset.train_images, labelled, splits.channels, device)
         yield metric_prefix(dataset), Encoded(setup, net, encode, images, device), transferred
-    view = "unit" if needs.pixels == "unit" else "plain"
     chosen = [name for name in ("knn", "linear") if name in protocols]
-
-    def further(part: str, images: Tensor) -> Tensor:
-        return net(images, part)  # type: ignore[no-any-return]
-
-    for prefix, part in needs.encoders.items():
-        other = Encoded(setup, net, partial(further, part), splits, device, view=view)
-        yield f"{prefix}_", other, chosen
+    for prefix, part in setup.needs.encoders.items():
+        further = partial(run_parts, setup.method, net, [part])
+        yield f"{prefix}_", Encoded(setup, net, further, splits, device), chosen
 
 
 def evaluated_clients(setup: Setup, trained: Container[int]) -> list[int]:

@@ -40,7 +40,7 @@ def unseen_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str,
     images = torch.from_numpy(np.array(setup.dataset.train_images[outside]))
     if partition.angles is not None:
         images = rotate(images, torch.from_numpy(np.nan_to_num(partition.angles)))
-    features = extract(encoded.encode, images, device=encoded.device, view=encoded.view)
+    features = extract(encoded.encode, images, device=encoded.device)
     check_finite("images of unseen clients", features)
     known, count = encoded.splits.train_labels, setup.dataset.num_classes
     fit = fit_logistic(encoded.train, known, num_classes=count, l2=config.linear_l2)

@@ -350,7 +350,7 @@ class Method(Strict, ABC):
         >>> tuple(of.method.encode(of.net.eval(), torch.zeros(5, *of.setup.spec.image_shape)).shape)
         (5, 16)
         """
-        return net(_pixels(self, images), "encoder")  # type: ignore[no-any-return]
+        return run_parts(self, net, ["encoder"], images)
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
         """Return projections (B, d) for alignment and uniformity, the objective of tuning.
@@ -363,7 +363,7 @@ class Method(Strict, ABC):
         (5, 8)
         """
         if "projector" in net:
-            return net(_pixels(self, images), "encoder", "projector")  # type: ignore[no-any-return]
+            return run_parts(self, net, ["encoder", "projector"], images)
         return self.encode(net, images)
 
     def sharing(self) -> Mapping[str, Sharing]:
@@ -522,9 +522,12 @@ class Method(Strict, ABC):
         """
 
 
-def _pixels(method: Method, images: Tensor) -> Tensor:
-    """Return normalised images as the method's encoder takes them."""
-    return images * STD + MEAN if method.needs().pixels == "unit" else images
+def run_parts(method: Method, net: Net, parts: Sequence[str], images: Tensor) -> Tensor:
+    """Run parts on normalised images, which the first gets in the range of `Needs.pixels`."""
+    if method.needs().pixels == "unit":
+        images = images * STD + MEAN
+    outputs: Tensor = net(images, *parts)
+    return outputs
 
 
 class AddOn(Method):

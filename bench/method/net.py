@@ -93,13 +93,10 @@ class Net(nn.ModuleDict):
             return self._last[1]
         compiled = self.compiled is not None and self.compiled.takes(x)
         compiled = compiled and first_use.COMPILER not in first_use.switched_off()
-        y = self._compiled(part, x) if compiled else self._plainly(part, x)
+        y = self._compiled(part, x) if compiled else self._precisely(self[part], x)
         if part == self._reused:
             self._last = x, y
         return y
-
-    def _plainly(self, part: str, x: Tensor) -> Tensor:
-        return self._precisely(self[part], x)
 
     def _compiled(self, part: str, x: Tensor) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException  # imports the compiler: seconds
@@ -122,7 +119,7 @@ class Net(nn.ModuleDict):
         return first_use.checked(
             first_use.COMPILED.format(f"{part} of {len(x)}"),
             compiled,
-            partial(self._plainly, part, x),
+            partial(self._precisely, self[part], x),
             read,
             lambda: {"statistics": [b for b in self[part].buffers() if b.is_floating_point()]},
             first_use.VIEWS_TOLERANCE[self.precision],

@@ -117,7 +117,8 @@ class Accumulator:
             part, known = statistic.of(projections, {}), self._sums.get(name)
             self._sums[name] = part if known is None else known + part
         if any(objective.exchanges > 1 for objective in self._objectives):
-            self._kept.append((clean[: self._share], view[: self._share]))
+            # Copies: a view would keep all projections of the client.
+            self._kept.append((clean[: self._share].clone(), view[: self._share].clone()))
         self._dim = clean.shape[1]
         self._clients += 1
 

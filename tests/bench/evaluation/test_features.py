@@ -31,11 +31,6 @@ def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(
         assert features.dtype == torch.float32
 
 
-def test_extract_for_encoders_of_unit_images() -> None:
-    features = extract(mean_and_first, IMAGES, device="cpu", view="unit")
-    np.testing.assert_allclose(features[:, 1].numpy(), IMAGES[:, 0, 0, 0] / 255, atol=1e-6)
-
-
 def test_a_method_whose_features_are_no_rows_is_refused() -> None:
     with pytest.raises(PluginError, match=r"\(23, 1, 4, 5\)"):
         extract(lambda images: images, IMAGES, device="cpu")

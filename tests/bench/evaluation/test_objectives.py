@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives import accumulator, registry, scores
+from fedbench.bench.evaluation.objectives import accumulator, scores
 from fedbench.bench.evaluation.objectives.accumulator import (
     DELTA,
     Accumulator,
@@ -33,7 +33,7 @@ _I, _J = torch.meshgrid(torch.arange(12), torch.arange(4), indexing="ij")
 Z = (((7 * _I + 3 * _J + _I * _J) % 11) - 5).double()
 V = Z + 0.25 * (((5 * _I + 2 * _J) % 3) - 1)
 CLIENTS = [slice(0, 5), slice(5, 9), slice(9, 12)]
-OBJECTIVES = registry.objectives()
+OBJECTIVES = objectives()
 
 
 gaussian = partial(specs.gaussian, dtype=torch.float64)
@@ -149,6 +149,9 @@ def test_several_exchanges_are_made_of_an_equal_share_of_every_client(
     found = values(z, v, clients)["clusterability"]
     assert found == pytest.approx(values(z[kept], v[kept])["clusterability"])
     assert found != pytest.approx(values(z, v)["clusterability"])
+    sums = Accumulator([OBJECTIVES["clusterability"]], 6)
+    sums.add(z, v)
+    assert [part.untyped_storage().nbytes() for part in sums._kept[0]] == [8 * 10 * 12] * 2
 
 
 def test_sigreg_of_a_constant_and_of_normals() -> None:
@@ -261,7 +264,7 @@ def test_bytes_count_every_statistic_once_and_every_client() -> None:
     assert values(Z, V, CLIENTS)["objective_bytes"] == 3 * total
 
 
-PRIVATE = with_noise(objectives().values())
+PRIVATE = with_noise(OBJECTIVES.values())
 METRICS = [objective.metric.name for objective in PRIVATE]
 STATISTICS = {s.name: s for objective in PRIVATE for s in objective.statistics}
 DIM = 6
@@ -349,7 +352,7 @@ def test_noise_differs_between_scorings_and_not_between_runs() -> None:
     z, view = images(40)
     results = []
     for index in (0, 1, 0):
-        sums = Accumulator(objectives().values(), 1, GaussianNoise(1.0, 7, index))
+        sums = Accumulator(OBJECTIVES.values(), 1, GaussianNoise(1.0, 7, index))
         sums.add(z, view)
         results.append(sums.values())
     assert results[0] == results[2] != results[1]

@@ -190,18 +190,6 @@ def test_neighbours_are_capped_and_small_temperatures_do_not_overflow() -> None:
         ) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("temperature", "winner"), [(0.1, 0), (0.2, 1)])
-def test_votes_are_exponentials_of_similarity_over_temperature(
-    temperature: float, winner: int
-) -> None:
-    """Cosines 0.9 and 0.8, 0.8: e^9 > 2 e^8 at 0.1, but e^4.5 < 2 e^4 at 0.2."""
-    bank = torch.tensor([[0.9, 0.19**0.5], [0.8, 0.6], [0.8, -0.6]])
-    query, truth = torch.tensor([[2.0, 0.0]]), torch.tensor([winner])
-    labels = torch.tensor([0, 1, 1])
-    right = knn_accuracy(bank, labels, query, truth, num_classes=2, temperature=temperature)
-    assert right == 1.0
-
-
 def test_equal_votes_go_to_the_lowest_class() -> None:
     # Both bank examples are equally near; class 1 is listed first but class 0 wins.
     bank, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0])
