@@ -39,15 +39,7 @@ def write_best(path: Path, meta: Mapping[str, Any]) -> None:
 
 def tuned_specs(store: Store, preset: str) -> list[str]:
     """Return the methods with a finished study of their present code under a preset, sorted."""
-    return sorted(
-        {
-            meta["spec"]
-            for meta in _ended(store)
-            if meta["preset"] == preset
-            and {*meta["spec"].split("+")} <= {*registry.entries()}
-            and _has_this_code(meta)
-        }
-    )
+    return sorted({meta["spec"] for meta in _current(_ended(store), preset)})
 
 
 def find_tuned(
@@ -66,14 +58,8 @@ def find_tuned(
     """
     if tuned == "auto":
         ended = _ended(store)
-        latest = {
-            meta["spec"]: meta
-            for meta in ended
-            if meta["spec"] in specs
-            and meta["preset"] == preset
-            and meta.get("whole") == dataset.whole
-            and _has_this_code(meta)
-        }
+        on_data = [meta for meta in ended if meta.get("whole") == dataset.whole]
+        latest = {meta["spec"]: meta for meta in _current(on_data, preset)}
         if missing := [spec for spec in specs if spec not in latest]:
             others = [m["study_id"] for m in ended if m["spec"] in missing]
             raise ConfigError(
@@ -105,6 +91,13 @@ def _ended(store: Store) -> list[dict[str, Any]]:
     """Return the descriptions of the finished studies, the latest last."""
     metas = map(store.study, store.studies())
     return sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
+
+
+def _current(metas: Sequence[dict[str, Any]], preset: str) -> list[dict[str, Any]]:
+    """Return the studies under a preset whose method is here, with the code that it has now."""
+    known = {*registry.entries()}
+    under = [m for m in metas if m["preset"] == preset and {*m["spec"].split("+")} <= known]
+    return [meta for meta in under if _has_this_code(meta)]
 
 
 def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:

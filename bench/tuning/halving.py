@@ -100,7 +100,7 @@ class RungTrials(Trials):
 
     def _with_ranks(self, records: Mapping[int, Record]) -> dict[int, Record]:
         """Return the records of a rung, scored by their ranks in it if the objective is ranks."""
-        if not self._study.scoring.ranked:
+        if not self._study.scoring.objective.ranked:
             return {**records}
         one = OF_CLIENTS[self._study.scoring.name.removesuffix(GATE)]
         ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})

@@ -87,20 +87,13 @@ class Outcome:
     seconds: float = 0.0
     bytes: int = 0  # sent by clients and server together
     history: Sequence[Mapping[str, Any]] | None = None  # if in no folder that the driver sees
-    figures: Mapping[str, float] | None = None  # without a row: before training, or paused
+    figures: Mapping[str, float] = field(default_factory=dict)  # metrics; none after an error
     tracked: bool = False  # whether every viewer of `Job.track` has taken the row
-
-    def metric(self, name: str) -> float | None:
-        """Return a metric of the trained encoder; None if the run has none of this name."""
-        if self.figures is not None:
-            return self.figures.get(name)
-        return None if self.row is None else self.row.metrics.get(name)
 
     @property
     def objective(self) -> float | None:
         """The score by which the job is ranked, more is better; None if it has none."""
-        scoring = Scoring(self.job.scored_by)
-        return scoring.of({name: self.metric(name) for name in scoring.metrics})
+        return Scoring(self.job.scored_by).of(self.figures)
 
     def points(self) -> Sequence[Mapping[str, Any]]:
         """Return the rounds, flat as in a curve; from the folder, which `Jobs.done` may delete."""
@@ -111,10 +104,9 @@ class Outcome:
 
         `objective` is NaN where there is none, since Ray Tune wants one of every trial.
         """
-        score, row = self.objective, self.row
-        figures = self.figures if row is None else row.metrics
-        rounds = self.job.until_round if row is None else row.rounds_done
-        known = {**(figures or {}), "objective": nan if score is None else score}
+        score = self.objective
+        rounds = self.job.until_round if self.row is None else self.row.rounds_done
+        known = {**self.figures, "objective": nan if score is None else score}
         return {**known, "status": self.status, "round": rounds or 0, "outcome": self}
 
 
@@ -178,7 +170,7 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
 def _perform(job: Job, report: Report, began: float) -> Outcome:
     store, folder = Store(job.store), job.folder
     if job.shared and (stored := store.finished(job.row_id)) is not None:
-        return Outcome(job, "elsewhere", stored)
+        return Outcome(job, "elsewhere", stored, figures=stored.metrics)
     reported, failures = began, list[str]()
     tracking = Tracking((), store)
     with suppress(ResourceError):  # one that cannot be had here, as without its package
@@ -220,6 +212,7 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
     return ended(
         row.status,
         row=row,
+        figures=row.metrics,
         bytes=(row.bytes_up or 0) + (row.bytes_down or 0),
         seconds=row.wall_seconds,
         tracked=tracked,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import ConfigError
 
 NONE, HALVING = FIDELITIES = ("none", "halving")
@@ -49,21 +48,13 @@ class Halving:
 
 
 def make_halving(
-    name: str, *, eta: int | None, rungs: int | None, rounds: int, least_rounds: int, size: int
-) -> Halving | None:
-    """Return the rungs of a search for a bracket of `size` trials; None for `none`.
+    eta: int | None, rungs: int | None, *, rounds: int, least_rounds: int, size: int
+) -> Halving:
+    """Return the rungs of a search for a bracket of `size` trials.
 
     Every rung reaches every phase of the method, for which it needs `least_rounds`. Without `rungs`
     there are `RUNGS`, or as many as the rounds and trials suffice for; too many are refused.
     """
-    one_of("fidelity", FIDELITIES)(name)
-    for option, value in (("--eta", eta), ("--rungs", rungs)):
-        if value is not None and name == NONE:
-            raise ConfigError(f"{option} {value}: needs --fidelity halving")
-        if value is not None and value < 2:
-            raise ConfigError(f"{option}: must be at least 2 (got {value})")
-    if name == NONE:
-        return None
     eta = ETA if eta is None else eta
 
     def problem(number: int) -> str | None:
@@ -79,8 +70,8 @@ def make_halving(
         rungs = next((n for n in range(RUNGS, 2, -1) if problem(n) is None), 2)
     if text := problem(rungs):
         raise ConfigError(
-            f"--fidelity {name}: {rungs} rungs with --eta {eta} {text}; give fewer --rungs, another"
-            " --eta, or more rounds and trials"
+            f"--fidelity halving: {rungs} rungs with --eta {eta} {text}; give fewer --rungs,"
+            " another --eta, or more rounds and trials"
         )
     return Halving(eta, tuple(_ends(rounds, eta, rungs)), size)
 

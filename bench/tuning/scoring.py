@@ -61,33 +61,14 @@ class Scoring:
         return self.name.endswith(GATE)
 
     @cached_property
-    def metrics(self) -> tuple[str, ...]:
-        """Return the names in rows of the metrics that it is made of."""
-        found = self._found
-        return found.metrics if isinstance(found, ClientObjective) else (found.metric.name,)
-
-    @cached_property
-    def _found(self) -> ClientObjective | Objective:
+    def objective(self) -> ClientObjective | Objective:
+        """The objective, without its gate."""
         return OF_CLIENTS.get(self._plain) or objectives()[self._plain]
-
-    @property
-    def trained(self) -> bool:
-        """Return True if encoders before training have no score, since there is no loss."""
-        return isinstance(self._found, ClientObjective) and self._found.trained
-
-    @property
-    def ranked(self) -> bool:
-        """Return True if a trial has a score only beside others (`studies.with_ranks`)."""
-        return isinstance(self._found, ClientObjective) and self._found.ranked
 
     def of(self, figures: Mapping[str, float | None]) -> float | None:
         """Return the score of an encoder, more is better; None if undefined, or `ranked`."""
-        found = self._found
-        if isinstance(found, ClientObjective):
-            terms = None if found.ranked else found.terms(figures)
-            return None if terms is None else sum(terms)
-        value = figures.get(found.metric.name)
-        return None if value is None else found.metric.score(value)
+        terms = None if self.objective.ranked else self.objective.terms(figures)
+        return None if terms is None else sum(terms)
 
     @property
     def objectives(self) -> list[str]:
@@ -115,14 +96,16 @@ class Scoring:
         """Say why the gate refuses an encoder beside untrained ones; None if it passes."""
         if not self.gated:
             return None
-        before = _means(untrained, ("rho", "sep", "participation_ratio"))
-        rho, sep, directions = (figures.get(name) for name in before)
-        spread = figures.get("projection_std_ratio")
-        if _below(rho, before["rho"], SHRUNK) or (spread is not None and spread < LEAST_SPREAD):
+        before = means(untrained, ("rho", "sep", "participation_ratio"))
+
+        def below(name: str, share: float, least: float) -> bool:
+            return figures.get(name, math.inf) < max(least, share * before.get(name, 0.0))
+
+        if below("rho", SHRUNK, 0.0) or below("projection_std_ratio", 0.0, LEAST_SPREAD):
             return "shrunk"
-        if _below(directions, before["participation_ratio"], NARROW, LEAST_DIRECTIONS):
+        if below("participation_ratio", NARROW, LEAST_DIRECTIONS):
             return "narrow"
-        learned = sep is not None and (before["sep"] is None or sep > before["sep"])
+        learned = figures.get("sep", -math.inf) > before.get("sep", -math.inf)
         return None if learned else "unlearned"
 
 
@@ -138,17 +121,10 @@ def metrics() -> list[str]:
     return list(dict.fromkeys([*per_client, *shared]))
 
 
-def _means(
-    encoders: Sequence[Mapping[str, float]], names: Sequence[str]
-) -> dict[str, float | None]:
-    """Return the mean of each figure over the encoders that have it."""
-    return {name: mean([one[name] for one in encoders if name in one]) for name in names}
-
-
-def _below(value: float | None, before: float | None, share: float, least: float = 0.0) -> bool:
-    if value is None:
-        return False
-    return value < max(least, 0.0 if before is None else share * before)
+def means(encoders: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Return the mean of each figure over the encoders that have it, if any has."""
+    found = {name: mean([one[name] for one in encoders if name in one]) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def noise_limit(objectives: Sequence[float]) -> float | None:
@@ -168,7 +144,7 @@ def noise_limit(objectives: Sequence[float]) -> float | None:
 
 def shrinkage_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
     """Describe how a trial's encoder has shrunk since its start; empty if it has not."""
-    return shrinkage(trial["spread"], _means(untrained, SPREAD))
+    return shrinkage(trial["spread"], means(untrained, SPREAD))
 
 
 def objective_records() -> list[dict[str, Any]]:

@@ -88,13 +88,18 @@ class Search:
 
     def check(self) -> None:
         """Refuse numbers out of range and options that exclude each other."""
-        for option, value in (
-            ("--trials", self.trials),
-            ("--seeds-per-trial", self.seeds_per_trial),
-            ("--batch", self.batch_size),
+        one_of("fidelity", FIDELITIES)(self.fidelity)
+        for option, value, least in (
+            ("--trials", self.trials, 1),
+            ("--seeds-per-trial", self.seeds_per_trial, 1),
+            ("--batch", self.batch_size, 1),
+            ("--eta", self.eta, 2),
+            ("--rungs", self.rungs, 2),
         ):
-            if value is not None and value < 1:
-                raise ConfigError(f"{option}: must be at least 1 (got {value})")
+            if value is not None and value < least:
+                raise ConfigError(f"{option}: must be at least {least} (got {value})")
+            if value is not None and least == 2 and self.fidelity == NONE:
+                raise ConfigError(f"{option} {value}: needs --fidelity halving")
         if self.trials * self.seeds_per_trial > _MAX_RUNS:
             raise ConfigError(
                 f"--trials {self.trials} with --seeds-per-trial {self.seeds_per_trial}: a study has"

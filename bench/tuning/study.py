@@ -162,15 +162,12 @@ class Study:
         elif total < search.trials:
             _log.warning("the search space holds %d settings: each is a trial, once", total)
         size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
-        halving = make_halving(
-            search.fidelity,
-            eta=search.eta,
-            rungs=search.rungs,
-            rounds=base.config.federation.num_rounds,
-            least_rounds=base.needs.least_rounds,
-            size=size,
-        )
-        if halving is not None:
+        halving = None
+        if search.fidelity != NONE:
+            rounds, least = base.config.federation.num_rounds, base.needs.least_rounds
+            halving = make_halving(
+                search.eta, search.rungs, rounds=rounds, least_rounds=least, size=size
+            )
             halving.brackets(total)  # refuses trials that do not fill the last one
         return cls(
             search=search,
@@ -274,7 +271,7 @@ class Study:
         ended = {trial["status"] for trial in trials if trial["params"] == preset}
         if best is None or best["params"] == preset or ended & {"diverged", "error"}:
             return []
-        if self.scoring.ranked:  # only trials have ranks
+        if self.scoring.objective.ranked:  # only trials have ranks
             return []
         known = {canonical_json([c["params"], c["seed"]]): c for c in self.checked}
         return [
@@ -397,7 +394,7 @@ class Study:
                 bracket += [shorter.on(base.dataset)] * number
             runs = bracket * (trials // halving.size)
         judged = not trials and not self.unchecked(self.trials())
-        checks = 0 if self.scoring.ranked or judged else 2 * len(self.fresh_seeds)
+        checks = 0 if self.scoring.objective.ranked or judged else 2 * len(self.fresh_seeds)
         return runs * self.search.seeds_per_trial + [base] * checks
 
     def run_name(self, run: int | str, seed: int) -> str:

@@ -143,14 +143,12 @@ def sweep(
     stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
     settled = {"ok", "diverged"} if which.retry_failed or again else {"ok", "diverged", "error"}
 
-    done_before = [i for i in named if i in stored and stored[i].status in settled]
+    done_before = {i: stored[i] for i in named if i in stored and stored[i].status in settled}
     purpose = which.purpose
-    others = Counter(stored[i].purpose for i in done_before if stored[i].purpose != purpose)
+    others = Counter(row.purpose for row in done_before.values() if row.purpose != purpose)
     for other, number in others.items():
-        _log.warning(
-            "%d of these runs were made for %s and stay so; for %s name other --seeds",
-            *(number, other, purpose),
-        )
+        stay = "%d of these runs were made for %s and stay so; for %s name other --seeds"
+        _log.warning(stay, number, other, purpose)
     all_jobs = []
     for cell in named.values():
         scaled = {scaled.key: scaled.base for scaled in cell.scaled}

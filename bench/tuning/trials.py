@@ -28,7 +28,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD, metrics
+from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD, means, metrics
 from fedbench.bench.tuning.spaces.samplers import SAMPLERS
 from fedbench.bench.tuning.study import WATCHED, Params, Record, Study
 
@@ -223,7 +223,7 @@ class Trials:
     def _take_start(self, seed: int, outcome: Outcome) -> None:
         """Take the figures of an encoder before training."""
         self._unmeasured -= 1
-        if outcome.figures is None:
+        if outcome.error is not None:
             _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
         known = [*self._study.untrained, {"seed": seed, **outcome.figures}]
@@ -265,28 +265,30 @@ class Trials:
     def _summary(self, trial: Open) -> dict[str, Any]:
         """Return the record of a trial whose runs have ended, or paused."""
         study, scoring = self._study, self._study.scoring
-        outcomes = [trial.outcomes[seed] for seed in study.seeds if seed in trial.outcomes]
+        seeds = sorted(trial.outcomes)
+        outcomes = [trial.outcomes[seed] for seed in seeds]
         objectives = [outcome.objective for outcome in outcomes]
-        undefined = any(o.metric(name) is None for o in outcomes for name in scoring.metrics)
+        figures, needed = [outcome.figures for outcome in outcomes], scoring.objective.metrics
+        undefined = any(name not in each for each in figures for name in needed)
         seen = {outcome.status for outcome in outcomes}
-        status = "error" if trial.error or "error" in seen else "ok"
-        if status == "ok" and "diverged" in seen:
-            status = "diverged"
-        objective = _mean(objectives) if status == "ok" and not undefined else None
-        spread, scores = _means(outcomes, [*SPREAD, MOVEMENT]), _means(outcomes, metrics())
+        ended = "error" if trial.error else "ok"
+        status = next((one for one in ("error", "diverged") if one in seen), ended)
+        known = [value for value in objectives if value is not None]
+        objective = mean(known) if status == "ok" and not undefined else None
+        spread, scores = means(figures, [*SPREAD, MOVEMENT]), means(figures, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
             refusal = scoring.refusal({**scores, **spread}, study.untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
             elif undefined:
-                status, error = "refused", f"{' or '.join(scoring.metrics)} is undefined"
+                status, error = "refused", f"{' or '.join(needed)} is undefined"
         return {
             "status": status,
-            "seeds": [seed for seed in study.seeds if seed in trial.outcomes],
+            "seeds": seeds,
             "params": trial.params,
             "objective": objective,
-            "watched": _means(outcomes, [WATCHED] if study.search.watch_labels else []),
+            "watched": means(figures, [WATCHED] if study.search.watch_labels else []),
             "seconds": sum(outcome.seconds for outcome in outcomes),
             "error": error,
             "at_chance": _at_chance(outcomes) if status == "ok" else [],
@@ -319,13 +321,3 @@ def _at_chance(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the terms of the loss that ended at chance in each run."""
     found = [{*terms_at_chance(o.job.experiment.config, o.points())} for o in outcomes]
     return sorted(set.intersection(*found))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    return mean([value for value in values if value is not None])
-
-
-def _means(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, float]:
-    """Return the means over seeds of the metrics that runs have."""
-    means = {name: _mean([one.metric(name) for one in outcomes]) for name in names}
-    return {name: value for name, value in means.items() if value is not None}

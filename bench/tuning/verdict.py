@@ -142,7 +142,7 @@ def _agreement(
     usable: Sequence[Mapping[str, Any]], scoring: Scoring
 ) -> tuple[list[str], list[str]]:
     """Compare the order of trials with that by a second score; return a caution, or a doubt."""
-    second = "objective" if "sep" in scoring.metrics else "sep"
+    second = "objective" if "sep" in scoring.objective.metrics else "sep"
     pairs = [
         (trial["objective"], value)
         for trial in usable
@@ -167,7 +167,7 @@ def _agreement(
 def _start(best: Mapping[str, Any], untrained: Sequence[Figures], scoring: Scoring) -> list[str]:
     """List what speaks against the best trial beside encoders before training."""
     texts, scores = list[str](), scoring.scores(untrained)
-    if noise_limit(scores) is None and not scoring.trained:
+    if noise_limit(scores) is None and not scoring.objective.trained:
         texts.append(
             f"only {len(scores)} of {NUM_SEEDS} encoders before training have a score, too few to"
             " tell whether a trial has learnt anything; the same `fedbench tune` command measures"

@@ -81,6 +81,17 @@ class Objective(ABC):
     statistics: ClassVar[tuple[Statistic, ...]]  # what clients send
     exchanges: ClassVar[int] = 1  # times that clients send; the server answers between them
     sees_contraction: ClassVar[bool] = False  # whether shrinking all projections changes it
+    trained = ranked = False  # as in `ClientObjective`
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The name in rows of its value."""
+        return (self.metric.name,)
+
+    def terms(self, figures: Mapping[str, float | None]) -> list[float] | None:
+        """Return its value, more is better; None if that is undefined."""
+        value = figures.get(self.metric.name)
+        return None if value is None else [self.metric.score(value)]
 
     @abstractmethod
     def combine(self, sums: Sums) -> float | None:

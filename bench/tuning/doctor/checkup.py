@@ -1,7 +1,6 @@
 """Checks of this machine, or of a cluster, before anything is run."""
 
 import os
-import platform
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from fedbench.bench.system.regime import reproducible
 from fedbench.bench.tuning.cluster import local_gpus
 from fedbench.bench.tuning.doctor.first_runs import RUNS, FirstRun, first_run
 from fedbench.bench.tuning.job import one_line
-from fedbench.bench.tuning.ray.nodes import report_nodes, versions
+from fedbench.bench.tuning.ray.nodes import facts, report_nodes
 from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
 
 _DEVICES = Path(os.sep, "dev")
@@ -85,8 +84,9 @@ def checkup(
 
 
 def _packages() -> Iterator[Check]:
-    installed = versions()
-    yield Check("python", "ok", platform.python_version())
+    here = facts()
+    installed = here["packages"]
+    yield Check("python", "ok", here["python"])
     if missing := [name for name, version in installed.items() if version is None]:
         yield Check("packages", "problem", f"missing: {', '.join(missing)}", "reinstall fedbench")
     texts = [f"{name} {version}" for name, version in installed.items() if version is not None]
@@ -193,9 +193,9 @@ def _nodes(address: str) -> Iterator[Check]:
     yield Check("ray", "ok", f"{address}: {len(reports)} nodes")
     for report in reports:
         offers = [f"{report.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU")]
-        if facts := report.facts:
-            offers.append(f"{facts['memory_bytes'] / 1e9:.0f} GB of memory")
-            offers += sorted(set(facts["gpus"] or ()))
+        if found := report.facts:
+            offers.append(f"{found['memory_bytes'] / 1e9:.0f} GB of memory")
+            offers += sorted(set(found["gpus"] or ()))
         name, detail = f"node {report.name}", ", ".join(offers)
         if report.problems:
             detail = "; ".join((detail, *report.problems))

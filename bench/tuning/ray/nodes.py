@@ -117,13 +117,11 @@ def compare(
     return tuple(problems), tuple(differences)
 
 
-def versions() -> dict[str, str | None]:
-    """Return the versions of `PACKAGES` on this machine; None for a package that is missing."""
-    return {name: installed_version(name) for name in PACKAGES}
-
-
 def facts(gpus: bool = False) -> dict[str, Any]:
-    """Return `host python packages commit memory_bytes gpus` of the machine that runs this."""
+    """Return `host python packages commit memory_bytes gpus` of the machine that runs this.
+
+    `packages` are the versions of `PACKAGES`, None for one that is missing.
+    """
     from fedbench.bench.execution.execute import git_sha
 
     names = None
@@ -134,7 +132,7 @@ def facts(gpus: bool = False) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
-        "packages": versions(),
+        "packages": {name: installed_version(name) for name in PACKAGES},
         "commit": git_sha(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": names,

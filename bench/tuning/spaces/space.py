@@ -22,40 +22,54 @@ if TYPE_CHECKING:
 Scalar = bool | int | float | str
 
 
-class FloatRange(Strict):
+class _Range(Strict):
+    """Numbers from low to high."""
+
+    type: str
+    low: float
+    high: float
+    log: StrictBool = False
+
+    @model_validator(mode="after")
+    def _check_ends(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low must be below high (got {self.low} and {self.high})")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low must be above 0 with log (got {self.low})")
+        return self
+
+    def holds(self, value: Any) -> bool:
+        """Return True for a value in the range."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high
+
+
+class FloatRange(_Range):
     """All numbers from low to high; a grid search visits only `grid`."""
 
     type: Literal["float"]
     low: StrictFloat
     high: StrictFloat
-    log: StrictBool = False
     grid: tuple[StrictFloat, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_ends(self.low, self.high, self.log)
         for value in self.grid:
             if not self.holds(value):
                 raise ValueError(f"grid value {value} must lie in [{self.low}, {self.high}]")
         return self
 
-    def holds(self, value: Any) -> bool:
-        """Return True for a value in the range."""
-        return _is_number(value) and self.low <= value <= self.high
 
-
-class IntRange(Strict):
+class IntRange(_Range):
     """Whole numbers from low to high in steps; with `log` every number, small ones more often."""
 
     type: Literal["int"]
     low: StrictInt
     high: StrictInt
-    log: StrictBool = False
     step: StrictInt = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_ends(self.low, self.high, self.log)
         if self.log and self.step != 1:
             raise ValueError(f"step must be 1 with log (got {self.step})")
         if (self.high - self.low) % self.step:
@@ -64,9 +78,7 @@ class IntRange(Strict):
 
     def holds(self, value: Any) -> bool:
         """Return True for one of the numbers."""
-        if not _is_number(value) or not self.low <= value <= self.high:
-            return False
-        return bool((value - self.low) % self.step == 0)
+        return super().holds(value) and bool((value - self.low) % self.step == 0)
 
 
 class Choice(Strict):
@@ -93,17 +105,6 @@ def _steps(part: FloatRange | IntRange | Choice) -> Sequence[Scalar]:
     if isinstance(part, IntRange):
         return range(part.low, part.high + 1, part.step)
     return part.values if isinstance(part, Choice) else part.grid
-
-
-def _check_ends(low: float, high: float, log: bool) -> None:
-    if low >= high:
-        raise ValueError(f"low must be below high (got {low} and {high})")
-    if log and low <= 0:
-        raise ValueError(f"low must be above 0 with log (got {low})")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class SpaceFile(Strict):

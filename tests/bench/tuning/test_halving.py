@@ -251,8 +251,7 @@ def test_an_altered_record_is_refused(tmp_path: Path, in_one_process: Use) -> No
 )
 def test_shares_of_a_full_search(n: int, eta: int, rungs: int, share: float) -> None:
     rounds = 10 * eta ** (rungs - 1)
-    halving = make_halving("halving", eta=eta, rungs=rungs, rounds=rounds, least_rounds=0, size=n)
-    assert halving is not None
+    halving = make_halving(eta, rungs, rounds=rounds, least_rounds=0, size=n)
     added = [end - start for start, end in zip((0, *halving.rounds), halving.rounds, strict=False)]
     cost = sum(a * b for a, b in zip(halving.counts(), added, strict=True))
     assert cost / (n * rounds) == pytest.approx(share, abs=1e-4)

@@ -45,9 +45,9 @@ def test_the_gate(changed: dict[str, float | None], refusal: str | None) -> None
 def test_scores_rise_as_the_leaderboards_do(name: str) -> None:
     scoring = Scoring(name)
     for value in (-1.0, 0.3, 1.0):
-        figures = dict.fromkeys(scoring.metrics, value)
-        expected = sum(needed(metric).score(value) for metric in scoring.metrics)
-        assert scoring.of(figures) == (None if scoring.ranked else expected)
+        figures = dict.fromkeys(scoring.objective.metrics, value)
+        expected = sum(needed(metric).score(value) for metric in scoring.objective.metrics)
+        assert scoring.of(figures) == (None if scoring.objective.ranked else expected)
     assert scoring.of({}) is None
 
 

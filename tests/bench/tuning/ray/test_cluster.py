@@ -139,7 +139,7 @@ def facts(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_nodes_have_and_lack() -> None:
-    same = nodes.versions()
+    same = nodes.facts()["packages"]
     assert nodes.compare(facts(), {"CPU": 8.0}) == ((), ())
     assert nodes.compare(facts(packages={**same, "torch": None}), {})[0] == (
         "torch is not installed",
