@@ -27,13 +27,7 @@ from fedbench.bench.execution import fork_server
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.system import first_use
-from fedbench.bench.system.errors import (
-    FedbenchError,
-    PluginWarning,
-    ResourceError,
-    described,
-    rebuild,
-)
+from fedbench.bench.system.errors import FedbenchError, PluginWarning, ResourceError
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.training.client import ClientRunner, Task, Trained
@@ -149,8 +143,7 @@ class WorkerPool:
         except (EOFError, ConnectionResetError) as err:
             raise self._ended(pipe) from err
         if kind == "error":
-            *described_error, detail = rest
-            error = rebuild(*described_error)
+            error, detail = rest
             error.add_note(detail)
             raise error
         number, trained, extras, slot, switched_off = rest
@@ -227,11 +220,11 @@ def _serve(
             off = first_use.switched_off()
             answer = ("done", number, replace(trained, extras={}), extras, slot, off)
         except FedbenchError as err:
-            answer = ("error", *described(err), traceback.format_exc())
+            answer = ("error", err, traceback.format_exc())
         except Exception as err:
             text = str(error_of_plugin(err) or f"{type(err).__name__}: {err}")
             message = f"client {task.client_id}, round {task.round_index + 1}: {text}"
-            answer = ("error", *described(FedbenchError(message)), traceback.format_exc())
+            answer = ("error", FedbenchError(message), traceback.format_exc())
         try:
             pipe.send(answer)
         except BrokenPipeError:

@@ -13,6 +13,12 @@ class FedbenchError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return message and exit code for another process, where a plugin's class is its base."""
+        kind = next(kind for kind in type(self).__mro__ if globals().get(kind.__name__) is kind)
+        # Not by `__init__`, which may take other arguments.
+        return kind.__new__, (kind, str(self)), {"exit_code": self.exit_code}
+
 
 class ConfigError(FedbenchError):
     """A configuration, an option or a settings file is invalid."""
@@ -83,20 +89,6 @@ def expect(value: T, kind: type[Any], what: str) -> T:
 
 class PluginWarning(UserWarning):
     """A plugin could not be loaded; everything else works without it."""
-
-
-def described(error: FedbenchError) -> tuple[str, str, int]:
-    """Return an error as plain values to send to another process, where `rebuild` takes them."""
-    kinds = (kind.__name__ for kind in type(error).__mro__ if globals().get(kind.__name__) is kind)
-    return next(kinds), str(error), error.exit_code
-
-
-def rebuild(name: str, message: str, exit_code: int) -> FedbenchError:
-    """Rebuild an error from its `described` values; a plugin's class becomes its base here."""
-    kind: type[FedbenchError] = globals()[name]
-    error = kind.__new__(kind, message)  # __init__ of a subclass may take other arguments
-    error.exit_code = exit_code
-    return error
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -1,6 +1,7 @@
 """Worker processes: same bits as in this process, errors that name their origin, forks."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -26,8 +27,6 @@ from fedbench.bench.system.errors import (
     ResourceError,
     StoreError,
     UnknownNameError,
-    described,
-    rebuild,
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import Task, Trained
@@ -127,7 +126,7 @@ def test_errors_come_back_by_name_and_a_plugins_as_the_nearest_known_one() -> No
         exit_code = 3
 
     error = TheirError("view", "bas", ["base"])
-    again = rebuild(*described(error))
+    again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.exit_code) == (UnknownNameError, str(error), 3)
 
 
