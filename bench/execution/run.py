@@ -112,7 +112,7 @@ def run(
     # A process that was killed after it wrote a row may have left the leaderboard out of date.
     with suppress(StoreError) if stored_before else nullcontext():
         store.refresh()
-    tracking(run_id)
+    tracking.end(row)
     result = RunResult.of(row, store, stored_before=stored_before)
     return replace(result, repeated=repeated, outdated=outdated(store, [row], drop=again))
 

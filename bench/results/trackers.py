@@ -225,17 +225,17 @@ class Tracking:
         self._each("close", failed=failed)
         self._live = None
 
-    def __call__(self, row_id: str) -> None:
-        """Pass a row of the store to every tracker, with its curve."""
-        row = self._store.row(row_id)
-        if row is not None:
-            self.end(row, self._store.curve(row_id))
+    def end(self, row: Row, points: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Pass a row to every tracker, and the records of rounds that these have not got yet.
 
-    def end(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Pass a row to every tracker, and the records of rounds that these have not got yet."""
+        Without records they are those of the row's curve in the store.
+        """
+        if not self.names:
+            return
         if self._live is None:
             self.begin(Begun.of(row))
-        for point in points[self._rounds :]:
+        rounds = self._store.curve(row.row_id) if points is None else points
+        for point in rounds[self._rounds :]:
             self.round(point)
         self._each("finished", row)
         self._live = None

@@ -129,15 +129,11 @@ class Jobs(Protocol):
 
 def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
     """Store an outcome, and pass its row to viewers that the trial process did not reach."""
-    row = outcome.row
-    if not tracking.names or row is None or outcome.tracked:
-        jobs.done(outcome)
-    elif outcome.status == "elsewhere":  # its rounds are in the store
-        jobs.done(outcome)
-        tracking(row.row_id)
-    else:
-        points = outcome.points()
-        jobs.done(outcome)
+    row = None if outcome.tracked or not tracking.names else outcome.row
+    elsewhere = row is None or outcome.status == "elsewhere"  # its rounds are in the store
+    points = None if elsewhere else outcome.points()
+    jobs.done(outcome)
+    if row is not None:
         tracking.end(row, points)
 
 
