@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -299,6 +299,17 @@ def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
 
+@contextmanager
+def naming(task: Task) -> Iterator[None]:
+    """Inside the block torch runs on one thread, and an error gets a note of client and round."""
+    try:
+        with single_thread():
+            yield
+    except Exception as err:
+        err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
+        raise
+
+
 class InProcess:
     """Executor that trains one client after another in this process."""
 
@@ -309,12 +320,8 @@ class InProcess:
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """As `Executor.train`."""
         for task in tasks:
-            try:
-                with single_thread():
-                    trained = self._runner.run(task, server, self._upload)
-            except Exception as err:
-                err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
-                raise
+            with naming(task):
+                trained = self._runner.run(task, server, self._upload)
             yield trained, self._upload
 
     def close(self) -> None:

@@ -1,16 +1,16 @@
-"""Lanes, which are client slots of CUDA graphs: several clients at a time on one device.
+"""Lanes, which replay CUDA graphs: several clients at a time on one device.
 
 A step of a small net is hundreds of short kernels, and a GPU waits for Python between them. A
-client slot is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA
+lane is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA
 graph over fixed buffers; after that one call starts all kernels of a step. One thread feeds the
-slots in turn. Every client runs the operations that it would run alone, so bits do not depend on
+lanes in turn. Every client runs the operations that it would run alone, so bits do not depend on
 their number. On a CPU the same code calls the step on the same buffers.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, cast
@@ -26,8 +26,7 @@ from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.client import ClientRunner, InProcess, LocalRun, Task, Trained
+from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained, naming
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
@@ -62,7 +61,6 @@ class LaneExecutor:
     Attributes:
         reason: why nothing is recorded; empty if most steps are.
         steps: number of steps so far.
-        replayed: number of those that used the fixed buffers of a recorded step.
     """
 
     def __init__(
@@ -76,40 +74,39 @@ class LaneExecutor:
             ClientRunner(setup, device, personal_dir, shared, parts)
             for _ in range(1 if self.reason else num_lanes)
         ]
-        self._lanes = [_ClientSlot(runner, eager=bool(self.reason)) for runner in runners]
+        self._lanes = [_Lane(runner, eager=bool(self.reason)) for runner in runners]
         size = runners[0].layout.upload_size
-        # Twice as many as slots: an upload that is ready waits for those before it in the order of
-        # ids, and its slot goes on with the next client meanwhile.
+        # Twice as many as lanes: an upload that is ready waits for those before it in the order of
+        # ids, and its lane goes on with the next client meanwhile.
         self._uploads = torch.empty(2 * len(runners), size, device=device)
-        self.steps = self.replayed = 0
+        self.steps = 0
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """As `Executor.train`."""
         waiting, free = deque(enumerate(tasks)), deque(range(len(self._uploads)))
+        busy: dict[_Lane, tuple[int, int]] = {}  # numbers of the task and of its upload
         done: dict[int, tuple[Trained, int]] = {}
 
-        def advance(lane: _ClientSlot) -> None:
-            if lane.work is None and waiting and free:
+        def advance(lane: _Lane) -> None:
+            if lane not in busy and waiting and free:
                 number, task = waiting.popleft()
                 place = free.popleft()
-                lane.begin(_Work(task, server, self._uploads[place], number, place))
-            if (work := lane.work) is None:
+                busy[lane] = number, place
+                lane.begin(task, server, self._uploads[place])
+            if lane not in busy:
                 return
-            try:
-                trained = lane.advance(work)
-            except Exception as err:
-                err.add_note(f"client {work.task.client_id}, round {work.task.round_index + 1}")
-                raise
+            number, place = busy[lane]
+            with naming(tasks[number]):
+                trained = lane.step()
             if trained is not None:
-                done[work.number] = (trained, work.place)
+                del busy[lane]
+                done[number] = trained, place
                 self.steps += trained.num_steps
-                self.replayed += work.replayed
 
         for index in range(len(tasks)):
             while index not in done:
                 for lane in self._lanes:
-                    with single_thread():
-                        advance(lane)
+                    advance(lane)
             trained, place = done.pop(index)
             yield trained, self._uploads[place]
             free.append(place)
@@ -121,6 +118,11 @@ class LaneExecutor:
     def runner(self) -> ClientRunner:
         """The client runner of the first lane."""
         return self._lanes[0].runner
+
+    @property
+    def replayed(self) -> int:
+        """Number of steps that used the fixed buffers of a recorded one."""
+        return sum(lane.replayed for lane in self._lanes)
 
     @property
     def summary(self) -> str:
@@ -139,20 +141,7 @@ def in_process(
     return LaneExecutor(setup, device, personal_dir, lanes)
 
 
-@dataclass
-class _Work:
-    """The client in a slot, its place among the tasks and uploads, and its steps once begun."""
-
-    task: Task
-    server: Tensor
-    out: Tensor
-    number: int
-    place: int
-    local: LocalRun | None = None
-    replayed: int = 0
-
-
-class _ClientSlot:
+class _Lane:
     """A client runner that trains one client at a time, a step per turn, on its own stream."""
 
     def __init__(self, runner: ClientRunner, *, eager: bool) -> None:
@@ -160,58 +149,56 @@ class _ClientSlot:
         on_gpu = runner.device.type == "cuda"
         self._stream = torch.cuda.Stream(runner.device) if on_gpu else None
         self._programs: dict[tuple[float, ...], _Program] = {}
-        self.work: _Work | None = None
+        self._steps: Iterator[Trained | None] = iter(())
+        self.replayed = 0
 
-    def begin(self, work: _Work) -> None:
-        """Take a client; its `out` may be overwritten once earlier work on it is done."""
+    def begin(self, task: Task, server: Tensor, out: Tensor) -> None:
+        """Take a client; `out` may be overwritten once earlier work on it is done."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.runner.device))
-        self.work = work
+        self._steps = self._train(task, server, out)
 
-    def advance(self, work: _Work) -> Trained | None:
+    def step(self) -> Trained | None:
         """Make a step; returns the client's result after its last one."""
         stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         with self.runner.regime(), stream:
-            trained = self._advance(work)
-        if trained is not None:
-            self.work = None
-        return trained
+            return next(self._steps)
 
-    def _advance(self, work: _Work) -> Trained | None:
-        runner, task = self.runner, work.task
+    def _train(self, task: Task, server: Tensor, out: Tensor) -> Iterator[Trained | None]:
+        """Train a client: None after each step, its result at the end."""
+        runner = self.runner
         settings = task.settings(runner.setup.config.client)
         if self._eager or task.pre_round or settings.optimizer != "sgd":
-            return runner.run(task, work.server, work.out)
+            yield runner.run(task, server, out)
+            return
         # A recording has the rates in it as constants, so each setting has its own.
         key = settings.lr, settings.momentum, settings.weight_decay
         if key not in self._programs:
             self._programs[key] = _Program(runner, settings)
         program = self._programs[key]
-        if work.local is None:
-            # Around hooks alone: steps of other clients come between those of this one, and a step
-            # that can be recorded draws nothing.
-            with runner.draws_of(task):
-                work.local = runner.begin(task, work.server)
-            program.optimizer.begin(task.client_id)
-        batch = next(work.local.batches, None)
-        if batch is None:
-            with runner.draws_of(task):
-                sent = runner.after(work.local)
-            return runner.end(work.local, sent, program.optimizer, work.out)
-        if len(batch.labels) == settings.batch_size:
-            work.local.add(program.replay(batch))
-            work.replayed += recording()
-        else:  # a recording has the shapes of its buffers
-            work.local.add(runner.step(batch, work.local.client, program.optimizer))
-        return None
+        # Around hooks alone: steps of other clients come between those of this one, and a step
+        # that can be recorded draws nothing.
+        with runner.draws_of(task):
+            local = runner.begin(task, server)
+        program.optimizer.begin(task.client_id)
+        for batch in local.batches:
+            if len(batch.labels) == settings.batch_size:
+                local.add(program.replay(batch))
+                self.replayed += recording()
+            else:  # a recording has the shapes of its buffers
+                local.add(runner.step(batch, local.client, program.optimizer))
+            yield None
+        with runner.draws_of(task):
+            sent = runner.after(local)
+        yield runner.end(local, sent, program.optimizer, out)
 
 
 class _Program:
-    """The step of a client slot under one setting of the optimizer."""
+    """The step of a lane under one setting of the optimizer."""
 
     def __init__(self, runner: ClientRunner, settings: ClientConfig) -> None:
         self._runner = runner
-        self.optimizer = _SlotSGD(runner.binding, settings)
+        self.optimizer = _LaneSGD(runner.binding, settings)
         self._buffers: Batch | None = None
         self._client = cast(Client, _AnyClient(runner.setup.config.spec))
         self._recorded: tuple[torch.cuda.CUDAGraph, Loss] | None = None
@@ -297,8 +284,8 @@ class _AnyClient:
         )
 
 
-class _SlotSGD(SGD):
-    """SGD for all clients of a slot, whose tensors stay at their addresses.
+class _LaneSGD(SGD):
+    """SGD for all clients of a lane, whose tensors stay at their addresses.
 
     Momentum that starts at zero gives the bits of momentum that is absent at the first step. A
     client's own rows are trained in scratch rows, since their place differs from client to client.

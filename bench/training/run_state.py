@@ -65,7 +65,6 @@ class RunState:
         self.personal = PersonalStore(folder / "clients")
         self.personal_rounds: dict[int, int] = {}
         self._named: dict[int, int] = {}  # what the last checkpoint has of them
-        self._files: set[tuple[int, int]] = set()  # client and round of each file that is there
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
         self.platforms = [measure(device.type, setup.config.client.precision == TF32).as_dict()]
@@ -86,11 +85,6 @@ class RunState:
         self.history.append(record)
         if checkpoint:
             self.save()
-
-    def replace_personal(self, client_id: int, index: int) -> None:
-        """Note that a client's file of a round counts from now on."""
-        self.personal_rounds[client_id] = index
-        self._files.add((client_id, index))
 
     def save(self) -> None:
         """Write a checkpoint, and drop the files of clients that neither of the last two names."""
@@ -120,10 +114,7 @@ class RunState:
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
         self._after = self.rounds_done
-        kept = {*self.personal_rounds.items(), *self._named.items()}
-        for client_id, round_index in self._files - kept:
-            self.personal.drop(client_id, round_index)
-        self._files &= kept
+        self.personal.keep({*self.personal_rounds.items(), *self._named.items()})
         self._named = dict(self.personal_rounds)
 
     def _resume(self) -> None:
@@ -164,9 +155,6 @@ class RunState:
         self.train_seconds = state["train_seconds"]
         # Compared anew, a shortcut might pass this time, and the run would have other bits.
         first_use.switch_off(state["switched_off"])
-        # Until the next checkpoint all files stay: the last but one may name some of them.
-        stored = self.personal.rounds().items()
-        self._files = {(client_id, index) for client_id, rounds in stored for index in rounds}
         self._named = dict(self.personal_rounds)
 
     def _has_personal(self, checkpoint: Checkpoint) -> bool:

@@ -131,7 +131,7 @@ class Trainer(RunState):
                     weight, steps = self._weight(trained), trained.num_steps
                     update.fold(trained.client_id, weight, upload, steps)
                     if trained.stored_personal:
-                        self.replace_personal(trained.client_id, index)
+                        self.personal_rounds[trained.client_id] = index
                     if on_client is not None:
                         on_client(ClientDone(index, len(tally.results), len(tasks)))
         finally:  # messages count even if the run ends here
