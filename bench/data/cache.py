@@ -12,18 +12,17 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import DataError, exhausted
+from fedbench.bench.system.errors import DataError, FedbenchError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
 
 LOGGER = logging.getLogger(__name__)
@@ -45,6 +44,7 @@ _DTYPES = {**ARRAYS, CLIENTS: LABELS}
 Verify = Literal["sizes", "stamps", "content"]
 SPLITS = ("train", "test")
 _BLOCK, _BLOCK_BYTES = 512, 1 << 26  # images and bytes that are copied at a time
+_BRIEF = 200  # characters of a library's message
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,13 +177,11 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
     stamps: dict[str, list[int]] = {}
     for name, entry in meta["arrays"].items():
         file, dtype = path / f"{name}.npy", _DTYPES[name]
-        try:
+        with readable(file):
             stamps[name] = stamp_of(file)
             # The maps of images are shared by all processes; labels are small and read at once.
             mode: Literal["r"] | None = "r" if dtype == IMAGES else None
             array = np.load(file, mmap_mode=mode, allow_pickle=False)
-        except (OSError, ValueError, EOFError, TokenError) as err:  # NumPy tokenizes the header
-            raise exhausted(err) or DataError(f"{file} cannot be read ({first_line(err)})") from err
         changed = stamps[name] != entry["stamp"]
         if (array.dtype, list(array.shape)) != (dtype, entry["shape"]) or (
             stamps[name][0] != entry["stamp"][0]
@@ -297,10 +295,8 @@ def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
 def read_meta(path: Path) -> dict[str, Any]:
     """Return the content of `meta.json`; `DataError` if it is absent, torn or of another format."""
     file = path / "meta.json"
-    try:
+    with readable(file):
         meta = parse_json(file.read_bytes())
-    except (OSError, ValueError) as err:
-        raise exhausted(err) or DataError(f"{file} cannot be read ({first_line(err)})") from err
     if meta.get("format") != FORMAT_VERSION:
         raise DataError(
             f"{path} has cache format {meta.get('format')}, this fedbench reads {FORMAT_VERSION}"
@@ -320,6 +316,17 @@ def stamp_of(file: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
+@contextmanager
+def readable(what: object) -> Iterator[None]:
+    """Turn any error, as libraries raise those of every kind for torn files, into a `DataError`."""
+    try:
+        yield
+    except FedbenchError:
+        raise
+    except Exception as err:
+        raise exhausted(err) or DataError(f"{what} cannot be read ({first_line(err)})") from err
+
+
 def first_line(err: BaseException) -> str:
-    """First line of an error's text, or its class where there is none."""
-    return (str(err).splitlines() or [type(err).__name__])[0]
+    """First line of an error's text, which may quote a whole row, or its class without one."""
+    return (str(err).splitlines() or [type(err).__name__])[0][:_BRIEF]

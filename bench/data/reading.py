@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.data.cache import readable
 from fedbench.bench.system.files import user_path
 
 if TYPE_CHECKING:
@@ -69,12 +69,8 @@ class Reading:
         """Return the options and the file's hash as text; empty where nothing is asked for."""
         digest = None
         if self.client_file is not None:
-            try:
+            with readable(f"data.partition_file: {self.client_file}"):
                 digest = hashlib.sha256(self.client_file.read_bytes()).hexdigest()
-            except OSError as err:
-                raise DataError(
-                    f"data.partition_file: {self.client_file} cannot be read ({err.strerror})"
-                ) from err
         values = [self.label_column, self.image_size, self.client_column, digest]
         values += [self.test_rows] if self.test_rows else []
         return json.dumps(values) if any(value is not None for value in values) else ""
@@ -98,9 +94,7 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
     Without them there is one row per training image, and rows whose `split` is `test` are left out.
     Raises `DataError` if the file cannot be read or has not one client per image.
     """
-    import pyarrow as pa
-
-    try:
+    with readable(f"data.partition_file: {file}"):
         if file.suffix == ".json":
             clients = _json_clients(file, num_images)
         elif file.suffix in (".csv", ".parquet"):
@@ -108,16 +102,6 @@ def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.N
         else:
             raise ValueError("its name must end in .json, .csv or .parquet")
         _check_clients(clients, num_images)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        pa.ArrowException,
-    ) as err:
-        why = str(err).splitlines()[0][:200]
-        raise DataError(f"data.partition_file: {file} cannot be read ({why})") from err
     return clients
 
 

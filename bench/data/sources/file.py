@@ -9,19 +9,17 @@ import math
 import os
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from fedbench.bench.data.cache import readable
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.decode import (
@@ -33,12 +31,11 @@ from fedbench.bench.data.sources.decode import (
     decoded,
 )
 from fedbench.bench.data.sources.folder import is_image
-from fedbench.bench.data.sources.huggingface import open_file
-from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_unpacked
+from fedbench.bench.data.sources.parquet_rows import check_unpacked, parquet_rows
 from fedbench.bench.data.sources.rows import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
-    Field,
+    Rows,
     Shard,
     splits_of_shards,
 )
@@ -57,7 +54,6 @@ _UTF8 = "save it as CSV in UTF-8 (in Excel: CSV UTF-8)"
 _HINT = re.compile('"?sep=.?"?')  # a first line by which Excel knows the separator
 _LONGEST = 1 << 20  # characters of the names of all columns
 _BLOCK = 1 << 24  # bytes that are unpacked at a time
-_BRIEF = 200  # characters of a library's message, which may quote a whole row
 
 
 class OneFile(PathSource):
@@ -88,7 +84,7 @@ class OneFile(PathSource):
         """Return the file, those beside it, and the images that a CSV names."""
         files = [*self._of_splits().values()]
         for file in tuple(files):
-            with _reading(file):
+            with readable(file):
                 kind = _kind(file)
                 if kind == "idx":
                     files.append(_labels_of(file))
@@ -102,7 +98,7 @@ class OneFile(PathSource):
         files = self._of_splits()
         kinds = {}
         for split, file in files.items():
-            with _reading(file):
+            with readable(file):
                 kinds[split] = _kind(file)
         if len({*kinds.values()}) > 1:
             listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
@@ -112,14 +108,14 @@ class OneFile(PathSource):
         for asked in filter(None, options if kind in ("idx", "npz") else ()):
             raise DataError(f"{self.path} has no columns, and so no {asked!r}")
         if kind == "npz":
-            with _reading(self.path):
+            with readable(self.path):
                 return _npz(self.path)
         if kind == "idx":
             train, *test = map(_pictures_of_idx, files.values())
             return Splits([train], test, None, read_as=_beside(files))
-        tables: dict[Split, CsvRows] = {}
+        tables: dict[Split, Rows] = {}
         for split, file in files.items() if kind == "csv" else ():
-            with _reading(file):
+            with readable(file):
                 tables[split] = _csv(file, self.reading)
         shards = {
             split: [Shard(str(file), partial(_rows, file, tables.get(split)), self.reading, split)]
@@ -127,7 +123,7 @@ class OneFile(PathSource):
         }
         splits = splits_of_shards(shards, f"{self.kind}:{self.path.name}")
         for shard in cast("list[Shard]", [*splits.train, *splits.test] if tables else []):
-            _check_labels(shard.open(), shard.found().label, shard.place)
+            _check_labels(shard)
         unnamed = LeftOut(f"not named in {self.path.name}", _unnamed(tables.values()))
         read_as = [*splits.read_as, *_beside(files)]
         return splits._replace(left_out=[*splits.left_out, unnamed], read_as=read_as)
@@ -195,18 +191,6 @@ def _plain(name: str) -> str:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    import pyarrow as pa
-
-    broken = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile)
-    try:
-        yield
-    except (*broken, pa.ArrowException) as err:
-        lines = str(err).splitlines() or [type(err).__name__]
-        raise DataError(f"{file} cannot be read ({lines[0][:_BRIEF]})") from err
-
-
-@contextmanager
 def _in_utf8(file: Path) -> Iterator[None]:
     """Say what to do about text in another encoding."""
     try:
@@ -252,17 +236,15 @@ def _kind(file: Path) -> str:
     return "csv"
 
 
-def _rows(file: Path, table: "CsvRows | None") -> Any:
+def _rows(file: Path, table: Rows | None) -> Rows:
     """Open a Parquet file, row by row, or in memory if it has to be unpacked; or take a table."""
-    if table is not None:
-        return table
-    return ParquetRows(_read(file), str(file)) if _is_packed(file) else open_file(file, ".parquet")
+    return table or parquet_rows(_read(file) if _is_packed(file) else file, str(file))
 
 
 def _pictures_of_idx(file: Path) -> list[Picture]:
-    with _reading(file):
+    with readable(file):
         labels = _labels_of(file)
-        with _reading(labels):
+        with readable(labels):
             return decoded(_idx(file), _idx(labels), str(file))
 
 
@@ -397,35 +379,11 @@ def _folders(paths: Sequence[str]) -> list[str]:
     return said if {"train"} < {*said} else []
 
 
-@dataclass(frozen=True)
-class CsvRows:
-    """The rows of a CSV file, with the part of `datasets.IterableDataset` in use.
+def _csv(file: Path, reading: Reading) -> Rows:
+    """Return the rows of a CSV file: `image` has pixels or files, other columns have what they say.
 
-    The column `image` has pixels or files; the others have integers or text, whatever else the
-    schema says of them: only labels need a type.
+    Those are integers or text, whatever else the schema says of them: only labels need a type.
     """
-
-    columns: Mapping[str, Sequence[Any]]
-    schema: Any
-
-    @cached_property
-    def features(self) -> Any:
-        """Types of all columns, as `datasets.Features`."""
-        from datasets import Features
-
-        return Features.from_arrow_schema(self.schema)
-
-    def select_columns(self, columns: Sequence[str]) -> "CsvRows":
-        """Return the rows with some columns alone."""
-        return replace(self, columns={name: self.columns[name] for name in columns})
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in their order."""
-        for row in zip(*self.columns.values(), strict=True):
-            yield dict(zip(self.columns, row, strict=True))
-
-
-def _csv(file: Path, reading: Reading) -> CsvRows:
     import pyarrow as pa
 
     header = _header(file, reading)
@@ -453,24 +411,31 @@ def _csv(file: Path, reading: Reading) -> CsvRows:
     else:
         flat = np.stack([table[name].to_numpy() for name in header.pixels], axis=1)
         columns["image"] = [*_squares(flat, file)]
-    return CsvRows(columns, schema.append(pa.field("image", pa.binary())))
+
+    def read(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for row in zip(*map(columns.__getitem__, names), strict=True):
+            yield dict(zip(names, row, strict=True))
+
+    return Rows(schema.append(pa.field("image", pa.binary())), read)
 
 
-def _check_labels(rows: CsvRows, label: Field | None, place: str) -> None:
+def _check_labels(shard: Shard) -> None:
     """Raise `DataError` for labels that are numbers and words for no value."""
-    texts = [v for v in (rows.columns[label[0]] if label else ()) if isinstance(v, str)]
-    if label and _kind_of_values(texts) == "numbers and none":
+    label = shard.found().label or ()
+    values = (value for row in shard.open().read(label) for value in row.values())
+    texts = [value for value in values if isinstance(value, str)]
+    if _kind_of_values(texts) == "numbers and none":
         missing = Counter(value for value in texts if value.lower() in NO_VALUE)
         listed = ", ".join(f"{count} x {value!r}" for value, count in missing.items())
         raise DataError(
-            f"{place}: {label[0]!r} has numbers and {listed}; leave labels that are missing"
+            f"{shard.place}: {label[0]!r} has numbers and {listed}; leave labels that are missing"
             " empty, or name all classes by words"
         )
 
 
-def _unnamed(tables: Iterable[CsvRows]) -> list[Path]:
+def _unnamed(tables: Iterable[Rows]) -> list[Path]:
     """Return the images in the folders of those that CSV files name, without these."""
-    images = chain.from_iterable(rows.columns["image"] for rows in tables)
+    images = (row["image"] for rows in tables for row in rows.read(["image"]))
     named = {image for image in images if isinstance(image, Path)}
     there = (f for folder in sorted({n.parent for n in named}) for f in sorted(folder.iterdir()))
     return [f for f in there if is_image(f) and f not in named]

@@ -25,8 +25,8 @@ from fedbench.bench.data.sources.base import (
     is_hidden,
 )
 from fedbench.bench.data.sources.decode import LeftOut, Splits
-from fedbench.bench.data.sources.parquet_rows import ParquetRows, check_footers
-from fedbench.bench.data.sources.rows import Shard, splits_of_shards
+from fedbench.bench.data.sources.parquet_rows import check_footers, parquet_rows
+from fedbench.bench.data.sources.rows import Rows, Shard, splits_of_shards
 from fedbench.bench.data.sources.splits import KNOWN, Split, hints_at_split, some, split_of
 from fedbench.bench.system.errors import ConfigError, DataError
 
@@ -34,22 +34,35 @@ READERS: Mapping[str, str] = {".arrow": "arrow", ".tar": "webdataset"}
 """Suffix of a file -> the part of `datasets` that reads it."""
 
 
-def open_file(file: Path, suffix: str) -> Any:
-    """Open a Parquet file or one of `READERS`, row by row; nothing is copied."""
-    if suffix == ".parquet":
-        return ParquetRows(file, str(file))
+def open_file(file: Path) -> Rows:
+    """Open a Parquet file or one of `READERS`; nothing is copied."""
+    suffix = file.suffix.lower()
+    if suffix not in READERS:
+        return parquet_rows(file, str(file))
     import glob
 
     import datasets
 
     with offline(), TemporaryDirectory() as scratch:  # the library leaves a lock file
-        return datasets.load_dataset(
+        opened = datasets.load_dataset(
             READERS[suffix],
             data_files={"train": [glob.escape(str(file))]},
             split="train",
             streaming=True,
             cache_dir=scratch,
         )
+    return rows_of(opened)
+
+
+def rows_of(dataset: Any) -> Rows:
+    """Return the rows of a set of the library, in which images are as they are stored."""
+    from datasets import Image
+
+    for column, feature in dataset.features.items():
+        if isinstance(feature, Image):
+            dataset = dataset.cast_column(column, Image(decode=False))
+    schema = dataset.features.arrow_schema
+    return Rows(schema, lambda columns: iter(dataset.select_columns(columns)))
 
 
 @contextmanager
@@ -97,8 +110,7 @@ class HubFolder(PathSource):
         check_footers(files, f"{self.kind}:{self.path.name}")
         shards = {
             split: [
-                Shard(str(file), partial(open_file, file, file.suffix.lower()), self.reading, split)
-                for file in files
+                Shard(str(file), partial(open_file, file), self.reading, split) for file in files
             ]
             for split, files in self._splits().items()
         }
@@ -283,7 +295,7 @@ class HubName(Source):
         loaded = self._load()
         for split, rows in loaded.items():
             if kind := split_of(split) or ("train" if len(loaded) == 1 else None):
-                shard = Shard(f"{name} ({split})", partial(lambda rows: rows, rows), reading, kind)
+                shard = Shard(f"{name} ({split})", partial(rows_of, rows), reading, kind)
                 shards.setdefault(kind, []).append(shard)
             else:
                 unknown.append(split)

@@ -3,103 +3,81 @@
 The `datasets` library decodes a whole row group at once: 7 kB of one repeated value can be 600 GB.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.data.cache import first_line
+from fedbench.bench.data.cache import readable
 from fedbench.bench.data.sources.decode import MAX_IMAGES
+from fedbench.bench.data.sources.rows import Rows
 from fedbench.bench.system.errors import DataError
 
 RATIO, LEAST = 256, 1 << 30  # a file may unpack to so many times its size, and to 1 GiB anyway
 _ROWS, _BYTES = 512, 1 << 28  # rows and, roughly, bytes that are decoded at a time
 
 
-class ParquetRows:
-    """The rows of a file as dictionaries, with the part of `datasets.IterableDataset` in use.
+def parquet_rows(source: Path | bytes, place: str) -> Rows:
+    """Open a file, or its content.
 
-    Raises `DataError` if the footer says too many rows or bytes, or if more bytes than the footer
-    says come out: a value that is stored once and referred to by all rows.
+    Raises `DataError` if the footer says too many rows or bytes, and while rows are read if more
+    bytes than the footer says come out: a value that is stored once and referred to by all rows.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(
-        self, source: Path | bytes, place: str, columns: Sequence[str] | None = None
-    ) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    is_bytes = isinstance(source, bytes)
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    file = pq.ParquetFile(pa.BufferReader(source) if is_bytes else source)
+    schema, metadata = file.schema_arrow, file.metadata
+    check_number(metadata.num_rows, place)
+    unpacked = sum(chunk.total_uncompressed_size for chunk in chunks_of(metadata, schema.names))
+    check_unpacked(place, size, unpacked)
 
-        self.place = place
-        self._source, self._columns = source, columns
-        is_bytes = isinstance(source, bytes)
-        self._size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        self._file = pq.ParquetFile(pa.BufferReader(source) if is_bytes else source)
-        check_number(self._file.metadata.num_rows, place)
-        unpacked = sum(chunk.total_uncompressed_size for chunk in self._chunks())
-        check_unpacked(place, self._size, unpacked)
-
-    @cached_property
-    def features(self) -> Any:
-        """Types of all columns, as `datasets.Features`."""
-        from datasets import Features
-
-        return Features.from_arrow_schema(self._file.schema_arrow)
-
-    def select_columns(self, columns: Sequence[str]) -> "ParquetRows":
-        """Return the rows with some columns alone."""
-        return ParquetRows(self._source, self.place, columns)
-
-    def cast_column(self, column: str, feature: Any) -> "ParquetRows":
-        """Return the same: images are not decoded here."""
-        return self
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in their order."""
-        largest = max(map(self._largest_value, self._chunks()), default=0)
-        number = max(1, min(_ROWS, _BYTES // max(1, largest)))
+    def read(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        chunks = chunks_of(metadata, columns)
+        largest = max((largest_value(chunk, source) for chunk in chunks), default=0)
         unpacked = 0
-        for batch in self._file.iter_batches(number, columns=self._columns):
+        for batch in file.iter_batches(
+            max(1, min(_ROWS, _BYTES // max(1, largest))), columns=columns
+        ):
             unpacked += batch.nbytes
-            check_unpacked(self.place, self._size, unpacked)
+            check_unpacked(place, size, unpacked)
             yield from batch.to_pylist()
 
-    def _chunks(self) -> Iterator[Any]:
-        """Yield the footer's entries of all chunks of the columns."""
-        metadata = self._file.metadata
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            for chunk in map(group.column, range(group.num_columns)):
-                if self._columns is None or chunk.path_in_schema.split(".")[0] in self._columns:
-                    yield chunk
+    return Rows(schema, read)
 
-    def _largest_value(self, chunk: Any) -> int:
-        """Return a bound on the bytes of one value that many rows may refer to."""
-        if chunk.physical_type != "BYTE_ARRAY":
-            return 0
-        if "DELTA_BYTE_ARRAY" in chunk.encodings:  # each value may begin as the one before
-            return int(chunk.total_uncompressed_size)
-        if not chunk.has_dictionary_page:
-            return 0
-        start = chunk.dictionary_page_offset or chunk.data_page_offset
-        if isinstance(self._source, bytes):
-            head = self._source[start : start + 16]
-        else:
-            with self._source.open("rb") as stream:
-                stream.seek(start)
-                head = stream.read(16)
-        return _page_bytes(head) or int(chunk.total_uncompressed_size)
+
+def chunks_of(metadata: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the footer's entries of all chunks of some columns."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.split(".")[0] in columns:
+                yield chunk
+
+
+def largest_value(chunk: Any, source: Path | bytes) -> int:
+    """Return a bound on the bytes of one value that many rows may refer to."""
+    if chunk.physical_type != "BYTE_ARRAY":
+        return 0
+    if "DELTA_BYTE_ARRAY" in chunk.encodings:  # each value may begin as the one before
+        return int(chunk.total_uncompressed_size)
+    if not chunk.has_dictionary_page:
+        return 0
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
+        stream.seek(chunk.dictionary_page_offset or chunk.data_page_offset)
+        head = stream.read(16)
+    return _page_bytes(head) or int(chunk.total_uncompressed_size)
 
 
 def check_footers(files: Iterable[Path], place: str) -> None:
     """Raise `DataError` if Parquet files have too many rows together, or a footer is torn."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     total = 0
     for file in files:
-        try:
+        with readable(file):
             total += pq.read_metadata(file).num_rows
-        except (OSError, pa.ArrowException) as err:
-            raise DataError(f"{file} cannot be read ({first_line(err)})") from err
         check_number(total, place)
 
 

@@ -1,16 +1,16 @@
 """Rows of a table: the columns that hold images, labels, clients and splits."""
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, Self
 from unicodedata import normalize
 
-from fedbench.bench.data.cache import first_line
+from fedbench.bench.data.cache import readable
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.decode import VALIDATION, LeftOut, Picture, Splits
@@ -56,12 +56,19 @@ class Columns(NamedTuple):
     client: Field | None
 
 
+class Rows(NamedTuple):
+    """An open table."""
+
+    schema: Any  # Arrow's, whose metadata may name classes as the `datasets` library does
+    read: Callable[[Sequence[str]], Iterator[dict[str, Any]]]  # yields rows of some columns
+
+
 @dataclass(frozen=True)
 class Shard:
     """A file of rows."""
 
     place: str  # its name in messages
-    open: Callable[[], Any] = field(repr=False)  # as a `datasets.IterableDataset` or `Dataset`
+    open: Callable[[], Rows] = field(repr=False)
     reading: Reading
     says: Split | None = None  # split that its name says
     columns: tuple[Field, ...] = ()  # those that say the split of each row
@@ -70,23 +77,18 @@ class Shard:
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the images in their order."""
-        from datasets import Image
-
         columns = self.found()
-        with self._reading():
-            rows = self.open()
+        with readable(self.place):
             if "unlabelled" in (self.says, self.only):  # whatever its column of labels holds
                 columns = columns._replace(label=None)
-            names = _names_of(self.features, columns.label)
-            said = partial(_words_of, features=self.features, places=self.columns)
-            rows = _only(rows, [*filter(None, columns), *self.columns])
-            if isinstance(rows.features[columns.image[0]], Image):
-                rows = rows.cast_column(columns.image[0], Image(decode=False))
+            names = self.names.get(columns.label, ())
+            rows = self._read([*filter(None, columns), *self.columns])
             for number, row in enumerate(rows):
                 place = f"{self.place}, row {number}"
-                if self.only and self._split_of(said(row), place) != self.only:
+                said = self._words(row, self.columns)
+                if self.only and self._split_of(said, place) != self.only:
                     continue
-                for column, value in {} if self.only else said(row).items():
+                for column, value in {} if self.only else said.items():
                     if split_that(column, value) not in ("", None, self.says):
                         raise DataError(
                             f"{place}: {column!r} is {value!r}, but the name of the file says"
@@ -105,25 +107,33 @@ class Shard:
                 yield Picture(content, label, self.place, number, client)
 
     @cached_property
-    def features(self) -> Any:
-        """Types of all columns, as `datasets.Features`."""
-        with self._reading():
-            return self.open().features
+    def schema(self) -> Any:
+        """Types of all columns, as Arrow's schema."""
+        with readable(self.place):
+            return self.open().schema
 
-    def class_names(self) -> tuple[str, ...]:
-        """Return the class names that the features have."""
-        return _names_of(self.features, self.found().label)
+    @cached_property
+    def names(self) -> dict[Field | None, tuple[str, ...]]:
+        """Names of classes by column, which the `datasets` library writes into a schema."""
+        kinds = kinds_of(self.schema)
+        with readable(self.place):
+            said = json.loads((self.schema.metadata or {}).get(b"huggingface", "{}"))
+            features = said.get("info", {}).get("features") or {}
+            return {
+                (column,): tuple(normalize("NFC", name) for name in feature["names"])
+                for column, feature in features.items()
+                if str(kinds.get((column,))) == "int64" and feature.get("_type") == "ClassLabel"
+            }
 
     def found(self) -> Columns:
         """Find the columns of images, labels and clients, or raise a `DataError` with all."""
-        kinds = kinds_of(self.features.arrow_schema)
-        return columns_of(kinds, self.place, self.reading, self.columns)
+        return columns_of(kinds_of(self.schema), self.place, self.reading, self.columns)
 
     def read_as(self) -> str:
         """Say which column the labels are read from, and which columns are not read."""
-        found, kinds = self.found(), kinds_of(self.features.arrow_schema)
+        found = self.found()
         used = {*filter(None, found), *self.columns, *(place[:1] for place in filter(None, found))}
-        rest = [".".join(place) for place in kinds if place not in used]
+        rest = [".".join(place) for place in kinds_of(self.schema) if place not in used]
         label = (
             f"labels: column {'.'.join(found.label)!r}" if found.label else "no column of labels"
         )
@@ -139,9 +149,8 @@ class Shard:
         if self.reading.test_rows == "none":
             return {}
         asked = self.reading.test_column
-        with self._reading():
-            rows = self.open()
-            first = self._first(rows)
+        with readable(self.place):
+            first = self._first()
             if asked is not None:
                 places = [p for p in first if ".".join(p) == asked]
                 if not places:
@@ -156,12 +165,10 @@ class Shard:
                     for p, word in first.items()
                     if may_be_split(p[-1]) or is_split_name(str(word)) or hints_at_split(str(word))
                 ]
-            words = partial(_words_of, features=self.features, places=places)
-            rows = _only(rows, places) if places else ()
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
             times = Counter[tuple[Any, ...]]()
-            for number, row in enumerate(rows):
-                said = tuple(words(row).values())
+            for number, row in enumerate(self._read(places)):
+                said = tuple(self._words(row, places).values())
                 found.setdefault(said, number)
                 times[said] += 1
             names = [".".join(place) for place in places]
@@ -170,9 +177,9 @@ class Shard:
             if not used:
                 return {}
             splits = Counter[Split]()
-            for row, number in found.items():
-                given = {c: v for c, v in zip(names, row, strict=True) if c in used}
-                splits[self._split_of(given, f"{self.place}, row {number}")] += times[row]
+            for said, number in found.items():
+                given = {c: v for c, v in zip(names, said, strict=True) if c in used}
+                splits[self._split_of(given, f"{self.place}, row {number}")] += times[said]
             columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
         return {
             split: replace(self, columns=columns, only=split, count=count)
@@ -188,41 +195,38 @@ class Shard:
 
     def checked(self) -> Self:
         """Return the shard with the columns whose words must be those of its name."""
-        with self._reading():
-            first = self._first(self.open())
+        with readable(self.place):
+            first = self._first()
             said = [p for p in first if may_be_split(p[-1])]
             said = [p for p in said if split_that(p[-1], first[p]) is not None]
         return replace(self, columns=tuple(said))
 
-    def _first(self, rows: Any) -> dict[Field, Any]:
+    def _first(self) -> dict[Field, Any]:
         """Return the first words of the columns that may say a row's split."""
         asked = (self.reading.label_column, self.reading.client_column, *LABEL_COLUMNS)
-        kinds = kinds_of(self.features.arrow_schema)
-        places = [p for p, kind in kinds.items() if is_word(p[-1], kind)]
+        places = [p for p, kind in kinds_of(self.schema).items() if is_word(p[-1], kind)]
         places = [p for p in places if not {p[-1], p[-1].lower()} & {*asked}]
         first: dict[Field, Any] = {}
-        for row in islice(_only(rows, places), _FIRST) if places else ():
-            words = _words_of(row, self.features, places).values()
+        for row in islice(self._read(places), _FIRST):
+            words = self._words(row, places).values()
             first = {p: first.get(p, word) for p, word in zip(places, words, strict=True)}
             first = {p: word for p, word in first.items() if word is not None}
             if len(first) == len(places):
                 break
         return first
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Turn any error of the library, which raises those of every format, into a `DataError`."""
-        try:
-            yield
-        except DataError:
-            raise
-        except Exception as err:
-            raise DataError(f"{self.place} cannot be read ({first_line(err)})") from err
+    def _read(self, places: Sequence[Field]) -> Iterator[dict[str, Any]]:
+        """Read the rows with the columns of some places, if any, alone."""
+        columns = list(dict.fromkeys(place[0] for place in places))
+        return self.open().read(columns) if columns else iter(())
 
-
-def _only(rows: Any, places: Iterable[Field]) -> Any:
-    """Return rows with the columns of some places alone."""
-    return rows.select_columns(list(dict.fromkeys(place[0] for place in places)))
+    def _words(self, row: Any, places: Sequence[Field]) -> dict[str, Any]:
+        """Return the values of a row by column, names instead of the numbers of classes."""
+        words = {}
+        for place in places:
+            value, names = value_of(row, place), self.names.get(place, ())
+            words[".".join(place)] = names[value] if names and isinstance(value, int) else value
+        return words
 
 
 def value_of(row: Any, place: Field | None) -> Any:
@@ -230,20 +234,6 @@ def value_of(row: Any, place: Field | None) -> Any:
     for name in place or ():
         row = row[name]
     return row if place else None
-
-
-def _names_of(features: Any, place: Field | None) -> tuple[str, ...]:
-    names = getattr(value_of(features, place), "names", None) or ()
-    return tuple(normalize("NFC", name) for name in names)
-
-
-def _words_of(row: Any, features: Any, places: Sequence[Field]) -> dict[str, Any]:
-    """Return the values of a row by column, names instead of the numbers of classes."""
-    words = {}
-    for place in places:
-        value, names = value_of(row, place), _names_of(features, place)
-        words[".".join(place)] = names[value] if names and isinstance(value, int) else value
-    return words
 
 
 def label_of(value: Any, names: tuple[str, ...], place: str) -> int | str:
@@ -272,8 +262,10 @@ def kinds_of(arrow_schema: Any) -> dict[Field, Any]:
 
     # WebDataset's own columns are __key__ and __url__.
     schema = [column for column in arrow_schema if column.name[:2] != "__"]
-    kinds: dict[Field, Any] = {(column.name,): column.type for column in schema}
+    kinds: dict[Field, Any] = {}
     for column in schema:
+        is_dictionary = pa.types.is_dictionary(column.type)
+        kinds[column.name,] = column.type.value_type if is_dictionary else column.type
         if column.name == "json" and pa.types.is_struct(column.type):
             kinds |= {("json", inner.name): inner.type for inner in column.type.fields}
     return kinds
@@ -390,7 +382,9 @@ def splits_of_shards(
     # Test images have no clients, and need no column of them.
     test = [replace(s, reading=replace(s.reading, client_column=None)) for s in test]
     # Names in the order of the first file; those of further files follow.
-    names = [name for shard in labelled or test for name in shard.class_names()]
+    names = [
+        name for shard in labelled or test for name in shard.names.get(shard.found().label, ())
+    ]
     columns = dict.fromkeys(shard.read_as() for shard in (*train[:1], *test[:1]))
     read_as = [*columns, *of_test]
     return Splits(train, test, tuple(dict.fromkeys(names)) or None, left_out, read_as)

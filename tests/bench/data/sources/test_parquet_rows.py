@@ -11,7 +11,7 @@ import pytest
 
 from fedbench.bench.data.datasets import prepare
 from fedbench.bench.data.sources import decode, parquet_rows
-from fedbench.bench.data.sources.parquet_rows import ParquetRows
+from fedbench.bench.data.sources.parquet_rows import chunks_of, largest_value
 from fedbench.bench.system.errors import ResourceError
 from tests.bench.data.files import refused
 from tests.bench.data.sources.test_torn_sources import png
@@ -36,10 +36,10 @@ def test_rows_are_those_of_the_library(tmp_path: Path) -> None:
     table = pa.table({"image": images, "label": [*range(1200)], "more": ["x"] * 1200})
     pq.write_table(table, tmp_path / "a", row_group_size=700)
     for source in (tmp_path / "a", (tmp_path / "a").read_bytes()):
-        rows = ParquetRows(source, "a")
-        assert [*rows] == table.to_pylist()
-        assert [*rows.features] == ["image", "label", "more"]
-        assert [*rows.select_columns(["label"])] == [{"label": i} for i in range(1200)]
+        rows = parquet_rows.parquet_rows(source, "a")
+        assert rows.schema.names == ["image", "label", "more"]
+        assert [*rows.read(rows.schema.names)] == table.to_pylist()
+        assert [*rows.read(["label"])] == [{"label": i} for i in range(1200)]
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -49,12 +49,11 @@ def test_the_largest_value_is_known_before_it_is_unpacked(
 ) -> None:
     """A dictionary's page holds its values, each after its length in 4 bytes."""
     table = pa.table({"image": [bytes(size), b"x", bytes(size)]})
-    pq.write_table(table, tmp_path / "a", compression=compression)
-    rows = ParquetRows(tmp_path / "a", "a")
-    assert [*map(rows._largest_value, rows._chunks())] == [size + 4 + (1 + 4)]
-    pq.write_table(table, tmp_path / "b", use_dictionary=False)
-    rows = ParquetRows(tmp_path / "b", "b")
-    assert [*map(rows._largest_value, rows._chunks())] == [0]
+    for use_dictionary, largest in ((True, size + 4 + (1 + 4)), (False, 0)):
+        file = tmp_path / str(use_dictionary)
+        pq.write_table(table, file, compression=compression, use_dictionary=use_dictionary)
+        (chunk,) = chunks_of(pq.read_metadata(file), ["image"])
+        assert [largest_value(chunk, s) for s in (file, file.read_bytes())] == [largest, largest]
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
