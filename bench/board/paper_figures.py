@@ -20,14 +20,8 @@ from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.execution.client_cost import ClientCost, client_cost
 from fedbench.bench.execution.export import load_run
-from fedbench.bench.execution.figures import (
-    client_maps,
-    draw_angles,
-    draw_maps,
-    drawing,
-    measure,
-    saved,
-)
+from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps, measure
+from fedbench.bench.execution.picture import Picture
 from fedbench.bench.experiment.common_options import Folders, Sources
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import COLOURS, places
@@ -137,7 +131,8 @@ def paper_figure(
     settings |= {"content": content_names(folders.cache), "data_dir": folders.cache}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
     if draw.x == "client":
-        return PaperFigure(name, item.what, _write(file, item, draw, _of_clients(draw, cells)))
+        picture = _drawn(item, draw, _of_clients(draw, cells))
+        return PaperFigure(name, item.what, picture.write(file))
     # Reversed: of replicas on several platforms the first counts.
     rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
     found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]
@@ -149,15 +144,14 @@ def paper_figure(
     there = [(cell, row) for cell, row in found if row is not None]
     if draw.x in ("angles", "map"):
         trained = [load_run(opened, row.row_id, folders.cache) for _, row in there]
-        files = saved(
-            file,
+        picture = (
             draw_angles([*map(measure, trained)])
             if draw.x == "angles"
-            else draw_maps([each for run in trained for each in client_maps(run)]),
+            else draw_maps([each for run in trained for each in client_maps(run)])
         )
     else:
-        files = _write(file, item, draw, _series(draw, there, opened))
-    return PaperFigure(name, item.what, files, (), command)
+        picture = _drawn(item, draw, _series(draw, there, opened))
+    return PaperFigure(name, item.what, picture.write(file), (), command)
 
 
 def _text(value: Any) -> str:
@@ -243,41 +237,40 @@ def _of_trials(
         lacking = tuple(f"trials of {spec}" for spec in without)
         return PaperFigure(item.item, item.what, (), lacking, command)
     panel = f"R = {points.x.corr(points.value):.2f}"
-    files = _write(file, item, draw, points.assign(panel=panel))
-    return PaperFigure(item.item, item.what, files, (), command)
+    picture = _drawn(item, draw, points.assign(panel=panel))
+    return PaperFigure(item.item, item.what, picture.write(file), (), command)
 
 
-def _write(file: Path, item: Item, draw: Draw, points: pd.DataFrame) -> tuple[Path, ...]:
+def _drawn(item: Item, draw: Draw, points: pd.DataFrame) -> Picture:
     """Draw a chart for each panel and each y that a run has, side by side, with a line a method."""
     palette = {name: COLOURS[place] for name, place in places(points.method).items()}
     panels: dict[Any, pd.DataFrame] = dict(iter(points.groupby(["panel", "y"], sort=False)))
     if not panels:
         none = f"evaluation.protocols: no run of {item.item} has {' or '.join(draw.y)}"
         raise ConfigError(f"{none}; leave the protocols to the preset")
-    with drawing(4.6 * len(panels) + 1.8, 4.0) as (figure, forms):
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axis, ((panel, y), shown) in zip(axes, panels.items(), strict=True):
-            scale = 100 if is_accuracy(y) else 1
-            for spec, of in shown.groupby("method", sort=False):
-                place = (of.x, scale * of.value)
-                look: dict[str, Any] = {"color": palette[str(spec)], "label": spec}
-                if draw.x == "client":
-                    axis.bar(*place, **look)
-                elif draw.x == "objective":
-                    axis.scatter(*place, s=14, **look)
-                else:
-                    look |= {"marker": "o", "markersize": 3, "capsize": 2}
-                    axis.errorbar(*place, yerr=scale * of.spread, **look)
-            if draw.x.endswith(("alpha", "num_clients")):
-                axis.set_xscale("log")
-            relative = f", {draw.relative_to} = 1" if draw.relative_to else ""
-            title = draw.x.rpartition(".")[2].replace("_", " ")
-            axis.set(xlabel=title, ylabel=heading(y) + relative)
-            axis.set_title(panel, fontsize=10)
+    figure = Picture(4.6 * len(panels) + 1.8, 4.0)
+    axes = figure.panels(len(panels))
+    for axis, ((panel, y), shown) in zip(axes, panels.items(), strict=True):
+        scale = 100 if is_accuracy(y) else 1
+        for spec, of in shown.groupby("method", sort=False):
+            place = (of.x, scale * of.value)
+            look: dict[str, Any] = {"color": palette[str(spec)], "label": spec}
             if draw.x == "client":
-                axis.tick_params("x", rotation=45)
-                axis.set_xlabel("")
-        figure.suptitle(f"{item.item} · {item.what}")
-        handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside right center", frameon=False)
-    return saved(file, forms)
+                axis.bar(*place, **look)
+            elif draw.x == "objective":
+                axis.scatter(*place, s=14, **look)
+            else:
+                look |= {"marker": "o", "markersize": 3, "capsize": 2}
+                axis.errorbar(*place, yerr=scale * of.spread, **look)
+        if draw.x.endswith(("alpha", "num_clients")):
+            axis.set_xscale("log")
+        relative = f", {draw.relative_to} = 1" if draw.relative_to else ""
+        title = draw.x.rpartition(".")[2].replace("_", " ")
+        axis.set(xlabel=title, ylabel=heading(y) + relative)
+        axis.set_title(panel, fontsize=10)
+        if draw.x == "client":
+            axis.tick_params("x", rotation=45)
+            axis.set_xlabel("")
+    figure.suptitle(f"{item.item} · {item.what}")
+    figure.explain(axes[0])
+    return figure

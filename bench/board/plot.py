@@ -4,7 +4,6 @@ A method has one colour in all of them, which is that of the report; intervals a
 seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` writes it.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,12 @@ import numpy as np
 import optuna
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from fedbench.bench.data.partition import PartitionSummary
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
+from fedbench.bench.execution.picture import Picture
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Losses, load_curves
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -41,14 +41,6 @@ _ALONG = {
 }
 
 
-class Picture(Figure):
-    """A figure that a notebook shows without pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        self.savefig(out := io.BytesIO(), format="png")
-        return out.getvalue()
-
-
 def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
     """Draw the metric of a ranking against an axis of its settings, a line a method.
 
@@ -67,13 +59,13 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
     chart = _known("axis", axis or found[0]["axis"], first_of_axis)
     points = pd.DataFrame(chart["points"])
     steps = sorted(points.x.unique())
-    figure, axes = _picture(ranking.board.metric, chart["title"], chart["axis"].replace("_", " "))
-    axes.set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
-    lines = _by_name(points)
-    for index, (name, of) in enumerate(lines):
-        beside = (index - (len(lines) - 1) / 2) * 0.5 / len(lines)  # so that intervals stay apart
-        _line(axes, of.x.map(steps.index) + beside, of, name, ranking.board.metric)
-    return _with_legend(figure, axes)
+    names = [*points.name.unique()]
+    order = points.name.map(names.index) - (len(names) - 1) / 2
+    points["place"] = points.x.map(steps.index) + order * 0.5 / len(names)  # intervals stay apart
+    label = chart["axis"].replace("_", " ")
+    figure = _lines(points, "place", ranking.board.metric, chart["title"], label)
+    figure.axes[0].set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
+    return figure
 
 
 def cost(
@@ -88,11 +80,7 @@ def cost(
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _COSTS)
     points = points_of(group)
-    shown = points[points.main].dropna(subset=["mean", key])
-    figure, axes = _picture(ranking.board.metric, group.title, label)
-    for name, of in _by_name(shown):
-        _line(axes, of[key], of, name, ranking.board.metric)
-    return _with_legend(figure, axes)
+    return _lines(points[points.main], key, ranking.board.metric, group.title, label)
 
 
 def curves(
@@ -123,10 +111,7 @@ def curves(
     shown = shown[points.metric == metric].dropna(subset=["method", key])
     if shown.empty:
         raise ConfigError(f"no curve of {metric} over {over} in {group.title!r}")
-    figure, axes = _picture(metric, group.title, label)
-    for name, of in _by_name(shown):
-        _line(axes, of[key], of, name, metric)
-    return _with_legend(figure, axes)
+    return _lines(shown, key, metric, group.title, label)
 
 
 def loss(
@@ -148,13 +133,10 @@ def loss(
         raise ConfigError(f"no losses are stored of {group.title!r}")
     of_names = _by_name(points)
     columns = min(len(of_names), 3)
-    rows = -(-len(of_names) // columns)
-    figure = Picture(figsize=(2.8 * columns + 0.4, 2.2 * rows + 0.5), dpi=150, layout="constrained")
+    figure = Picture(2.8 * columns + 0.4, 2.2 * -(-len(of_names) // columns) + 0.5)
     figure.suptitle(group.title, fontsize=9)
-    every = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in every[len(of_names) :]:
-        axes.set_axis_off()
-    for axes, ((name, colour), of) in zip(every, of_names, strict=False):
+    panels = figure.panels(len(of_names), columns)
+    for axes, ((name, colour), of) in zip(panels, of_names, strict=True):
         axes.plot(of["round"], of["mean"], color=colour, linewidth=1.8)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="rounds", ylabel="loss")
@@ -178,17 +160,17 @@ def search(study: StudyView) -> Picture:
         raise ConfigError(f"study {study.study_id!r} has no two finished trials that differ")
     shares = _importance(trials, names) if len(trials) >= _MIN_TRIALS else {}
     names.sort(key=lambda name: -shares.get(name, 0.0))
-    figure = Picture(figsize=(2.5 * len(names) + 0.6, 3), dpi=150, layout="constrained")
+    figure = Picture(2.5 * len(names) + 0.6, 3)
     figure.suptitle(f"{study.study_id} · {len(trials)} trials", fontsize=9)
     colour = COLOURS[places([study.spec])[study.spec]]
     scores = [trial["objective"] for trial in trials]
     best = int(np.argmax(scores))
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+    for axes, name in zip(figure.panels(len(names)), names, strict=True):
         values = [trial["params"][name] for trial in trials]
-        numbers = all(isinstance(value, float) for value in values)
-        if numbers and min(values) > 0 and max(values) >= 10 * min(values):
-            axes.set_xscale("log")
-        xs = values if numbers else [str(value) for value in values]
+        xs, within = [str(value) for value in values], _distribution(values)
+        if isinstance(within, FloatDistribution):
+            xs = values
+            axes.set_xscale("log" if within.log else "linear")
         axes.scatter(xs, scores, s=22, color=colour, alpha=0.8, linewidths=0)
         axes.scatter(xs[best : best + 1], scores[best : best + 1], s=70, facecolors="none",
                      edgecolors="black")  # fmt: skip
@@ -207,8 +189,8 @@ def partition(summary: PartitionSummary, most: int = 40) -> Picture:
         most: clients, the first ones.
     """
     counts = np.array(summary.record["class_counts"][:most])
-    figure = Picture(figsize=(7, 3.6), dpi=150, layout="constrained")
-    axes = figure.subplots()
+    figure = Picture(7, 3.6)
+    (axes,) = figure.panels(1)
     left = np.zeros(len(counts))
     for label, of_class in enumerate(counts.T):
         colour, clients = COLOURS[label % len(COLOURS)], range(len(counts))
@@ -221,7 +203,7 @@ def partition(summary: PartitionSummary, most: int = 40) -> Picture:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _plain(axes)
     if counts.shape[1] <= 20:
-        figure.legend(title="class", frameon=False, fontsize=8, loc="outside right center")
+        figure.explain(axes, title="class", fontsize=8)
     return figure
 
 
@@ -264,55 +246,44 @@ def _by_name(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]
     return [((str(name), COLOURS[chosen[str(method)]]), of) for (name, method), of in by_line]
 
 
-def _picture(metric: str, title: str, label: str) -> tuple[Picture, Axes]:
-    figure = Picture(figsize=(7, 3.8), dpi=150, layout="constrained")
-    axes = figure.subplots()
+def _lines(points: pd.DataFrame, key: str, metric: str, title: str, label: str) -> Picture:
+    """Draw a line for each name over a column, in percent if the metric is an accuracy."""
+    figure = Picture(7, 3.8)
+    (axes,) = figure.panels(1)
     axes.set(xlabel=label, ylabel=heading(metric))
     axes.set_title(title, fontsize=9, loc="left")
     _plain(axes)
-    return figure, axes
-
-
-def _line(
-    axes: Axes, xs: "pd.Series[float]", points: pd.DataFrame, name: tuple[str, str], metric: str
-) -> None:
-    """Draw a line with its 95 % intervals, in percent if the metric is an accuracy."""
-    label, colour = name
     scale = 100 if is_accuracy(metric) else 1
-    of = scale * points[_INTERVAL].astype(float).dropna(subset=["mean"])
-    half = ((of.high - of.low) / 2).fillna(0.0)
-    axes.errorbar(
-        xs[of.index].astype(float), of["mean"], half, color=colour, label=label, marker="o",
-        markersize=4, linewidth=1.4, elinewidth=1.6,
-    )  # fmt: skip
+    for (name, colour), of in _by_name(points.dropna(subset=["mean", key])):
+        of_line = scale * of[_INTERVAL].astype(float)
+        half = ((of_line.high - of_line.low) / 2).fillna(0.0)
+        axes.errorbar(
+            of[key].astype(float), of_line["mean"], half, color=colour, label=name, marker="o",
+            markersize=4, linewidth=1.4, elinewidth=1.6,
+        )  # fmt: skip
+    figure.explain(axes, "upper", fontsize=8)
+    return figure
 
 
 def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
     axes.tick_params(labelsize=8)
-
-
-def _with_legend(figure: Picture, axes: Axes) -> Picture:
-    names = axes.get_legend_handles_labels()
-    figure.legend(*names, frameon=False, fontsize=8, loc="outside right upper")
-    return figure
 
 
 def _varies(name: str, trials: Sequence[Mapping[str, Any]]) -> bool:
     return len({repr(trial["params"].get(name)) for trial in trials}) > 1
 
 
+def _distribution(values: Sequence[Any]) -> BaseDistribution:
+    """Return the range of the values of a hyperparameter, or their list."""
+    if not all(isinstance(value, float) for value in values):
+        return CategoricalDistribution(list(dict.fromkeys(values)))
+    low, high = min(values), max(values)
+    return FloatDistribution(low, high, log=low > 0 and high >= 10 * low)
+
+
 def _importance(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    of: dict[str, Any] = {}
-    for name in names:
-        values = [trial["params"][name] for trial in trials]
-        if all(isinstance(value, float) for value in values):
-            log = min(values) > 0 and max(values) >= 10 * min(values)
-            of[name] = optuna.distributions.FloatDistribution(min(values), max(values), log=log)
-        else:
-            choices = list(dict.fromkeys(values))
-            of[name] = optuna.distributions.CategoricalDistribution(choices)
+    of = {name: _distribution([trial["params"][name] for trial in trials]) for name in names}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     for trial in trials:

@@ -1,14 +1,12 @@
 """Angles between classes and t-SNE maps of finished runs: numbers, pictures, and a JSON file."""
 
-import io
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,28 +20,19 @@ from fedbench.bench.evaluation.features import check_finite, extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.execution.export import TrainedRun, load_run
+from fedbench.bench.execution.picture import Picture, colours
 from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path
+from fedbench.bench.system.files import atomic_write_text, user_path
 from fedbench.bench.system.seeding import single_thread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PERPLEXITY = 30.0
 GEOMETRY = "geometry.json"
 """File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
 
-_STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.hashsalt": "fedbench",  # else ids in the file are random
-    "svg.fonttype": "none",  # text stays text
-}
 _MOST_IMAGES = 1000
 _MAPS_PER_ROW = 3
 _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
@@ -96,7 +85,7 @@ def figures(
     store, folder = open_store(store), user_path(folder)
     rows = {replica_key(row): row for row in map(store.find, run_ids)}
     runs = [measure(load_run(store, name, data_dir)) for name in rows]
-    files = [*saved(folder / "angles", draw_angles(runs)), *saved(folder / "tsne", draw_maps(runs))]
+    files = [*draw_angles(runs).write(folder / "angles"), *draw_maps(runs).write(folder / "tsne")]
     with suppress(StoreError):  # a store that cannot be written can still be drawn
         for row, run in zip(rows.values(), runs, strict=True):
             file = store.cell_dir(store.key(row)) / GEOMETRY
@@ -106,83 +95,43 @@ def figures(
     return Figures(tuple(files), tuple(runs))
 
 
-def draw_angles(runs: Sequence[Numbers]) -> dict[str, bytes]:
-    """Draw histograms of the angles between classes, plain and centred; return files by form."""
-    palette = colours(10)
-    with drawing(10, 4.2 + 0.44 * len(runs)) as (figure, files):
-        for axis, name in zip(figure.subplots(1, 2), ("plain", "centred"), strict=True):
-            for index, run in enumerate(runs):
-                angles, colour = run["angles"][name], palette[index % 10]
-                share = 100 * np.array(angles["counts"]) / max(1, sum(angles["counts"]))
-                encoders = f", {len(run['clients'])} encoders" if run["clients"] else ""
-                label = f"{run['title'].split(',')[0]}{encoders}\n{run['setting']}"
-                if (median := angles["median"]) is not None:
-                    axis.axvline(median, color=colour, linewidth=1, linestyle=":")
-                    label = label.replace("\n", f", median {median:.0f}°\n")
-                axis.stairs(share, angles["edges"], color=colour, linewidth=1.6, label=label)
-                axis.stairs(share, angles["edges"], color=colour, alpha=0.12, fill=True)
-            axis.set(title=f"{name} class means", ylabel="share of pairs, %")
-            axis.set(xlabel="angle between two classes, degrees", xticks=range(0, 181, 30))
-            axis.set(xlim=(0, 180), ylim=(0, None))
-            axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    return files
+def draw_angles(runs: Sequence[Numbers]) -> Picture:
+    """Draw histograms of the angles between classes, plain and centred."""
+    figure, palette = Picture(10, 4.2 + 0.44 * len(runs)), colours(10)
+    for axis, name in zip(figure.panels(2), ("plain", "centred"), strict=True):
+        for index, run in enumerate(runs):
+            angles, colour = run["angles"][name], palette[index % 10]
+            share = 100 * np.array(angles["counts"]) / max(1, sum(angles["counts"]))
+            encoders = f", {len(run['clients'])} encoders" if run["clients"] else ""
+            label = f"{run['title'].split(',')[0]}{encoders}\n{run['setting']}"
+            if (median := angles["median"]) is not None:
+                axis.axvline(median, color=colour, linewidth=1, linestyle=":")
+                label = label.replace("\n", f", median {median:.0f}°\n")
+            axis.stairs(share, angles["edges"], color=colour, linewidth=1.6, label=label)
+            axis.stairs(share, angles["edges"], color=colour, alpha=0.12, fill=True)
+        axis.set(title=f"{name} class means", ylabel="share of pairs, %")
+        axis.set(xlabel="angle between two classes, degrees", xticks=range(0, 181, 30))
+        axis.set(xlim=(0, 180), ylim=(0, None))
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    return figure
 
 
-def draw_maps(runs: Sequence[Numbers]) -> dict[str, bytes]:
-    """Draw maps of test features side by side, coloured by class; return files by form."""
+def draw_maps(runs: Sequence[Numbers]) -> Picture:
+    """Draw maps of test features side by side, coloured by class."""
     columns = min(len(runs), _MAPS_PER_ROW)
-    rows = math.ceil(len(runs) / columns)
     most = max((run["map"]["class_names"] for run in runs), key=len)
     named = len(most) <= _LEGEND_CLASSES
-    with drawing(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows) as (figure, files):
-        axes = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axis in axes[len(runs) :]:
-            axis.set_axis_off()
-        for axis, run in zip(axes, runs, strict=False):
-            points, labels = np.array(run["map"]["points"]), np.array(run["map"]["labels"])
-            names = run["map"]["class_names"]
-            for index, colour in enumerate(colours(len(names))):
-                of_class = points[labels == index].T
-                axis.scatter(*of_class, s=9, color=colour, linewidths=0, label=names[index])
-            axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
-            if named and names == most and not figure.legends:
-                legend = {"frameon": False, "title": "class", "markerscale": 2}
-                handles = axis.get_legend_handles_labels()
-                figure.legend(*handles, loc="outside right center", **legend)
-    return files
-
-
-@contextmanager
-def drawing(width: float, height: float) -> Iterator[tuple["Figure", dict[str, bytes]]]:
-    """Yield an empty figure in the style of all, and the files that it has after the block."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    files: dict[str, bytes] = {}
-    with mpl.rc_context(_STYLE):
-        yield (figure := Figure(figsize=(width, height), dpi=150, layout="constrained")), files
-        for form in ("png", "svg"):
-            # Neither the time nor matplotlib's version: equal numbers give equal bytes.
-            metadata = {"Date": None} if form == "svg" else {"Software": None}
-            figure.savefig(out := io.BytesIO(), format=form, metadata=metadata)
-            files[form] = out.getvalue()
-
-
-def saved(file: Path, forms: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write a picture in each form, with its ending, and return the files."""
-    files = {file.with_name(f"{file.name}.{form}"): data for form, data in forms.items()}
-    for path, data in files.items():
-        atomic_write_bytes(path, data)
-    return tuple(files)
-
-
-def colours(count: int) -> Sequence[Any]:
-    """Return so many colours, up to twenty of which can be told apart."""
-    import matplotlib as mpl
-
-    if count <= 20:
-        return mpl.color_sequences["tab10" if count <= 10 else "tab20"][:count]
-    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]
+    figure = Picture(4.2 * columns + (1.6 if named else 0.2), 4.4 * -(-len(runs) // columns))
+    for axis, run in zip(figure.panels(len(runs), columns), runs, strict=True):
+        points, labels = np.array(run["map"]["points"]), np.array(run["map"]["labels"])
+        names = run["map"]["class_names"]
+        for index, colour in enumerate(colours(len(names))):
+            xs, ys = points[labels == index].T
+            axis.scatter(xs, ys, s=9, color=colour, linewidths=0, label=names[index])
+        axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
+        if named and names == most and not figure.legends:
+            figure.explain(axis, title="class", markerscale=2)
+    return figure
 
 
 def measure(run: TrainedRun) -> Numbers:

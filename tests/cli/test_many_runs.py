@@ -111,8 +111,8 @@ def test_a_study_ends_in_a_sentence_and_without_a_best_trial_in_exit_code_4(
         ((-0.05, 0.01), "it cannot be told from the preset; to train with it: {} --config best."),
         ((-0.05, -0.01), "it is behind the preset, so use that: {}"),
     ):
-        measured = ({}, "linear_acc", {0: 0.5}, (0.4, 0.6), None)
-        fresh = Confirmed("best trial", *measured, None), Confirmed("preset", *measured, interval)
+        first = Confirmed("best trial", {}, "linear_acc", {0: 0.5}, (0.4, 0.6), None, None)
+        fresh = first, replace(first, name="preset", behind=interval)
         said = advice(replace(ended, confirmed=fresh), settings, None)
         assert ends.format(command) in said
     with_errors = replace(result, kept_errors=(0, 2))

@@ -132,5 +132,6 @@ def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: 
     stored = parse_json((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
     assert stored == record
     assert record == json.loads(json.dumps(found))  # measured again: the same bits
-    again = [*draw_angles(made.runs).values(), *draw_maps(made.runs).values()]
-    assert again == [file.read_bytes() for file in made.files[:-1]]
+    again = [*draw_angles(made.runs).write(tmp_path / "a"), *draw_maps(made.runs).write(tmp_path)]
+    for file, other in zip(made.files, again, strict=False):
+        assert file.read_bytes() == other.read_bytes()
