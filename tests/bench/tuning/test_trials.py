@@ -2,9 +2,9 @@
 
 import importlib.util
 import math
-import random
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any, cast
@@ -28,6 +28,8 @@ from fedbench.bench.tuning.spaces.space import Choice, FloatRange, IntRange, Sea
 from fedbench.bench.tuning.study import Study
 from fedbench.bench.tuning.trials import Trials
 
+from .conftest import InOneProcess, KilledError
+
 LR = FloatRange(type="float", low=1e-3, high=0.3, log=True)
 SPACE: dict[str, Any] = {
     "client.lr": LR,
@@ -36,7 +38,7 @@ SPACE: dict[str, Any] = {
 RANGES = {"client.lr": LR, "method.temperature": FloatRange(type="float", low=0.05, high=1.0)}
 POINT = {"client.lr": 0.03, "method.temperature": 0.5}
 Params = dict[str, Any]
-Table = dict[int, tuple[Params, float | None]]
+Table = dict[int, dict[str, Any]]  # number -> record
 
 
 def score(params: Params) -> float | None:
@@ -48,16 +50,9 @@ def score(params: Params) -> float | None:
     return -abs(math.log10(params["client.lr"] / 0.1))
 
 
-def record(number: int, params: Params, value: float | None, **more: Any) -> dict[str, Any]:
-    status = "error" if value is None else "ok" if math.isfinite(value) else "diverged"
-    objective = value if status == "ok" else None
-    more |= {"seeds": [0], "seed_objectives": [objective]}
-    return {"number": number, "status": status, "params": params, "objective": objective, **more}
-
-
 def study(
     store: Path,
-    finished: Mapping[int, tuple[Params, float | None]] | None = None,
+    finished: Table | None = None,
     *,
     total: int = 14,
     sampler: str = "tpe",
@@ -79,7 +74,7 @@ def study(
     )
     untrained = [{"seed": seed + n, "objective": 0.0} for n in range(5)]
     plan.store.write_study(plan.study_id, {"untrained": untrained})
-    return Trials(plan, [record(number, *entry) for number, entry in (finished or {}).items()])
+    return Trials(plan, [*(finished or {}).values()])
 
 
 def outcome(job: Job, value: float | None) -> Outcome:
@@ -90,10 +85,6 @@ def outcome(job: Job, value: float | None) -> Outcome:
     return Outcome(job, "ok", figures={"objective": value})
 
 
-def number_of(job: Job) -> int:
-    return int(job.name.split(".")[1])
-
-
 def params_of(job: Job) -> Params:
     return {key: value for key, value in job.values.items() if key != "seed"}
 
@@ -101,28 +92,24 @@ def params_of(job: Job) -> Params:
 def search(
     *,
     finished: Table | None = None,
-    stop_after: int | None = None,
-    order: Callable[[list[int]], int] = min,
+    die_after: int | None = None,
+    order: int = 0,
+    score: Callable[[Params], float | None] = score,
     **settings: Any,
 ) -> Table:
-    """Run a study; `order` picks which of the running trials ends next."""
-    table, running = dict(finished or {}), dict[int, Job]()
+    """Run a study, `1 + order` trials at a time that end in an order of this seed."""
     with tempfile.TemporaryDirectory() as folder:
         trials = study(Path(folder), finished, **settings)
-        while True:
-            while (job := trials.next()) is not None:
-                if job.label.startswith(("best", "preset")):  # on a further seed
-                    trials.done(outcome(job, None))
-                else:
-                    running[number_of(job)] = job
-            if trials.finished:
-                break
-            job = running.pop(order(list(running)))
-            table[number_of(job)] = params_of(job), score(params_of(job))
-            if stop_after is not None and len(table) - len(finished or {}) >= stop_after:
-                break
-            trials.done(outcome(job, score(params_of(job))))
-    return table
+
+        def fake(job: Job) -> Outcome:
+            on_further_seed = job.label.startswith(("best", "preset"))
+            return outcome(job, None if on_further_seed else score(params_of(job)))
+
+        run = InOneProcess(seed=order, width=1 + order, fake=fake, die_after=die_after)
+        with suppress(KilledError):
+            run(trials._study.executor, trials)
+        made = {each["number"]: each for each in trials._study.trials()}
+    return dict(sorted({**(finished or {}), **made}.items()))
 
 
 def states(trials: Trials) -> list[str]:
@@ -131,21 +118,19 @@ def states(trials: Trials) -> list[str]:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_the_order_in_which_trials_end_leaves_no_trace(sampler: str) -> None:
-    shuffle = random.Random(3)
     expected = search(sampler=sampler)
     assert sorted(expected) == list(range(14))
-    assert search(sampler=sampler, order=max) == expected
-    assert search(sampler=sampler, order=shuffle.choice) == expected
+    assert search(sampler=sampler, order=5) == expected
     assert search(sampler=sampler, seed=1) != expected
 
 
 def test_points_come_first_and_the_search_learns() -> None:
-    assert search()[0][0] == POINT
+    assert search()[0]["params"] == POINT
 
     def late(sampler: str) -> float:
         """Mean distance from the best rate, in powers of ten, of trials 20 to 39."""
         tables = [search(total=40, sampler=sampler, seed=seed) for seed in range(3)]
-        rates = [t[n][0]["client.lr"] for t in tables for n in range(20, 40)]
+        rates = [t[n]["params"]["client.lr"] for t in tables for n in range(20, 40)]
         return mean(abs(math.log10(rate / 0.1)) for rate in rates)
 
     assert late("tpe") < 0.8 * late("random")
@@ -189,7 +174,7 @@ def test_gp_is_told_the_worst_objective_for_a_diverged_trial(tmp_path: Path) -> 
 
 def test_stored_trials_with_other_parameters_are_refused() -> None:
     table = search(total=6)
-    table[5] = {**table[5][0], "client.lr": 0.2}, 0.0
+    table[5]["params"]["client.lr"] = 0.2
     with pytest.raises(StoreError, match="trial 5"):
         search(total=8, finished=table)
 
@@ -205,9 +190,9 @@ def test_samplers_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sobol_points_follow_the_given_ones_in_order() -> None:
     settings: dict[str, Any] = {"space": RANGES, "sampler": "sobol"}
     table = search(total=16, **settings)
-    assert table[0][0] == POINT
+    assert table[0]["params"] == POINT
     points = qmc.Sobol(2, seed=derive(0, "sampler") % 2**32).random(16)[:15]  # in [0, 1)
-    rates = [table[number][0]["client.lr"] for number in range(1, 16)]
+    rates = [table[number]["params"]["client.lr"] for number in range(1, 16)]
     assert rates == pytest.approx([1e-3 * 300**first for first, _ in points])
     assert search(total=8, **settings) == {n: table[n] for n in range(8)}
     resumed = search(total=16, **settings, finished={n: table[n] for n in (0, 3, 7)})
@@ -218,9 +203,9 @@ def test_sobol_points_follow_the_given_ones_in_order() -> None:
 def test_cmaes_is_replayed_and_converges() -> None:
     settings: dict[str, Any] = {"space": RANGES, "sampler": "cmaes", "total": 60}
     table = search(**settings)
-    part = search(**settings, stop_after=21)
-    assert search(**settings, finished=part, order=max) == table
-    errors = [abs(math.log10(table[n][0]["client.lr"] / 0.1)) for n in range(60)]
+    part = search(**settings, die_after=21, order=2)
+    assert search(**settings, finished=part, order=1) == table
+    errors = [abs(math.log10(table[n]["params"]["client.lr"] / 0.1)) for n in range(60)]
     assert mean(errors[-20:]) < mean(errors[1:21]) / 2
 
 
@@ -241,21 +226,19 @@ SIX: dict[str, Any] = {**TWO, "client.batch_size": IntRange(type="int", low=8, h
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "sobol"])
-def test_no_setting_of_a_finite_space_is_tried_twice(
-    sampler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "score", lambda params: params["method.temperature"])
+def test_no_setting_of_a_finite_space_is_tried_twice(sampler: str) -> None:
     assert [SearchSpace("simclr", space, (), "").size for space in (TWO, SIX, SPACE)] == [
         2,
         6,
         None,
     ]
     settings: dict[str, Any] = {"space": SIX, "sampler": sampler, "points": (), "batch_size": 2}
+    settings["score"] = lambda params: params["method.temperature"]
     table = search(total=6, **settings)
-    assert len({tuple(params.values()) for params, _ in table.values()}) == 6
+    assert len({tuple(each["params"].values()) for each in table.values()}) == 6
     assert search(total=4, **settings) == {n: table[n] for n in range(4)}
     part = {n: table[n] for n in (0, 1, 3)}
-    assert search(total=6, finished=part, order=max, **settings) == table
+    assert search(total=6, finished=part, order=1, **settings) == table
 
 
 def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
@@ -279,13 +262,13 @@ def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
 
 
 def test_a_dimension_is_seen_to_change_nothing() -> None:
-    points = [(a, b) for a in (1, 2) for b in (3, 4)]
+    def trial(a: int, b: int, objective: float | None) -> dict[str, Any]:
+        return {"status": "ok", "params": {"a": a, "b": b}, "objective": objective}
 
     def seen(score: Callable[[int, int], float]) -> list[str]:
-        trials = [record(n, {"a": a, "b": b}, score(a, b)) for n, (a, b) in enumerate(points)]
-        return seen_without_effect(trials)
+        return seen_without_effect([trial(a, b, score(a, b)) for a in (1, 2) for b in (3, 4)])
 
     assert seen(lambda a, b: a) == ["b"]
     assert seen(lambda a, b: 0.0) == ["a", "b"]
     assert seen(lambda a, b: a * b) == []
-    assert seen_without_effect([record(0, {"a": 1}, 0.0), record(1, {"a": 2}, None)]) == []
+    assert seen_without_effect([trial(1, 3, 0.0), trial(2, 3, None)]) == []
