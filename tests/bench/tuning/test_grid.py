@@ -49,6 +49,21 @@ def test_partitions_that_need_a_column_which_the_grid_or_the_user_gives() -> Non
         assert planned[0].config.data.natural_column == "writer"
 
 
+def test_points_are_for_their_method_and_multiply_the_axes() -> None:
+    points = [{}, {"method": "orchestra", "method.target": False}]
+    grid = small(points=points, methods=["simclr", "orchestra"])
+    assert [
+        (cell.config.spec, cell.axes["data.alpha"], cell.axes.get("method.target"))
+        for cell in cells(grid)
+    ] == [
+        (spec, alpha, target)
+        for alpha in (0.1, 1.0)
+        for spec, target in (("simclr", None), ("orchestra", True), ("orchestra", False))
+    ]
+    with pytest.raises(ConfigError, match=r"method.target"):
+        cells(grid, set={"method.target": True})
+
+
 def test_exclude() -> None:
     grid = small(
         methods=["simclr", "supervised"], exclude=[{"method": "local-simclr", "data.alpha": 1}]

@@ -12,7 +12,7 @@ from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.tuning.grid import Cell, check_grid, load_grid, plan, presets_for
+from fedbench.bench.tuning.grid import Cell, load_grid, plan, presets_for
 from tests.specs import extended
 
 SPECS = {(cell.paper, cell.method): cell.spec for cell in paper_cells()}
@@ -177,24 +177,3 @@ def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
         given = {"data.name": name}
         with pytest.raises(ConfigError, match=f"data.name: .*{got}"):
             cells("orchestra-table1", preset="mi", set=given, content=content)
-
-
-def small(**parts: Any) -> dict[str, Any]:
-    return {"grid": "g", "description": "d", "methods": ["simclr", "orchestra"], **parts}
-
-
-def test_points_are_for_their_method_and_multiply_the_axes() -> None:
-    points = [{}, {"method": "orchestra", "method.target": False}]
-    grid = check_grid(small(points=points, axes={"data.alpha": [0.1, 1.0]}), "g.yaml")
-    planned = plan(grid, environ={})
-    seen = [(c.config.spec, c.config.data.alpha, c.axes.get("method.target")) for c in planned]
-    assert seen == [
-        ("simclr", 0.1, None),
-        ("orchestra", 0.1, True),
-        ("orchestra", 0.1, False),
-        ("simclr", 1.0, None),
-        ("orchestra", 1.0, True),
-        ("orchestra", 1.0, False),
-    ]
-    with pytest.raises(ConfigError, match=r"method.target"):
-        plan(grid, set={"method.target": True}, environ={})
