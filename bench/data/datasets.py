@@ -343,9 +343,9 @@ def _from_source(
         scratch.mkdir()
         splits = source.splits(scratch)
         class_names = write_splits(writer, splits, name, reading.image_size, progress)
-        if reading.client_file is not None:
+        if reading.partition_file is not None:
             count = len(np.load(writer.folder / "train_labels.npy"))
-            writer.put(CLIENTS, read_clients(reading.client_file, count, _images(splits)))
+            writer.put(CLIENTS, read_clients(reading.partition_file, count, _images(splits)))
         arrays = {n: np.load(writer.folder / f"{n}.npy", mmap_mode="r") for n in ARRAYS}
         writer.notes["cautions"] = survey(arrays, class_names).cautions()
         return class_names

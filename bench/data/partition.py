@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.config.partitioners.dirichlet import largest_remainder
 from fedbench.bench.config.partitioners.registry import Examples, fields_of
 from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS, held_out
-from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_bytes
 from fedbench.bench.system.seeding import numpy_generator
 
@@ -97,34 +96,6 @@ class Partition:
         meta = {"format": _FORMAT} | {name: getattr(self, name) for name in _RECIPE}
         tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
         atomic_write_bytes(path, tensor_files.encode(meta, tensors))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Map a saved partition; `DataError` if the file is missing, torn or altered."""
-        from fedbench.bench.system import tensor_files
-
-        try:
-            meta, tensors = tensor_files.read(path)
-            if meta.pop("format", None) != _FORMAT:
-                raise ValueError(f"not of format {_FORMAT}")
-        except (OSError, ValueError) as err:
-            raise DataError(
-                f"partition file {path} cannot be read ({err}); delete it, and it is made again"
-            ) from err
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        for array in arrays.values():
-            array.flags.writeable = False
-        bins = None
-        if "bins" in arrays:
-            flat = arrays.pop("bins").tolist()
-            bins = [flat[a:b] for a, b in pairwise(arrays.pop("bin_offsets").tolist())]
-        return cls(
-            indices=arrays["indices"],
-            offsets=arrays["offsets"],
-            angles=arrays.get("angles"),
-            rotation_bins=bins,
-            **meta,
-        )
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {"indices": self.indices, "offsets": self.offsets}

@@ -30,8 +30,8 @@ class Reading:
 
     label_column: str | None = None  # column with the labels; None = by its name
     image_size: int | None = None  # side that images are brought to; None = they have one size
-    client_column: str | None = None  # column whose values natural clients are made of
-    client_file: Path | None = None  # file that names the client of each training image
+    natural_column: str | None = None  # column whose values natural clients are made of
+    partition_file: Path | None = None  # file that names the client of each training image
     test_rows: str | None = None  # COLUMN=VALUE, or `none`; None = columns that name splits
 
     @classmethod
@@ -54,24 +54,17 @@ class Reading:
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of a configuration that differ from their defaults."""
-        partition = "file" if self.client_file else None
-        values = {
-            "data.label_column": self.label_column,
-            "data.test_rows": self.test_rows,
-            "data.image_size": self.image_size,
-            "data.partition": "natural" if self.client_column else partition,
-            "data.natural_column": self.client_column,
-            "data.partition_file": self.client_file,
-        }
-        return {key: value for key, value in values.items() if value is not None}
+        partition = "natural" if self.natural_column else "file" if self.partition_file else None
+        values = {"partition": partition, **vars(self)}
+        return {f"data.{key}": value for key, value in values.items() if value is not None}
 
     def identity(self) -> str:
         """Return the options and the file's hash as text; empty where nothing is asked for."""
         digest = None
-        if self.client_file is not None:
-            with readable(f"data.partition_file: {self.client_file}"):
-                digest = hashlib.sha256(self.client_file.read_bytes()).hexdigest()
-        values = [self.label_column, self.image_size, self.client_column, digest]
+        if self.partition_file is not None:
+            with readable(f"data.partition_file: {self.partition_file}"):
+                digest = hashlib.sha256(self.partition_file.read_bytes()).hexdigest()
+        values = [self.label_column, self.image_size, self.natural_column, digest]
         values += [self.test_rows] if self.test_rows else []
         return json.dumps(values) if any(value is not None for value in values) else ""
 

@@ -303,7 +303,7 @@ def _header(file: Path, reading: Reading) -> Header:
         needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
         raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
     path = next((name for name in names if name.lower() in PATH_COLUMNS), None)
-    asked = (reading.label_column, reading.client_column)
+    asked = (reading.label_column, reading.natural_column)
     pixels = [] if path else [n for n in names if n[-1:].isdigit() and n not in asked]
     if not path and not pixels:
         raise DataError(

@@ -49,10 +49,11 @@ def parquet_rows(source: Path | bytes, place: str) -> Rows:
 
 
 def chunks_of(metadata: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the footer's entries of all chunks of some columns."""
+    """Yield the footer's entries of all chunks of some columns, and of their fields."""
+    begins = tuple(f"{column}." for column in columns)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema.split(".")[0] in columns:
+            if f"{chunk.path_in_schema}.".startswith(begins):
                 yield chunk
 
 

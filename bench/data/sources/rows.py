@@ -203,7 +203,7 @@ class Shard:
 
     def _first(self) -> dict[Field, Any]:
         """Return the first words of the columns that may say a row's split."""
-        asked = (self.reading.label_column, self.reading.client_column, *LABEL_COLUMNS)
+        asked = (self.reading.label_column, self.reading.natural_column, *LABEL_COLUMNS)
         places = [p for p, kind in kinds_of(self.schema).items() if is_word(p[-1], kind)]
         places = [p for p in places if not {p[-1], p[-1].lower()} & {*asked}]
         first: dict[Field, Any] = {}
@@ -321,8 +321,8 @@ def columns_of(
         )
 
     client = None
-    if reading.client_column is not None:
-        client = find("data.natural_column", reading.client_column)
+    if reading.natural_column is not None:
+        client = find("data.natural_column", reading.natural_column)
     images = [name for name, kind in kinds.items() if is_image(kind)]
     known = [name for name in images if name[0] in IMAGE_COLUMNS]
     # A column without a name numbers the rows, as pandas writes it.
@@ -380,7 +380,7 @@ def splits_of_shards(
     rows = sum(counts) if counts else None
     left_out = [*left_out, LeftOut(VALIDATION, [shard.title for shard in rest], rows=rows)]
     # Test images have no clients, and need no column of them.
-    test = [replace(s, reading=replace(s.reading, client_column=None)) for s in test]
+    test = [replace(s, reading=replace(s.reading, natural_column=None)) for s in test]
     # Names in the order of the first file; those of further files follow.
     names = [
         name for shard in labelled or test for name in shard.names.get(shard.found().label, ())

@@ -408,12 +408,12 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         (Reading(label_column="lable"), r"data\.label_column=lable: .* found: image: .*character"),
         (Reading(label_column="image"), r"data\.label_column=image: .* no such column of integers"),
         (
-            Reading(label_column="character", client_column="author"),
+            Reading(label_column="character", natural_column="author"),
             r"data\.natural_column=author: .* found: image: .*writer",
         ),
     ):
         refused(name, tmp_path / "data", text, reading=reading)
-    for reading in (Reading(label_column="x"), Reading(client_column="x")):
+    for reading in (Reading(label_column="x"), Reading(natural_column="x")):
         with pytest.raises(ConfigError, match=r"digits.*hub:"):
             load_dataset("digits", tmp_path / "data", reading=reading)
 
@@ -507,7 +507,7 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
     else:
         file.write_text(content if isinstance(content, str) else json.dumps(content))
     name, why = both(tmp_path / "set"), rf"data\.partition_file: .*{named}"
-    refused(name, tmp_path / "data", why, reading=Reading(client_file=file))
+    refused(name, tmp_path / "data", why, reading=Reading(partition_file=file))
 
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
@@ -665,4 +665,4 @@ def test_a_partition_file_of_other_images_is_refused(
     changed = change(split.assign(client=0))
     changed.to_csv(file := tmp_path / "clients.csv", index=False)
     why = rf"data\.partition_file: .*{named}"
-    refused(name, tmp_path / "data", why, reading=Reading(client_file=file))
+    refused(name, tmp_path / "data", why, reading=Reading(partition_file=file))

@@ -132,13 +132,13 @@ def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
         lines.append(f"{i:05},{i % 2},{('01', '1', '001')[i % 3]}")
     (root / "labels.csv").write_text("\n".join(lines))
     dataset = load_dataset(
-        f"file:{root}/labels.csv", tmp_path / "data", reading=Reading(client_column="site")
+        f"file:{root}/labels.csv", tmp_path / "data", reading=Reading(natural_column="site")
     )
     assert dataset.train_clients is not None
     pixels = dataset.train_images[:, 0, 0, 0]
     order = [1, 2, 0]  # 001, 01, 1 as text
     assert dataset.train_clients.tolist() == [order[pixel % 3] for pixel in pixels]
-    for reading in (PLAIN, Reading(client_column="site")):
+    for reading in (PLAIN, Reading(natural_column="site")):
         gives = whole(f"file:{root}/labels.csv", tmp_path / "data", reading)
         assert gives == {"0": 18, "1": 18}
 
@@ -452,4 +452,6 @@ def test_clients_of_two_kinds(tmp_path: Path) -> None:
     for i, sites in enumerate(([1, 2], ["1", "2"])):
         pq.write_table(shades([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet")
     pq.write_table(shades([0]), tmp_path / "test.parquet")
-    refused(f"hub:{tmp_path}", tmp_path / "data", "int, str", reading=Reading(client_column="site"))
+    refused(
+        f"hub:{tmp_path}", tmp_path / "data", "int, str", reading=Reading(natural_column="site")
+    )
