@@ -154,20 +154,28 @@ def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> C
     shared = [p for p in titles[0].split(" · ") if all(p in each.split(" · ") for each in titles)]
     tests = [_separation(*lines) for _, lines in both]
     p = iter(holm([test.p(0, 1) for test in tests if test is not None]))
-    settings_of = short_titles(titles) if len(titles) > 1 else [""]
-    settings = tuple(
-        _difference(
-            short,
-            lines,
-            test,
-            None if test is None else next(p),
-            sum(each is not None for each in tests),
+    number = sum(test is not None for test in tests)
+    shorts = short_titles(titles) if len(titles) > 1 else [""]
+    settings = []
+    for short, (_, (a, b)), test in zip(shorts, both, tests, strict=True):
+        low, high = (None, None) if test is None else test.interval(0, 1)
+        each = Difference(
+            setting=short,
+            lines=(a.label, b.label),
+            seeds=(a.n_seeds, b.n_seeds),
+            means=(a.mean, b.mean),
+            difference=None if None in (a.mean, b.mean) else a.mean - b.mean,
+            low=low,
+            high=high,
+            test=None if test is None else "Welch" if test.welch else "t",
+            p=None if test is None else next(p),
+            detectable=None if test is None else test.detectable(0, 1, number),
+            differs=_differing_lines(a, b),
         )
-        for short, (_, lines), test in zip(settings_of, both, tests, strict=True)
-    )
+        settings.append(each)
     said = _conclusion(settings, names, board.metric)
     return Comparison(
-        names, board.metric, settings, " · ".join(shared), {}, {}, True, said, problems
+        names, board.metric, (*settings,), " · ".join(shared), {}, {}, True, said, problems
     )
 
 
@@ -184,26 +192,6 @@ def _separation(first: Any, second: Any) -> Separation | None:
         return None
     test = Separation({0: first.values, 1: second.values})
     return test if test.places == [0, 1] else None
-
-
-def _difference(
-    setting: str, lines: Pair, test: Separation | None, p: float | None, tests: int
-) -> Difference:
-    means = tuple(line.mean for line in lines)
-    low, high = (None, None) if test is None else test.interval(0, 1)
-    return Difference(
-        setting,
-        (lines[0].label, lines[1].label),
-        (lines[0].n_seeds, lines[1].n_seeds),
-        (means[0], means[1]),
-        None if None in means else means[0] - means[1],
-        low,
-        high,
-        None if test is None else "Welch" if test.welch else "t",
-        p,
-        None if test is None else test.detectable(0, 1, tests),
-        _differing_lines(*lines),
-    )
 
 
 def _differing_lines(first: Any, second: Any) -> dict[str, Pair]:

@@ -97,14 +97,9 @@ def _usage(error: Any) -> str:
     message = " ".join(str(error.format_message()).split())
     message = message.replace("Value error, ", "").replace("Input should be", "must be")
     context = getattr(error, "ctx", None)
-    option = getattr(error, "option_name", "")
-    if meant := _options_called(option, context):
+    option = getattr(error, "option_name", "")  # that is unknown, where there is a context
+    if context and option and (meant := _options_called(option, context)):
         message = f"no such option: {option}; write {' or '.join(meant)}"
-    elif keys := _keys_called(option, context):
-        options = " or ".join(f"--set {key}=VALUE" for key in keys)
-        message = f"no such option: {option}; it is a value: {options}"
-    elif option in ("--method", "--methods") and context:
-        message = f"no such option: {option}; write the name alone: {context.command_path} simclr"
     elif context and (command := _command_called(message)):
         message = f"{message.partition('.')[0]}; write {context.command_path} {command}"
     text = f"error: {message[:1].lower()}{message[1:]}"
@@ -112,10 +107,23 @@ def _usage(error: Any) -> str:
 
 
 def _options_called(option: str, context: Any) -> list[str]:
-    """Return what to write for an option of other programs, as far as the command has it."""
-    has = {name for each in context.command.params for name in each.opts} if context else set()
+    """Return what the command has for an unknown option: an option, or values: lr, client.lr."""
+    parameters = context.command.params
+    if option in ("--method", "--methods") and any(each.name == "spec" for each in parameters):
+        return [f"the name alone: {context.command_path} simclr"]
+    has = {name for each in parameters for name in each.opts}
     meant = _MEANT.get(option) or _MEANT.get(f"{option}s", ())
-    return [words for words in meant if words.partition(" ")[0] in has]
+    if found := [words for words in meant if words.partition(" ")[0] in has]:
+        return found
+    if "--set" not in has:
+        return []
+    from fedbench.bench.tuning.explain import fields_by_key
+
+    word, known = option.lstrip("-").replace("-", "_"), fields_by_key()
+    last = {key: key.rpartition(".")[2] for key in known}
+    alike = [key for key in known if word in (key, last[key], last[key].removeprefix("num_"))]
+    alike.sort(key=lambda key: (key.startswith("method."), key.count(".")))
+    return [f"--set {key}=VALUE" for key in alike[:_MOST_KEYS]]
 
 
 def _command_called(message: str) -> str:
@@ -126,15 +134,3 @@ def _command_called(message: str) -> str:
     from fedbench.bench.system.method_names import ALIASES, shipped
 
     return f"run {word}" if word.partition("+")[0].lower() in {*shipped(), *ALIASES} else ""
-
-
-def _keys_called(option: str, context: Any) -> list[str]:
-    """Return the keys that an unknown option of a command with `--set` means: lr, client.lr."""
-    if not option or all("--set" not in each.opts for each in context.command.params):
-        return []
-    from fedbench.bench.tuning.explain import fields_by_key
-
-    word, known = option.lstrip("-").replace("-", "_"), fields_by_key()
-    last = {key: key.rpartition(".")[2] for key in known}
-    alike = [key for key in known if word in (key, last[key], last[key].removeprefix("num_"))]
-    return sorted(alike, key=lambda key: (key.startswith("method."), key.count(".")))[:_MOST_KEYS]

@@ -15,6 +15,8 @@ WRONG = {
     "run simclr --set data.name=digts": "did you mean 'digits'?",
     "run simclr --config no.yaml": "no.yaml:",
     "run simclr --device tpu": "'tpu'",
+    "run simclr --seed": "'--seed' requires an argument",
+    "sweep --grid heterogeneity --method simclr": "--methods",
     "run simclr --workers 0": "'--workers'",
     "run simclr --lanes 2 --workers 3": "--lanes",
     "run simclr --lr 0.1": "--set client.lr=VALUE",
