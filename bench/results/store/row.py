@@ -18,9 +18,10 @@ from pydantic import (
 )
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation import metrics
 from fedbench.bench.results.choice import Purpose
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
 
 SCHEMA_VERSION = 5
@@ -62,10 +63,26 @@ class _Data(BaseModel):
     name: str = ""
     train_subset: int | None = None
     test_subset: int | None = None
+    label_fraction: float = 0.0
+
+
+class _Client(BaseModel):
+    precision: str = ""
+    compile: bool = False
 
 
 class _Evaluation(BaseModel):
     num_clients: int = 1
+    transfer: list[str] = []
+
+
+class _Model(BaseModel):
+    weights_sha256: str | None = None
+
+
+class _Devices(BaseModel):
+    failure: float | None = None
+    profile_sha256: str | None = None
 
 
 class _Settings(BaseModel):
@@ -73,11 +90,11 @@ class _Settings(BaseModel):
 
     spec: str
     data: _Data
-    client: dict[str, Any]
+    client: _Client
     evaluation: _Evaluation
     method: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    devices: dict[str, Any] = {}
+    model: _Model = _Model()
+    devices: _Devices = _Devices()
     federation: dict[str, Any] = {}
     server: dict[str, Any] = {}
     privacy: dict[str, Any] = {}
@@ -296,9 +313,10 @@ class Row(Record):
         try:
             json.dumps(value, allow_nan=False)
             _Settings.model_validate(value, strict=True)
+            flatten(value)
         except ValidationError as err:
             raise ValueError(first_problem(err)) from err
-        except TypeError as err:  # a time, or another value that no configuration has
+        except (TypeError, ConfigError) as err:  # a time, say, or a field that is given twice
             raise ValueError(str(err)) from err
         return value
 

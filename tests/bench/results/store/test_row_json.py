@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.studies import studies
@@ -64,6 +65,29 @@ def test_configurations_of_other_versions_pass() -> None:
     del config["client"]["precision"], config["privacy"]
     config["data"]["further"], config["section"] = [1], {"field": None}
     assert build_row(settings=config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client.precision", {}),
+        ("client.compile", [1]),
+        ("data.label_fraction", "x"),
+        ("devices.failure", "x"),
+        ("devices.profile_sha256", 5),
+        ("evaluation.transfer", [1]),
+        ("model.weights_sha256", 5),
+    ],
+)
+def test_a_setting_that_boards_cannot_read(name: str, value: Any) -> None:
+    section, _, field = name.partition(".")
+    with pytest.raises(ValidationError, match=name):
+        build_row(settings={**CONFIG, section: {**CONFIG[section], field: value}})
+
+
+def test_a_setting_that_is_given_twice() -> None:
+    with pytest.raises(ValidationError, match=r"data\.name"):
+        build_row(settings={**CONFIG, "data.name": "digits"})
 
 
 def test_a_configuration_that_this_version_does_not_take() -> None:
