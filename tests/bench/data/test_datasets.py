@@ -19,7 +19,7 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.datasets import content_names, load_dataset, prepare, reopen
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
-from fedbench.bench.data.sources.fashion_small import FILE
+from fedbench.bench.data.sources.built_in import FASHION_SMALL
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from tests.bench.data.files import encoded, refused, table, write_idx
 
@@ -92,7 +92,7 @@ def test_fashion_small(tmp_path: Path) -> None:
     assert dataset.class_names[9] == "Ankle boot"
     assert dataset.train_images.mean() / 255 == pytest.approx(0.2860, abs=0.002)
     assert REVISIONS[dataset.revision] == "fashion-small"
-    assert "Zalando" in FILE.with_suffix(".LICENSE").read_text("utf-8")
+    assert "Zalando" in FASHION_SMALL.with_suffix(".LICENSE").read_text("utf-8")
 
 
 def test_hub_gives_the_pixels_that_were_written(hub: Path, tmp_path: Path) -> None:
