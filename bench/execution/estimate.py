@@ -192,13 +192,13 @@ class Estimator:
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
         stand_ins = _StandIns(setup)
-        runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins)
-        executor = _CutShort(runner, steps_per_epoch(experiment))
+        steps = steps_per_epoch(experiment)
+        runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins, steps)
         # Later rounds may take longer, and the last would write a checkpoint, which is timed apart.
         trainer.rounds_done = max(0, trainer.total_rounds - 2)
         began = self._clock()
         with suppress(Diverged), stand_ins.of(trainer.binding.net), stand_ins.of(runner.net):
-            next(trainer.rounds(executor))
+            next(trainer.rounds(runner))
         elapsed = self._clock() - began
         at_clients = runner.seconds + image * runner.passed
         parts.server = max(0.0, elapsed - runner.seconds) + image * (
@@ -325,12 +325,21 @@ class _StandIns:
 
 
 class _TimedRunner(ClientRunner):
-    """Trains clients for a few local steps and measures each of them."""
+    """Trains some clients for a few local steps and measures each of them.
+
+    Clients that make steps come first: `steps`, (K,), has those of each in an epoch.
+    """
 
     def __init__(
-        self, setup: Setup, device: torch.device, personal_dir: Path, stand_ins: _StandIns
+        self,
+        setup: Setup,
+        device: torch.device,
+        personal_dir: Path,
+        stand_ins: _StandIns,
+        steps: NDArray[np.int64],
     ) -> None:
         super().__init__(setup, device, personal_dir)
+        self._per_epoch = steps
         self.net, self._stand_ins, self._clock = self.binding.net, stand_ins, _clock(device)
         self._until = time.perf_counter() + _STEP_SECONDS
         self.passed = 0  # images of stand-ins in the clients' parts
@@ -340,6 +349,14 @@ class _TimedRunner(ClientRunner):
         self.seconds = 0.0  # of all clients' parts of the round
         self.steps: list[float] = []  # seconds of each, with making its batch
         self.wire = (0, 0)  # bytes to server-only parts in these steps, up and down
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """As `Executor.train`, of a few clients; after some seconds there is no further one."""
+        some = sorted(tasks, key=lambda task: not self._per_epoch[task.client_id])[:_CLIENTS]
+        for task in some:
+            yield from InProcess(self).train([task], server)
+            if self.late:
+                return
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         """Train one client, or ask for its pre-round statistics."""
@@ -384,25 +401,6 @@ class _TimedRunner(ClientRunner):
             if self.setup.config.client.compile and len(self.steps) <= _WARM_UP:
                 self._until = time.perf_counter() + _STEP_SECONDS  # these were compiled
             if count >= most or self.late:
-                return
-
-
-class _CutShort(InProcess):
-    """Executor that runs a few clients of a cohort, if possible those that make steps.
-
-    After some seconds there is no further one.
-    """
-
-    def __init__(self, runner: _TimedRunner, steps: NDArray[np.int64]) -> None:
-        super().__init__(runner)
-        self._timed, self._steps = runner, steps  # (K,) of each client in an epoch
-
-    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """Yield their results."""
-        some = sorted(tasks, key=lambda task: not self._steps[task.client_id])[:_CLIENTS]
-        for task in some:
-            yield from super().train([task], server)
-            if self._timed.late:
                 return
 
 

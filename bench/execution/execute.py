@@ -27,7 +27,7 @@ from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.guarantees import check_privacy, columns
-from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
+from fedbench.bench.execution.workers import WorkerPool
 from fedbench.bench.experiment.code import packages
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.steps import local_steps
@@ -253,8 +253,8 @@ class _Run:
             return InProcess(ClientRunner(setup, self._device, self._personal_dir))
         sizes = (layout.server_size, layout.upload_size)
         at_most = min(setup.config.cohort_size, len(setup.partition.sizes))
-        spec = WorkerSpec(self._experiment, self._personal_dir)
-        return WorkerPool(spec, self._where.devices, sizes, at_most)
+        run = (self._experiment, self._personal_dir)
+        return WorkerPool(*run, self._where.devices, sizes, at_most)
 
     def _untrained(self) -> dict[str, float]:
         """Metrics of the encoder before training; the trained weights stay."""
@@ -328,21 +328,15 @@ def facts(
     config, origin, data = experiment.config, experiment.origin, experiment.data
     return {
         **derived(config, data.revision),
-        "measured_from": origin.measured_from,
-        "preset": origin.preset,
+        **vars(origin),
         "dataset": data.name,
         "dataset_revision": data.revision,
         "partition_hash": partition_hash,
         "settings": config.model_dump(mode="json"),
         "tuned": origin.study_id is not None,
-        "study_id": origin.study_id,
-        "purpose": origin.purpose,
         "selection": "label-free" if origin.study_id else "default",
         "started_at": started_at,
         "device": device,
-        "grid": origin.grid,
-        "scaled": dict(origin.scaled),
-        "argv": origin.argv,
         "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",
         "environment": _environment() | packages(experiment.modules),

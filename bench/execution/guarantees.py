@@ -1,29 +1,23 @@
 """Privacy guarantees of a run: secure sums, client-level privacy, and epsilon."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.method import writes
+from fedbench.bench.method import Method, writes
 from fedbench.bench.method.blame import error_of_plugin
-from fedbench.bench.method.registry import create
+from fedbench.bench.method.registry import Registered, create
 from fedbench.bench.method.sharing import ROWS, Sharing
 from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError, PluginWarning
 from fedbench.bench.training.aggregate import declared_aggregator
-
-if TYPE_CHECKING:
-    from fedbench.bench.method import Method
-    from fedbench.bench.method.registry import Registered
-    from fedbench.bench.training.setup import Setup
-    from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
 
 
 def needed_one_by_one(method: Method, server: ServerConfig) -> str:

@@ -59,24 +59,19 @@ class RunResult:
         paths = {n: str(path) if path and path.exists() else None for n, path in files.items()}
         gigabytes, accuracy = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9, row.linear_acc
         per_gb = accuracy / gigabytes if accuracy is not None and gigabytes else None
+        alike = ("status", "method", "preset", "seed", "config", "traffic", "measured_from")
         return cls(
+            **{name: getattr(row, name) for name in alike},
             run_id=row.row_id,
-            status=row.status,
-            method=row.method,
-            preset=row.preset,
-            seed=row.seed,
-            config=row.config,
             metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
             | row.further,
             cost={name: getattr(row, name) for name in (*COSTS, "num_parameters")}
             | {"linear_acc_per_gb": per_gb, "simulated_hours": row.metrics.get("simulated_hours")},
-            traffic=row.traffic,
             privacy={name: getattr(row, name) for name in _PRIVACY} | row.privacy,
             paths={"store": str(store.root), **paths},
             collapsed=bool(row.collapsed),
             at_chance=marks(store, [row]).get(row.row_id, NO_MARKS).at_chance,
             stored_before=stored_before,
-            measured_from=row.measured_from,
             row=row,
         )
 

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from socket import socketpair
@@ -35,20 +35,6 @@ from fedbench.bench.training.client import ClientRunner, Task, Trained
 _FLOAT = 4
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """What a worker trains clients of: the run, and the folder of their personal tensors."""
-
-    experiment: Experiment
-    personal_dir: Path
-
-    def runner(self, device: str) -> ClientRunner:
-        """Return the run's client runner in this process."""
-        setup = self.experiment.setup
-        self.experiment.check_code()  # this process has imported it anew
-        return ClientRunner(setup, torch.device(device), self.personal_dir)
-
-
 class WorkerPool:
     """Executor that trains clients in several processes.
 
@@ -56,17 +42,23 @@ class WorkerPool:
     client makes the others wait once those are used up.
 
     Args:
-        spec: the run.
+        experiment: the run.
+        personal_dir: folder of clients' personal tensors.
         devices: one per worker; no more workers start than a round has clients.
         sizes: (server_size, upload_size).
         cohort_size: clients of the first round: so many workers start at once.
     """
 
     def __init__(
-        self, spec: WorkerSpec, devices: Sequence[str], sizes: tuple[int, int], cohort_size: int
+        self,
+        experiment: Experiment,
+        personal_dir: Path,
+        devices: Sequence[str],
+        sizes: tuple[int, int],
+        cohort_size: int,
     ) -> None:
         server_size, upload_size = sizes
-        self._spec, self._devices, self._sizes = spec, devices, sizes
+        self._run, self._devices, self._sizes = (experiment, personal_dir), devices, sizes
         self._num_slots = 2 * len(devices)  # one to train into while the other waits to be folded
         total = server_size + self._num_slots * upload_size
         self._memory = _shared_memory(max(1, total) * _FLOAT)
@@ -117,7 +109,7 @@ class WorkerPool:
         """Start missing workers, up to one per task."""
         off = first_use.switched_off()  # before an interruption, perhaps
         for device in self._devices[len(self._ends) : num_tasks]:
-            self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots, off))
+            self._send(self._start(), (self._run, device, *self._sizes, self._num_slots, off))
 
     def _start(self) -> Connection:
         if not self._servers or not fork_server.CAN_FORK:
@@ -185,7 +177,7 @@ def _run_worker(channel: int, memory: int) -> None:
     """Rebuild the run, then train the clients that arrive on the pipe until it is closed."""
     pipe = Connection(channel)
     try:
-        spec, device, server_size, upload_size, slots, off = pipe.recv()
+        (experiment, folder), device, server_size, upload_size, slots, off = pipe.recv()
     except (EOFError, ConnectionResetError):
         return
     torch.set_num_threads(1)
@@ -194,15 +186,20 @@ def _run_worker(channel: int, memory: int) -> None:
     first_use.switch_off(off)
     views = _views(memory, server_size, upload_size, slots)
     with reproducible(device):
-        _serve(pipe, spec, device, *views)
+        _serve(pipe, experiment, folder, device, *views)
 
 
 def _serve(
-    pipe: Connection, spec: WorkerSpec, device: str, server: Tensor, uploads: Sequence[Tensor]
+    pipe: Connection,
+    experiment: Experiment,
+    personal_dir: Path,
+    device: str,
+    server: Tensor,
+    uploads: Sequence[Tensor],
 ) -> None:
     runner: ClientRunner | Exception
     try:  # before the first task, while the parent prepares too
-        runner = spec.runner(device)
+        runner = _runner(experiment, personal_dir, device)
     except Exception as err:  # sent as the answer to the first task
         runner = err
     while True:
@@ -229,6 +226,12 @@ def _serve(
             pipe.send(answer)
         except BrokenPipeError:
             return
+
+
+def _runner(experiment: Experiment, personal_dir: Path, device: str) -> ClientRunner:
+    setup = experiment.setup
+    experiment.check_code()  # this process has imported it anew
+    return ClientRunner(setup, torch.device(device), personal_dir)
 
 
 if __name__ == "__main__":

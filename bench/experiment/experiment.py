@@ -26,7 +26,7 @@ _partitions: dict[str, Partition] = {}
 
 @dataclass(frozen=True)
 class Origin:
-    """Circumstances of a run; recorded, but not part of its identity."""
+    """Circumstances of a run: columns of its row that are not part of its identity."""
 
     preset: str = CUSTOM  # that its configuration started from
     study_id: str | None = None  # that its values come from, if any
@@ -34,7 +34,7 @@ class Origin:
     grid: str | None = None
     argv: str | None = None
     measured_from: str | None = None  # row id of the run whose weights are evaluated
-    scaled: Mapping[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
+    scaled: dict[str, float] = field(default_factory=dict)  # by a rule of the grid: old values
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.optim.sgd import sgd
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.execute import Where, execute
-from fedbench.bench.execution.workers import WorkerPool, WorkerSpec, _serve
+from fedbench.bench.execution.workers import WorkerPool, _serve
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
@@ -176,11 +176,11 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
     begin()
     assert first_use.switched_off() == {FUSED_SGD: "weights differ"}
 
-    spec = WorkerSpec(Experiment(CONFIG), tmp_path / "clients")
+    run = Experiment(CONFIG), tmp_path / "clients"
     ours, theirs = Pipe()
     upload = torch.empty(trainer.layout.upload_size)
     worker = threading.Thread(
-        target=_serve, args=(theirs, spec, "cpu", trainer.vector, [upload]), daemon=True
+        target=_serve, args=(theirs, *run, "cpu", trainer.vector, [upload]), daemon=True
     )
     worker.start()
     ours.send((0, Task(0, 0, RoundPlan(1)), 0))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.execution import workers
 from fedbench.bench.execution.run import command_line, run
-from fedbench.bench.execution.workers import WorkerSpec
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
@@ -52,12 +52,12 @@ def test_code_that_changed_since_it_was_read_trains_nothing(
     other = tiny_config("edited", seed=1, **rounds)
     with pytest.raises(ResourceError, match="'edited'"):
         run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
-    spec = WorkerSpec(Experiment(config, data_dir=tmp_path), tmp_path / "clients")
+    experiment = Experiment(config, data_dir=tmp_path)
     with pytest.raises(ResourceError, match="'edited'"):
-        spec.runner("cpu")
+        workers._runner(experiment, tmp_path, "cpu")
     assert [row.row_id for row in store.rows()] == [row.row_id]
     file.write_text(f"{text}# two\n")  # only a comment
-    spec.runner("cpu")
+    workers._runner(experiment, tmp_path, "cpu")
     run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.execution.fork_server import _NUMBER, CAN_FORK, serve
-from fedbench.bench.execution.workers import WorkerPool, WorkerSpec
+from fedbench.bench.execution.workers import WorkerPool
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.system import first_use
@@ -41,9 +41,10 @@ CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6
 def make_pool(
     setup: Setup, trainer: Trainer, folder: Path, workers: int, cohort_size: int = 6
 ) -> WorkerPool:
-    spec = WorkerSpec(Experiment(setup.config), folder / "clients")
     sizes = (trainer.layout.server_size, trainer.layout.upload_size)
-    return WorkerPool(spec, ["cpu"] * workers, sizes, cohort_size)
+    return WorkerPool(
+        Experiment(setup.config), folder / "clients", ["cpu"] * workers, sizes, cohort_size
+    )
 
 
 def processes(pool: WorkerPool) -> list[psutil.Process]:

@@ -110,14 +110,14 @@ def test_a_gpu_is_reproducible_inside_the_block_only(monkeypatch: pytest.MonkeyP
 
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process, from its first message to its answer."""
-    spec = workers.WorkerSpec(Experiment(tiny_config("simclr")), tmp_path)
+    run = Experiment(tiny_config("simclr")), tmp_path
     sent: list[Any] = []
 
     class Pipe:
         """The other end asks for one client, and raises what comes back."""
 
         asked: Iterator[Any] = iter(
-            [(spec, "cuda:0", 1, 1, 1, {}), (0, Task(0, 0, RoundPlan(1)), 0)]
+            [(run, "cuda:0", 1, 1, 1, {}), (0, Task(0, 0, RoundPlan(1)), 0)]
         )
 
         def __init__(self, channel: int) -> None:
