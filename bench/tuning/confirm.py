@@ -87,7 +87,7 @@ def confirmation(
     values = {key: value for key, value in (settings.set or {}).items() if key != "seed"}
     sources = Sources(settings.preset, settings.dataset, settings.config_files, values)
     given = {**vars(sources), **vars(places), **vars(executor.cluster)}
-    given |= {"purpose": "confirmation", "retry_failed": True}
+    given |= {"purpose": "confirmation", "retry_failed": True, "track": executor.tracking.names}
     result = sweep(grid, seeds=seeds, on_progress=executor.on_progress, **given)
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

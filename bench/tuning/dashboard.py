@@ -1,6 +1,5 @@
 """Studies of a store as a journal of Optuna, which optuna-dashboard and Optuna itself read."""
 
-import math
 import warnings
 from typing import Any
 
@@ -61,7 +60,7 @@ def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[FrozenTri
 
 def _trial(trial: dict[str, Any], space: dict[str, Any]) -> FrozenTrial:
     value = trial["objective"]
-    done = trial["status"] == "ok" and value is not None and math.isfinite(value)
+    done = trial["status"] == "ok" and value is not None
     undone = TrialState.FAIL if trial["status"] == "error" else TrialState.PRUNED
     return create_trial(
         state=TrialState.COMPLETE if done else undone,

@@ -1,5 +1,6 @@
 """A study: what identifies it, what the store has of it, and what that shows."""
 
+import itertools
 import json
 import logging
 import re
@@ -237,7 +238,7 @@ class Study:
     def verdict(self, trials: Sequence[Record]) -> Verdict:
         """Judge the study by all its trials, of which one at least has an objective."""
         started = self.base.config.model.weights is not None
-        leads = self.leads(trials)
+        leads = self._leads(trials)
         return judge(trials, self.untrained, self.scoring, leads, started=started)
 
     def unmeasured(self) -> list[int]:
@@ -256,16 +257,11 @@ class Study:
         """Runs of best trials and preset on further seeds: records of `params seed objective`."""
         return [*self.stored.get("checked", ())]
 
-    @property
-    def fresh_seeds(self) -> range:
-        """Seeds of the runs in `checked`: a best trial is best on those that it was chosen by."""
-        return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
+    def _checks(self, trials: Sequence[Record]) -> list[tuple[Params, int]]:
+        """Return parameters and seed of the runs that compare the best trial and the preset.
 
-    def _checks(self, trials: Sequence[Record]) -> list[tuple[Params, int, Record | None]]:
-        """Return the runs on fresh seeds of the best trial, then of the preset.
-
-        Each is its parameters, its seed and its record, None where it is missing. There are no runs
-        where the two cannot be compared.
+        First those of the best trial; there are none where the two cannot be compared. A best trial
+        is best on the seeds that it was chosen by, so that these are others.
         """
         best, preset = best_trial(trials), self.preset_params
         ended = {trial["status"] for trial in trials if trial["params"] == preset}
@@ -273,27 +269,24 @@ class Study:
             return []
         if self.scoring.objective.ranked:  # only trials have ranks
             return []
-        known = {canonical_json([c["params"], c["seed"]]): c for c in self.checked}
-        return [
-            (params, seed, known.get(canonical_json([params, seed])))
-            for params in (dict(best["params"]), preset)
-            for seed in self.fresh_seeds
-        ]
+        fresh = range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
+        return [*itertools.product((dict(best["params"]), preset), fresh)]
 
-    def leads(self, trials: Sequence[Record]) -> list[float] | None:
+    def _leads(self, trials: Sequence[Record]) -> list[float] | None:
         """Return by how much the best trial is ahead of the preset on each fresh seed.
 
         A seed under which a run has failed or diverged is left out. None if there is no such pair.
         """
-        records = [record for _, _, record in self._checks(trials)]
-        scores = [None if record is None else record["objective"] for record in records]
-        pairs = zip(scores, scores[len(self.fresh_seeds) :], strict=False)
+        scores = {_key(c["params"], c["seed"]): c["objective"] for c in self.checked}
+        found = [scores.get(_key(*run)) for run in self._checks(trials)]
+        pairs = zip(found[:MIN_FOR_INTERVAL], found[MIN_FOR_INTERVAL:], strict=True)
         leads = [one - other for one, other in pairs if one is not None and other is not None]
-        return leads if scores else None
+        return leads if found else None
 
     def unchecked(self, trials: Sequence[Record]) -> list[tuple[Params, int]]:
         """Return parameters and seed of each run that is missing to judge the best trial."""
-        return [(params, seed) for params, seed, record in self._checks(trials) if record is None]
+        known = {_key(c["params"], c["seed"]) for c in self.checked}
+        return [run for run in self._checks(trials) if _key(*run) not in known]
 
     def _identity(self) -> dict[str, Any]:
         dimensions, objective = self.space.dimensions, self.scoring.name
@@ -394,7 +387,7 @@ class Study:
                 bracket += [shorter.on(base.dataset)] * number
             runs = bracket * (trials // halving.size)
         judged = not trials and not self.unchecked(self.trials())
-        checks = 0 if self.scoring.objective.ranked or judged else 2 * len(self.fresh_seeds)
+        checks = 0 if self.scoring.objective.ranked or judged else 2 * MIN_FOR_INTERVAL
         return runs * self.search.seeds_per_trial + [base] * checks
 
     def run_name(self, run: int | str, seed: int) -> str:
@@ -496,3 +489,7 @@ class Study:
             preset_params=self.preset_params,
             **call,
         )
+
+
+def _key(params: Params, seed: int) -> str:
+    return canonical_json([params, seed])

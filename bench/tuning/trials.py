@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
 from typing import Any
 
 import optuna
@@ -177,10 +176,10 @@ class Trials:
             record["number"]: record["objective"]
             for record in with_ranks(known, self._study.scoring.name)
         }
-        finite = [value for value in objectives.values() if value is not None and isfinite(value)]
         diverged = self._sampler.diverged
         if self._sampler.diverged_is_worst:
-            diverged = min(finite, default=None)
+            told = (value for value in objectives.values() if value is not None)
+            diverged = min(told, default=None)
         for number, trial in sorted(self._batch.items()):
             record = self._records[number]
             value, status = objectives[number], record["status"]
@@ -189,10 +188,8 @@ class Trials:
             elif status == "pruned":  # TPE ranks it by rounds, then by value
                 trial.report(value, record["rounds"])
                 self._optuna.tell(trial, state=TrialState.PRUNED)
-            elif value is not None and isfinite(value):
-                self._optuna.tell(trial, value)
-            elif diverged is not None:
-                self._optuna.tell(trial, diverged)
+            elif value is not None or diverged is not None:
+                self._optuna.tell(trial, diverged if value is None else value)
             else:  # TPE ranks a pruned trial without values below every completed one
                 self._optuna.tell(trial, state=TrialState.PRUNED)
         self._batch.clear()

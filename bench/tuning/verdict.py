@@ -58,15 +58,14 @@ def judge(
     """
     best, usable = best_trial(trials), [trial for trial in trials if is_usable(trial)]
     assert best is not None
-    doubts = [*_noise(best, untrained, scoring), *_sameness(usable)]
-    doubts += _chance(usable) if len(usable) > 1 else []
+    same, chance = _sameness(usable), _chance(usable) if len(usable) > 1 else []
+    doubts = [*_noise(best, untrained, scoring), *same, *chance]
     doubts += [] if leads is None else _seed_noise(leads)
     agreed, disagreed = _agreement(usable, scoring)
     careful = [*_start(best, untrained, scoring), *agreed]
     careful += [] if started else _stillness(best, scoring)
-    if not any(text in doubts for text in _chance(usable)):
-        careful += _chance([best])
-    if not _sameness(usable):
+    careful += [] if chance else _chance([best])
+    if not same:
         careful += [
             f"{name} changes nothing: trials that differ in it alone have one objective"
             for name in seen_without_effect(usable)

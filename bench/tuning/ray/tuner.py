@@ -64,8 +64,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._live: dict[str, Job] = {}  # trial -> its job
         self._processes: set[str] = set()  # trials whose process is at work
         self._again: deque[Job] = deque()
-        self._deaths: Counter[str] = Counter()
-        self._rounds: dict[str, int] = {}
+        self._rounds: Counter[str] = Counter()  # that each job has done
+        self._deaths: Counter[tuple[str, int]] = Counter()  # of a job, after so many rounds
         self._unfit: set[str] = set()  # trials whose node cannot run them
         self._handed_out = 0
         self._counted_at, self._lost_since = time.monotonic(), 0.0
@@ -140,10 +140,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             return
         status = message["status"]
         if status == "running":
-            if message["round"] > self._rounds.get(job.name, 0):
-                self._rounds[job.name] = message["round"]
-                del self._deaths[job.name]  # a Counter takes a missing key
             done, total = message["round"], message["rounds"]
+            self._rounds[job.name] = max(done, self._rounds[job.name])
             self._pace.reported(job.name, done / total, time.monotonic())
             how = (message["loss"], message["collapsed"], self._left())
             self._emit(CellProgress(job.name, job.label, done, total, *how))
@@ -168,8 +166,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             return
         self._pace.ended(job.name, time.monotonic(), counts=False)
         unfit = trial_id in self._unfit  # the node's failure, not the job's
-        self._deaths[job.name] += not unfit
-        if unfit or self._deaths[job.name] < self._attempts:
+        so_far = (job.name, self._rounds[job.name])
+        self._deaths[so_far] += not unfit
+        if unfit or self._deaths[so_far] < self._attempts:
             self._again.append(self._live.pop(trial_id))
             return
         self._check()  # the death of Ray itself is no failure of the job

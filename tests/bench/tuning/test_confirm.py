@@ -26,7 +26,7 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
 ) -> None:
     in_one_process()
     monkeypatch.setenv("FEDBENCH__SEED", "0")  # gives way to the seeds of the comparison
-    found = tune("simclr", store=tmp_path, set=SMALL, trials=3, confirm=3)
+    found = tune("simclr", store=tmp_path, set=SMALL, trials=3, confirm=3, track=["tensorboard"])
     best, *others = found.confirmed
     assert [name for each in found.confirmed for name in each.name.split(", ")] == [
         "best trial",
@@ -38,6 +38,8 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
     rows = Store(tmp_path).rows()
     assert {row.seed for row in rows} == {*best.values} == {200, 201, 202}
     assert len(rows) == 3 * len(found.confirmed)
+    shown = {folder.name[-8:] for folder in (tmp_path / "tensorboard").iterdir()}
+    assert {row.row_id[:8] for row in rows} <= shown
     for each in found.confirmed:
         own = [r for r in rows if r.config.client.lr == each.params["client.lr"]]
         assert {row.seed: row.linear_acc for row in own} == dict(each.values)
