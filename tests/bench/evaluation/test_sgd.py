@@ -10,15 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.evaluation import probes, protocols, sgd
-from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError, extract
+from fedbench.bench.evaluation import sgd, suite
+from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError
 from fedbench.bench.evaluation.probes import Encoded, Splits
+from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.sgd import FRACTIONS, finetune, finetune_accuracies, finetuned_images
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")
 
@@ -233,6 +235,19 @@ def test_few_images_are_seen_in_as_many_steps_as_a_hundredth_and_a_tenth_of_cifa
     assert finetuned_images(setup) == images
 
 
+def given_to_probes(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Splits:
+    seen: list[Splits] = []
+
+    def measure(encoded: Encoded, _: Any) -> dict[str, float]:
+        seen.append(encoded.splits)
+        return {}
+
+    monkeypatch.setattr(suite, "probes", lambda: [Probe(("knn",), measure)])
+    net = setup.make_net()
+    evaluate(setup, setup.layout(net).bind(net), lambda k: None, ["knn"], CPU)
+    return seen[0]
+
+
 @pytest.mark.parametrize(
     ("values", "probed"),
     [
@@ -243,58 +258,27 @@ def test_few_images_are_seen_in_as_many_steps_as_a_hundredth_and_a_tenth_of_cifa
     ],
 )
 def test_every_protocol_learns_from_the_same_images(
-    values: dict[str, Any], probed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Any], probed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = tiny_setup(tiny_config("supervised", data__partition="joint", **values))
-    positions = setup.probed
-    assert len(positions) == probed
+    assert len(setup.probed) == probed
     held = np.setdiff1d(np.arange(80), setup.partition.indices)
     if "evaluation__labels_from" in values:
-        np.testing.assert_array_equal(positions, held)
+        np.testing.assert_array_equal(setup.probed, held)
     else:
-        assert not set(positions) & set(held)
-    given: dict[str, tuple[int, np.ndarray]] = {}
-
-    def spy(name: str) -> Any:
-        def record(train: Any, labels: Any, *rest: Any, **options: Any) -> Any:
-            given[name] = (len(train), np.array(labels))
-            raise InterruptedError
-
-        return record
-
-    trainer = train(setup, tmp_path, rounds=0)
-    for protocol, home, function in (
-        ("knn", protocols, "knn_accuracy"),
-        ("linear", probes, "fit_logistic"),
-    ):
-        monkeypatch.setattr(home, function, spy(protocol))
-        with pytest.raises(InterruptedError):
-            evaluate(setup, trainer.binding, lambda k: None, [protocol], CPU)
-        assert given[protocol][0] == probed
-        np.testing.assert_array_equal(given[protocol][1], setup.dataset.train_labels[positions])
+        assert not set(setup.probed) & set(held)
+    splits = given_to_probes(setup, monkeypatch)
+    np.testing.assert_array_equal(splits.train, setup.images[setup.probed])
+    np.testing.assert_array_equal(splits.train_labels, setup.dataset.train_labels[setup.probed])
 
 
-def test_the_probe_learns_from_turned_images_and_is_tested_on_upright_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_probes_learn_from_turned_images_and_are_tested_on_upright_ones(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5)
-    setup = tiny_setup(config)
-    seen: list[np.ndarray] = []  # images whose features are computed
-
-    def record(encode: Any, images: Any, **options: Any) -> Tensor:
-        seen.append(np.array(images))
-        return extract(encode, images, **options)
-
-    monkeypatch.setattr(probes, "extract", record)
-    trainer = train(setup, tmp_path, rounds=0)
-    evaluate(setup, trainer.binding, lambda k: None, ["linear"], CPU)
-    learnt, test = seen
-    np.testing.assert_array_equal(test, setup.dataset.test_images)
-    at = 0
-    for position in range(80):  # in the order of the data set, half of every client's
-        if setup.known_labels[position] >= 0:
-            np.testing.assert_array_equal(learnt[at], setup.images[position])
-            at += 1
-    assert at == len(learnt) == 40
-    upright = setup.dataset.train_images[setup.probed]
-    assert (learnt != upright).any(axis=(1, 2, 3)).mean() > 0.5
+    setup = tiny_setup(tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5))
+    splits = given_to_probes(setup, monkeypatch)
+    np.testing.assert_array_equal(splits.test, setup.dataset.test_images)
+    learnt, known = np.asarray(splits.train), setup.known_labels >= 0  # half of every client's
+    np.testing.assert_array_equal(learnt, setup.images[known])
+    assert len(learnt) == 40
+    assert (learnt != setup.dataset.train_images[known]).any(axis=(1, 2, 3)).mean() > 0.5

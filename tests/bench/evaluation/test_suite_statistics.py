@@ -1,4 +1,6 @@
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,25 +9,17 @@ from torch import nn
 from fedbench.bench.evaluation.suite import _over_clients, fill_statistics
 from fedbench.bench.execution.execute import untrained_figures
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.nn.norms import batch_norms
-from fedbench.bench.training.setup import Setup
+from tests import specs
 
 CPU = torch.device("cpu")
 
 
-def setup_of(spec: str = "simclr", images: int = 600, **values: object) -> Setup:
-    config = resolve(
-        spec,
-        preset="demo",
-        set={"data.train_subset": images, "data.num_clients": 2, "model.norm": "batch", **values},
-        environ={},
-    ).config
-    return Experiment(config).setup
+setup_of = partial(specs.setup_of, data__train_subset=600, data__num_clients=2, model__norm="batch")
 
 
 def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None:
-    setup = setup_of()
+    setup = setup_of("simclr")
     net = setup.make_net().eval()
     before = {name: value.clone() for name, value in net.named_parameters()}
     first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
@@ -62,10 +56,9 @@ def test_it_is_the_same_for_every_method_with_this_encoder() -> None:
         assert all(torch.equal(filled[0][name], other[name]) for name in other)
 
 
-@pytest.mark.parametrize("change", [{"model.norm": "group"}, {"images": 1}])
-def test_without_batch_norm_or_with_one_image_nothing_changes(change: dict[str, object]) -> None:
-    images = int(change.pop("images", 600))  # type: ignore[call-overload]
-    setup = setup_of("simclr", images, **{"data.num_clients": 1, **change})
+@pytest.mark.parametrize("change", [{"model__norm": "group"}, {"data__train_subset": 1}])
+def test_without_batch_norm_or_with_one_image_nothing_changes(change: dict[str, Any]) -> None:
+    setup = setup_of("simclr", **{"data__num_clients": 1, **change})
     net = setup.make_net()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     fill_statistics(setup, net, CPU)
