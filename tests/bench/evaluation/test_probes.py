@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
@@ -17,10 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation import probes
 from fedbench.bench.evaluation.probes import (
+    DRAWS,
+    SHOTS,
     Splits,
     angle_summary,
     both_angles,
     class_angles,
+    few_shot,
     fit_logistic,
     knn_accuracy,
     mlp_predictions,
@@ -264,6 +268,38 @@ def test_collapsed_features_give_the_majority_class() -> None:
     assert accuracy(features, labels, features, labels) == pytest.approx(0.6)
     other = torch.full((10, 8), 0.1)
     assert accuracy(features, labels, other, torch.arange(10) % 2) == 0.5
+
+
+def shots(train: torch.Tensor, labels: Any, test: torch.Tensor, truth: Any) -> dict[str, float]:
+    splits = SimpleNamespace(num_classes=3, train_labels=labels, test_labels=truth)
+    setup = SimpleNamespace(config=SimpleNamespace(seed=7))
+    encoded: Any = SimpleNamespace(train=train, test=test, splits=splits, setup=setup)
+    return few_shot(encoded, ())
+
+
+def test_few_shots_equal_scikit_learn_on_the_same_draws() -> None:
+    (train, labels), (test, truth) = blobs(120, 5, 3), blobs(150, 6, 3)
+    found = shots(train, labels.numpy(), test, truth.numpy())
+    for count in SHOTS:
+        shares = []
+        for draw in range(DRAWS):
+            order = seeding.numpy_generator(7, "few-shot", draw).permutation(120)
+            rows = np.concatenate([order[labels.numpy()[order] == c][:count] for c in range(3)])
+            scaler = StandardScaler().fit(train.double().numpy()[rows])
+            # Its C = 1 is the sum of losses + |W|^2 / 2.
+            model = LogisticRegression(tol=1e-8, max_iter=1000)
+            model.fit(scaler.transform(train.double().numpy()[rows]), labels.numpy()[rows])
+            shares.append(model.score(scaler.transform(test.double().numpy()), truth.numpy()))
+        assert found[f"few_shot_{count}_acc"] == pytest.approx(np.mean(shares), abs=2e-3)
+        half = stats.t.ppf(0.975, DRAWS - 1) * stats.sem(shares)
+        assert found[f"few_shot_{count}_half"] == pytest.approx(half, abs=2e-3)
+
+
+def test_a_class_with_fewer_images_gives_all_and_one_with_none_nothing() -> None:
+    train = torch.tensor([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0]])
+    found = shots(train, np.array([0, 0, 1]), train, np.array([0, 0, 2]))
+    assert found["few_shot_10_acc"] == pytest.approx(2 / 3)
+    assert found["few_shot_10_half"] == pytest.approx(0)
 
 
 LABELS = np.arange(5).repeat(4)
