@@ -49,7 +49,6 @@ LONG = (
 METHODS = [spec for spec in SPECS if "+" not in spec]
 
 
-@but_extended("test_a_run_is_a_function_of_its_configuration")  # an interrupted run repeats it
 class TestEveryMethod(MethodContract):
     """Contract of every registered method; registering it is enough to test it."""
 
@@ -73,7 +72,7 @@ PERSONAL = {"method__target": "personal", "method__update": "fedu"}
 STE = {"method__gradient": "ste", "method__latent_dim": 8, "method__server_steps": "single"}
 
 
-@but_extended("test_a_run_is_a_function_of_its_configuration", *LONG)
+@but_extended(*LONG)
 class TestVariants(MethodContract):
     """Contract of clients that remember, and of the mode in which only latents cross."""
 
