@@ -53,7 +53,7 @@ CURVES = 10  # loss and k-NN of each, and two terms of Orchestra's loss
 FALSE_ALARM = 0.01
 """Chance that any curve of the four methods fails although harness and loop agree."""
 
-Curves = Mapping[str, Mapping[int, float]]
+Curves = Mapping[str, Mapping[Any, float]]
 """Name -> number of rounds done -> value."""
 
 
