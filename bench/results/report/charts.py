@@ -64,12 +64,9 @@ def cell_ids(groups: Sequence[Group]) -> list[str]:
     """Return an identity of each group that is the same for every metric."""
     ids: list[str] = []
     for group in groups:
-        keys = {
-            key: value
-            for key, value in group.keys.items()
-            if key != "dataset" and not key.startswith("evaluation.")
-        }
-        identity = content_id(keys)[:8]
+        keys = group.keys.items()
+        of = {k: v for k, v in keys if k != "dataset" and not k.startswith("evaluation.")}
+        identity = content_id(of)[:8]
         again = sum(known.partition("-")[0] == identity for known in ids)
         ids.append(f"{identity}-{again + 1}" if again else identity)
     return ids
@@ -131,9 +128,9 @@ def losses_of(group: Group, losses: Mapping[str, Losses]) -> pd.DataFrame:
         for run_id in line.run_ids:
             for done, loss in losses.get(run_id, ()):
                 by_round.setdefault(done, []).append(loss)
-        step = -(-len(by_round) // _MAX_LOSSES) or 1
-        chosen = [done for i, done in enumerate(sorted(by_round)) if i % step == 0]
-        chosen += [done for done in [max(by_round, default=0)] if done and done not in chosen]
+        every = sorted(by_round)
+        step = -(-len(every) // _MAX_LOSSES) or 1
+        chosen = sorted({*every[::step], *every[-1:]})
         points += [
             {"name": line.label, "method": line.method, "round": done, "mean": mean(by_round[done])}
             for done in chosen
@@ -168,10 +165,10 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> pd.DataFrame:
     for entry in group.entries:
         evaluations = [e for row_id in entry.curve_ids for e in curves[row_id]]
         for metric in MEASURED:
-            there = [(e, e.values[metric]) for e in evaluations if metric in e.values]
-            for done in sorted({e.rounds for e, _ in there}):
-                at = [e for e, _ in there if e.rounds == done]
-                n, centre, _, low, high = summarize([v for e, v in there if e.rounds == done])
+            there = [e for e in evaluations if metric in e.values]
+            for done in sorted({e.rounds for e in there}):
+                at = [e for e in there if e.rounds == done]
+                n, centre, _, low, high = summarize([e.values[metric] for e in at])
                 of = {"name": entry.label, "metric": metric, "round": done}
                 gb = sum(e.num_bytes for e in at) / n / 1e9
                 if hours := [e.hours for e in at if e.hours is not None]:

@@ -22,7 +22,6 @@ from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.columns import BOARD
 from fedbench.bench.results.leaderboard.comparability import measured_metrics, metric_values
 from fedbench.bench.results.leaderboard.curves import load_curves
-from fedbench.bench.results.leaderboard.entries import Group, Usual
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.published import paper_cells
@@ -221,45 +220,39 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
 
 
 def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, Any]:
+    """Return tables and numbers of a metric; `order` is of the rows of the heatmap."""
     short = short_titles([group.title for group in board.groups])
-    cells = zip(cell_ids(board.groups), short, board.groups, strict=True)
-    return {
-        "groups": [
-            {"cell": cell, "short": short, **_group(group, board.usual)}
-            for cell, short, group in cells
-        ],
-        "across": [_across(comparison, board.usual) for comparison in across],
-        "order": _order(board, across),
-    }
-
-
-def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
-    """Return names of entries for the rows of the heatmap: by mean rank, else as in groups."""
-    whole = [c for c in across if len(c.values) == len(board.groups)]
-    ranked = [e.label for c in whole for e in c.entries if e.mean_rank is not None]
-    return list(dict.fromkeys([*ranked, *(entry.label for entry in board.entries)]))
-
-
-def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
-    ranked = [e for e in comparison.entries if e.mean_rank is not None]
-    return asdict(across_table(comparison, usual)) | {
-        "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
-        "difference": comparison.critical_difference,
-        "cliques": comparison.cliques,
-    }
-
-
-def _group(group: Group, usual: Usual) -> dict[str, Any]:
-    table = group_table(group, usual=usual)
-    return {
-        "title": table.title,
-        "note": " ".join(f"{line}." for line in table.below()),
-        "power": group.note,
-        "header": list(table.header),
-        "standings": group.frame.standing.tolist(),
-        "rows": table.rows,
-        "points": by_column(points_of(group)),
-    }
+    groups = []
+    for cell, group, title in zip(cell_ids(board.groups), board.groups, short, strict=True):
+        table = group_table(group, board.usual)
+        groups.append(
+            {
+                "cell": cell,
+                "short": title,
+                "title": table.title,
+                "note": " ".join(f"{line}." for line in table.below()),
+                "power": group.note,
+                "header": list(table.header),
+                "standings": group.frame.standing.tolist(),
+                "rows": table.rows,
+                "points": by_column(points_of(group)),
+            }
+        )
+    compared, by_rank = [], []
+    for comparison in across:
+        ranked = [entry for entry in comparison.entries if entry.mean_rank is not None]
+        compared.append(
+            asdict(across_table(comparison, board.usual))
+            | {
+                "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
+                "difference": comparison.critical_difference,
+                "cliques": comparison.cliques,
+            }
+        )
+        if len(comparison.values) == len(groups):
+            by_rank += [entry.label for entry in ranked]
+    order = dict.fromkeys([*by_rank, *(entry.label for entry in board.entries)])
+    return {"groups": groups, "across": compared, "order": [*order]}
 
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
