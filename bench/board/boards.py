@@ -65,7 +65,7 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
             every = every[every[column].isin(wanted)]
     made = _for_purpose(every, chosen)
     frame = _narrowed(made, store, chosen)
-    curves, _, unreadable = (None, {}, []) if reach is None else load_curves(store, frame)
+    curves, _, unreadable = ({}, {}, []) if reach is None else load_curves(store, frame)
     people: dict[str, int] | None = None
     records: Mapping[str, Any] = {}
     if (store.root / REPRODUCTIONS).is_dir():

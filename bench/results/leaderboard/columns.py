@@ -158,11 +158,8 @@ class Column:
     """In JSON, CSV and frames, for good: users rely on it."""
     meaning: str
     """One line, shown in the docs."""
-    value: Callable[[Seeds], Any] | str | None = None
-    """Values of all lines, or the column of `Seeds.table` that has them.
-
-    None: ranks, names and tests between the lines of a class give them.
-    """
+    value: Callable[[Seeds], Any] | None = None
+    """Values of all lines; None: `Seeds.table` has them, or lines of a class beside each other."""
     title: str | Callable[[str], str] = ""
     """Heading for people, perhaps by the metric that ranks; empty: for machines only."""
     text: str | Callable[[Any], str] = "plain"
@@ -329,16 +326,6 @@ def _epsilon_of(seeds: Seeds) -> Any:
     return [None if pd.isna(epsilon) else protects[at] for at, epsilon in _epsilon(seeds).items()]
 
 
-def _replicas(seeds: Seeds) -> Any:
-    further = (seeds.replicas["nunique"] - 1).groupby("at").sum()
-    return further.reindex(seeds.first["at"], fill_value=0).astype(int)
-
-
-def _replica_spread(seeds: Seeds) -> Any:
-    spread = seeds.replicas["max"] - seeds.replicas["min"]
-    return spread.groupby("at").max().reindex(seeds.first["at"])
-
-
 def _difference(seeds: Seeds) -> Any:
     pairs = zip(seeds.table["mean"], seeds.published, strict=True)
     return [None if p is None or mean is None else mean - p.value for mean, p in pairs]
@@ -372,18 +359,18 @@ _REACH = "first evaluated round with the accuracy asked for, mean over seeds"
 
 BOARD = (
     Column("rank", "1 is best, ties share it; null if not ranked", None, "rank", always=True),
-    Column("method", "spec", "method", "method", lambda line: line.label, always=True),
+    Column("method", "spec", None, "method", lambda line: line.label, always=True),
     Column("variant", "hyperparameters in which lines of a method differ, if a class has several"),
     Column("label", "name in tables and charts"),
-    Column("config_id", "identity of the training configuration", "config_id"),
+    Column("config_id", "identity of the training configuration"),
     Column("metric", "ranked by", lambda seeds: seeds.metric),
     Column(
-        "mean", "of the metric over seeds", "mean", heading, _spread,
+        "mean", "of the metric over seeds", None, heading, _spread,
         explains={"±": "± half of the 95 % interval over seeds; of 2 seeds both values"},
     ),
-    Column("std", "likewise; needs 2 seeds", "std"),
-    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds", "ci95_low"),
-    Column("ci95_high", "likewise", "ci95_high"),
+    Column("std", "likewise; needs 2 seeds"),
+    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds"),
+    Column("ci95_high", "likewise"),
     Column(
         "best", "the first, or not told from it by a t-test; null with fewer than 3 seeds", None,
         "best", lambda line: MARKS[line.standing], 2, explains={"*": f"*: {BEST}", "?": _UNCLEAR},
@@ -395,7 +382,10 @@ BOARD = (
     Column("standing", "place beside the first of its class, see `separation.STANDINGS`"),
     Column("p_best", "p-value of the test against the first of the class, adjusted"),
     Column("detectable", "smallest difference to the first that is found with probability 0.8"),
-    Column("n_seeds", "seeds that measured the metric", "n", "seeds", always=True),
+    Column(
+        "n_seeds", "seeds that measured the metric", lambda seeds: seeds.counts(seeds.measured),
+        "seeds", always=True,
+    ),
     Column("seeds", "these seeds", lambda seeds: seeds.lists(seeds.measured.seed)),
     Column("values", "the metric of each", lambda seeds: seeds.lists(seeds.measured.value)),
     Column(
@@ -418,17 +408,12 @@ BOARD = (
     Column("objective_mean", "likewise", _alike("objective"), _other("objective"), "score", 8),
     Column(
         "area", "mean k-NN accuracy over the rounds; needs curves, as do the next four",
-        "area", "area %", "percent", 9, explains={"area": _AREA},
+        None, "area %", "percent", 9, explains={"area": _AREA},
     ),
-    Column(
-        "rounds_to_reach", _REACH, "rounds_to_reach", "rounds to", _reached("rounds_to_reach"), 3,
-    ),
-    Column("gb_to_reach", "in bytes [1e9 B]", "gb_to_reach", "GB to", _reached("gb_to_reach"), 3),
-    Column(
-        "hours_to_reach", "in simulated hours of the devices", "hours_to_reach",
-        "hours to", "short", 3,
-    ),
-    Column("num_reached", "seeds that got there; null means unless all", "num_reached"),
+    Column("rounds_to_reach", _REACH, None, "rounds to", _reached("rounds_to_reach"), 3),
+    Column("gb_to_reach", "in bytes [1e9 B]", None, "GB to", _reached("gb_to_reach"), 3),
+    Column("hours_to_reach", "in simulated hours of the devices", None, "hours to", "short", 3),
+    Column("num_reached", "seeds that got there; null means unless all"),
     Column("mb_up", "sent by clients [1e6 B]", _megabytes("bytes_up"), "MB up", "short", 10),
     Column("mb_down", "sent to clients", _megabytes("bytes_down"), "MB down", "short", 12),
     Column("mb_up_down", "both directions of one run", _megabytes("bytes_up", "bytes_down")),
@@ -473,23 +458,20 @@ BOARD = (
         "tuned", "whether hyperparameters come from a study",
         lambda seeds: seeds.any(seeds.rows.tuned),
     ),
-    Column("selection", "how they were chosen", "selection"),
-    Column("tune_runs", "runs of that study; null if untuned or not known", "tune_runs"),
-    Column("tuned_on", "data set of that study if it is another one", "tuned_on"),
-    Column("preset", "that the first run started from", "preset"),
+    Column("selection", "how they were chosen"),
+    Column("tune_runs", "runs of that study; null if untuned or not known"),
+    Column("tuned_on", "data set of that study if it is another one"),
+    Column("preset", "that the first run started from"),
     Column("epsilon", "differential privacy, the largest; null unless every run has it", _epsilon),
     Column("epsilon_of", "what it protects", _epsilon_of),
     Column(
         "revealing_messages", "with something of a single image, most of any seed",
-        lambda seeds: seeds.most(seeds.done.revealing_messages.fillna(0)),
+        lambda seeds: seeds.most(seeds.done.revealing_messages.fillna(0)).astype("Int64"),
     ),
-    Column("num_replicas", "further runs of these seeds that got another value", _replicas),
-    Column("replica_spread", "of the values of one seed, the most of any seed", _replica_spread),
+    Column("num_replicas", "further runs of these seeds that got another value"),
+    Column("replica_spread", "of the values of one seed, the most of any seed"),
     Column("reproduced", "people who reproduced its runs, of that with the fewest", _reproduced),
-    Column("class_id", "identity of the comparability class", "class_id"),
+    Column("class_id", "identity of the comparability class"),
     Column("settings_id", "equal for equal hyperparameters, whatever the class", _settings_id),
 )  # fmt: skip
 """Every column of the board, in the order of tables and machine formats."""
-
-WHOLE = ("revealing_messages", "tune_runs", "num_reached")
-"""Columns of whole numbers that may be null."""

@@ -18,12 +18,12 @@ import pandas as pd
 from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.identity import section_defaults
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.results.leaderboard.columns import BOARD, WHOLE, notes
+from fedbench.bench.results.leaderboard.columns import BOARD, notes
 from fedbench.bench.results.leaderboard.comparability import as_text, class_id, differing
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.results.leaderboard.seeds import Beside, Seeds
 from fedbench.bench.results.leaderboard.statistics import rounded
-from fedbench.bench.results.store.frame import plain
+from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.results.store.settings import KEYS, method_defaults
 from fedbench.bench.system.identity import canonical_json
 
@@ -71,20 +71,17 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     """Return the lines of all classes of rows, by a metric; they are not named and ranked yet."""
     seeds = Seeds(rows, metric, beside)
     values = {
-        c.name: seeds.table[c.value] if isinstance(c.value, str) else c.value(seeds)
+        c.name: c.value(seeds) if c.value else seeds.table[c.name]
         for c in BOARD
-        if c.value is not None
+        if c.value or c.name in seeds.table
     }
     # A column has one value for each line, or one for all; an index of its own means nothing.
     lists = {k: v.array if isinstance(v, pd.Series) else v for k, v in values.items()}
-    found = pd.DataFrame(lists, index=seeds.first["at"])
+    found = plain(pd.DataFrame(lists, index=seeds.first["at"]))
     found["hyperparameters"] = [*map(json.loads, seeds.settings)]
     found["curve_ids"] = seeds.curve_ids
-    # As floats, which a null among them makes them, they would be 24.0 in JSON.
-    found = plain(found.astype(dict.fromkeys(WHOLE, "Int64")))
-    of = map(notes, found.itertuples(index=False, name="Line"))
-    words = pd.Series([tuple(n.words for n in each) for each in of], found.index, dtype=object)
-    return found.assign(notes=words)
+    found["notes"] = [tuple(note.words for note in notes(line)) for line in lines(found)]
+    return found
 
 
 def ranked(found: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +140,7 @@ def _parts(
     shared: dict[str, str] = {}  # name -> value as JSON
     for name in names:
         values = Counter(canonical_json(config.get(name)) for config in configs.values())
-        value, number = values.most_common(1)[0]
+        ((value, number),) = values.most_common(1)
         if number > len(configs) / 2:
             shared[name] = value
     parts = {
@@ -157,10 +154,4 @@ def _parts(
         )
         for identity, config in configs.items()
     }
-    usual = (
-        f"{last[name]}={as_text(config.get(name))}"
-        for name, value in shared.items()
-        for config in configs.values()
-        if canonical_json(config.get(name)) == value
-    )
-    return parts, tuple(dict.fromkeys(usual))
+    return parts, tuple(f"{last[n]}={as_text(json.loads(text))}" for n, text in shared.items())

@@ -47,7 +47,7 @@ class Beside(TypedDict, total=False):
 
     published: bool  # look up the published numbers; the default
     studies: Mapping[str, Spent]  # by study id
-    curves: Mapping[str, Curve] | None  # by row id
+    curves: Mapping[str, Curve]  # by row id
     reach: float | None  # k-NN accuracy in [0, 1] to look for in the curves
     marks: Mapping[str, Marks]  # by row id
     reproduced: Mapping[str, int] | None  # people, by row id; None = the store has no reproductions
@@ -74,7 +74,7 @@ class Seeds:
     """
 
     def __init__(self, frame: pd.DataFrame, metric: str, beside: Beside) -> None:
-        self.metric, self.beside = metric, beside
+        self.metric, self.beside, self.curves = metric, beside, beside.get("curves", {})
         # Every selection copies all columns: without these 10,000 rows rank three times as fast.
         rows = frame[[name for name in frame.columns if not name.startswith((CONFIG, PLATFORM))]]
         order = [*_BY, "seed", "finished_at", "row_id", "replica"]
@@ -130,9 +130,10 @@ class Seeds:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The first row of each line, its `Summary`, its study, and what its curves reach."""
+        """The first row of each line, its `Summary`, study, replicas, and what its curves reach."""
         summaries = pd.DataFrame(map(summarize, self.lists(self.measured.value)), dtype=object)
-        found = [summaries.set_axis(self.first.index), self._studies(), self._over_rounds()]
+        found = [summaries.set_axis(self.first.index), self._replicas()]
+        found += [self._studies(), self._over_rounds()]
         return pd.concat([self.first, *found], axis="columns")
 
     @cached_property
@@ -176,12 +177,6 @@ class Seeds:
         return [[known.get(i, NO_MARKS) for i in ids] for ids in self.lists(self.done.row_id)]
 
     @cached_property
-    def replicas(self) -> pd.DataFrame:
-        """Number of different values, least and largest, of each seed that has several values."""
-        copies = self.ok.groupby(["at", "slot"]).value.agg(["nunique", "min", "max"])
-        return copies[copies["nunique"] > 1]
-
-    @cached_property
     def published(self) -> list[Any]:
         """The published number of each line, or None.
 
@@ -195,24 +190,28 @@ class Seeds:
         picked = lines(order.drop_duplicates("at")[names])
         return [published_number(row, self.metric) for row in picked]
 
+    def _replicas(self) -> pd.DataFrame:
+        """Return the number of further values of the seeds of each line, and the largest spread."""
+        copies = self.ok.groupby(["at", "slot"]).value.agg(["nunique", "min", "max"])
+        copies = copies[copies["nunique"] > 1]
+        copies["num_replicas"] = copies["nunique"] - 1
+        copies["replica_spread"] = copies["max"] - copies["min"]
+        of_line = copies.groupby("at").agg({"num_replicas": "sum", "replica_spread": "max"})
+        found = of_line.reindex(self.first["at"]).set_axis(self.first.index)
+        return found.fillna({"num_replicas": 0}).astype({"num_replicas": int})
+
     def _studies(self) -> pd.DataFrame:
         """Return the runs of the study of each line, and its data set if it is another one."""
         known = self.beside.get("studies", {})
+        found = pd.DataFrame(None, self.first.index, ["tune_runs", "tuned_on"], dtype=object)
         of = self.rows[self.rows.study_id.isin([*known])].drop_duplicates("at")
-        study_of = dict(zip(of["at"], of.study_id, strict=True))
-        read = lines(self.first[["dataset", "dataset_revision"]])
-        found: list[tuple[int | None, str | None]] = []
-        for at, row in zip(self.first["at"], read, strict=True):
-            study = known.get(study_of.get(at, ""))
-            if study is None:
-                found.append((None, None))
-            else:
-                same = study.revision == row.dataset_revision or (
-                    ":" not in study.dataset
-                    and known_name(row.dataset) == dataset_name(study.dataset)
-                )
-                found.append((study.runs, None if same else study.dataset))
-        return pd.DataFrame(found, self.first.index, ["tune_runs", "tuned_on"], dtype=object)
+        for row in lines(of[["at", "study_id", "dataset", "dataset_revision"]]):
+            study = known[row.study_id]
+            same = study.revision == row.dataset_revision or (
+                ":" not in study.dataset and known_name(row.dataset) == dataset_name(study.dataset)
+            )
+            found.iloc[row.at] = study.runs, None if same else study.dataset
+        return found
 
     @cached_property
     def settings(self) -> list[str]:
@@ -222,17 +221,11 @@ class Seeds:
         one.
         """
         found: pd.Series[str] = self.first.hyperparameters.astype(object)
-        again = found.groupby(self.first.class_id).transform(lambda each: each.duplicated())
-        same = found.isin(found[again])
+        same = found.isin(found[self.first.duplicated(["class_id", "hyperparameters"])])
         configs = self.first.config_json[same]
         as_run = [canonical_json(hyperparameters(json.loads(text))) for text in configs]
         found[same] = pd.Series(as_run, configs.index, dtype=object)
         return found.tolist()
-
-    @property
-    def curves(self) -> Mapping[str, Curve]:
-        """Curves by row id."""
-        return self.beside.get("curves") or {}
 
     @cached_property
     def curve_ids(self) -> list[tuple[str, ...]]:

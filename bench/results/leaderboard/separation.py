@@ -49,11 +49,13 @@ class Separation:
         samples: the values of each entry over its seeds, by its place, best first.
 
     Attributes:
+        places: those of the entries that can be tested.
         welch: True if variances are unequal, so that none is pooled.
     """
 
     def __init__(self, samples: Mapping[int, Sequence[float]]) -> None:
         self._samples = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
+        self.places = [*self._samples]
         self._means = {i: mean(v) or 0.0 for i, v in self._samples.items()}
         stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
         self._degrees = sum(len(v) - 1 for v in self._samples.values())
@@ -63,11 +65,6 @@ class Separation:
             self._pooled = math.fsum(sums) / self._degrees
             if not all(negligible(stds[i], v) for i, v in self._samples.items()):
                 self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
-
-    @property
-    def places(self) -> list[int]:
-        """Places of the entries that can be tested."""
-        return [*self._samples]
 
     def p(self, first: int, other: int) -> float:
         """Return the two-sided p-value of a difference between two entries, not adjusted."""
@@ -160,16 +157,16 @@ def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         return "alike" if place else "first"
 
     standings = [standing(i, diverged) for i, diverged in enumerate(frame.num_diverged)]
-    columns: dict[str, list[Any]] = {
-        "ties": [letters.get(i) for i in range(len(frame))],
+    places = range(len(frame))
+    columns = {
+        "ties": [*map(letters.get, places)],
         "best": [STANDINGS[each] if p else None for each in standings],
-        "p_best": [p.get(i) for i in range(len(frame))],
-        "detectable": [detectable.get(i) for i in range(len(frame))],
+        "p_best": [*map(p.get, places)],
+        "detectable": [*map(detectable.get, places)],
         "standing": standings,
     }
-    frame = frame.astype(object).assign(
-        **{k: pd.Series(v, index=frame.index, dtype=object) for k, v in columns.items()}
-    )
+    found = pd.DataFrame(columns, frame.index, dtype=object)
+    frame = pd.concat([frame.astype(object), found], axis="columns")
     if not p:
         few = "Not tested: fewer than 3 seeds of the first or the others."
         return frame, "" if len(frame) < 2 else few
