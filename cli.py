@@ -318,12 +318,11 @@ def figures(
         drawn = fedbench.figures(names, out, **vars(folders))
         output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
         return None
-    codes = []
-    for name in names:
-        found = fedbench.paper_figure(name, out, **opt.values(sources, folders))
-        output.show(found, show_results.show_paper_figure)
-        codes.append(FAILED if found.lacking else 0)
-    return max(codes)
+    given = opt.values(sources, folders)
+    found = [fedbench.paper_figure(name, out, **given) for name in names]
+    shown = found if len(found) > 1 else found[0]
+    output.show(shown, lambda _: [*map(show_results.show_paper_figure, found)])
+    return FAILED if any(each.lacking for each in found) else None
 
 
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")
