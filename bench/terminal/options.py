@@ -184,7 +184,7 @@ class Output:
     verbose: Annotated[bool, _output("Show more progress.", "--verbose -v")] = False
     debug: Annotated[bool, _output("Show the traceback of an error.", "--debug")] = False
 
-    def show(self, result: Any, as_text: Callable[[Any], None] = show_values) -> None:
+    def show(self, result: Any, as_text: Callable[[Any], object] = show_values) -> None:
         """Print a result: with `--json` its plain values, else by a function for people."""
         emit_json(_plain(result)) if self.json else as_text(result)
 
