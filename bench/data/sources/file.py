@@ -84,8 +84,8 @@ class OneFile(PathSource):
         """Return the file, those beside it, and the images that a CSV names."""
         files = [*self._of_splits().values()]
         for file in tuple(files):
+            kind = _kind(file)
             with readable(file):
-                kind = _kind(file)
                 if kind == "idx":
                     files.append(_labels_of(file))
                 elif kind == "csv" and (header := _header(file, self.reading)).path:
@@ -96,10 +96,7 @@ class OneFile(PathSource):
 
     def splits(self, scratch: Path) -> Splits:
         files = self._of_splits()
-        kinds = {}
-        for split, file in files.items():
-            with readable(file):
-                kinds[split] = _kind(file)
+        kinds = {split: _kind(file) for split, file in files.items()}
         if len({*kinds.values()}) > 1:
             listed = " and ".join(f"{file} ({kinds[split]})" for split, file in files.items())
             raise DataError(f"files of two splits are of two kinds: {listed}; convert one of them")
@@ -130,9 +127,17 @@ class OneFile(PathSource):
 
     def _of_splits(self) -> dict[Split, Path]:
         """Return the file and, if there is one, that of the test images."""
+        folder, name = self.path.parent, _plain(self.path.name)
+        says, folder_says = (split_of(each, strict=False) for each in (name, folder.name))
+        beside = _in(folder, name) if says else []
+        folders = _in(folder.parent, folder.name) if folder_says == "train" else []
+        others = []
         splits: tuple[Split, ...] = ("test", "validation")
         for split in splits:
-            found = sorted(self._others(split))
+            of_split = [each for each in folders if split_of(each.name) == split and each.is_dir()]
+            found = [f for f in beside if says == "train" and split_of(_plain(f.name)) == split]
+            found = found or [file for other in of_split for file in _in(other, name)]
+            found = sorted(file for file in found if file.is_file())
             if len(found) > 1:
                 raise DataError(
                     f"{self.path} may belong to several files of {split} images:"
@@ -140,39 +145,21 @@ class OneFile(PathSource):
                 )
             if found:
                 return {"train": self.path, "test": found[0]}
-        ending = Path(_plain(self.path.name)).suffix
-        for folder in (folder for split in splits for folder in self._folders_of(split)):
-            if like := sorted(f for f in folder.iterdir() if Path(_plain(f.name)).suffix == ending):
+            others += of_split
+        ending = Path(name).suffix
+        for other in others:
+            if like := sorted(f for f in other.iterdir() if Path(_plain(f.name)).suffix == ending):
                 raise DataError(
                     f"{like[0]} may have the test images of {self.path}, whose name it has not;"
                     " name both files alike, or move one of them elsewhere"
                 )
-        if split_of(_plain(self.path.name), strict=False) == "test":
-            beside = _in(self.path.parent, _plain(self.path.name))
-            if train := [f for f in beside if split_of(_plain(f.name), strict=False) == "train"]:
-                raise DataError(
-                    f"{self.path} has test images by its name; those of training are in"
-                    f" {train[0].name}: name file:{train[0]}, which reads both"
-                )
+        train = [f for f in beside if split_of(_plain(f.name), strict=False) == "train"]
+        if says == "test" and train:
+            raise DataError(
+                f"{self.path} has test images by its name; those of training are in"
+                f" {train[0].name}: name file:{train[0]}, which reads both"
+            )
         return {"train": self.path}
-
-    def _others(self, split: Split) -> list[Path]:
-        """Return the files whose names differ by the split alone: beside it, else in a folder."""
-        folder, name = self.path.parent, _plain(self.path.name)
-        found = []
-        if split_of(name, strict=False) == "train":
-            found = [f for f in _in(folder, name) if split_of(_plain(f.name)) == split]
-        if not found:
-            found = [file for other in self._folders_of(split) for file in _in(other, name)]
-        return [file for file in found if file.is_file()]
-
-    def _folders_of(self, split: Split) -> list[Path]:
-        """Return the folders beside its own, if this says train, that say another split."""
-        folder = self.path.parent
-        if split_of(folder.name, strict=False) != "train":
-            return []
-        beside = _in(folder.parent, folder.name)
-        return [other for other in beside if split_of(other.name) == split and other.is_dir()]
 
 
 def _beside(files: Mapping[Split, Path]) -> list[str]:
@@ -220,7 +207,8 @@ def _read(file: Path, first: int = -1) -> bytes:
 
 
 def _kind(file: Path) -> str:
-    head = _read(file, 4096)
+    with readable(file):
+        head = _read(file, 4096)
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             return kind

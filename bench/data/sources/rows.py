@@ -70,29 +70,31 @@ class Shard:
     place: str  # its name in messages
     open: Callable[[], Rows] = field(repr=False)
     reading: Reading
-    says: Split | None = None  # split that its name says
+    split: Split  # that its name says, or columns
     columns: tuple[Field, ...] = ()  # those that say the split of each row
-    only: Split | None = None  # split whose rows alone are read; None: all, which must be of `says`
-    count: int | None = None  # rows of `only`
+    # rows of the split, which alone are read, if columns say it; None: all, which must be of it
+    count: int | None = None
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the images in their order."""
         columns = self.found()
         with readable(self.place):
-            if "unlabelled" in (self.says, self.only):  # whatever its column of labels holds
+            if self.split == "unlabelled":  # whatever its column of labels holds
                 columns = columns._replace(label=None)
             names = self.names.get(columns.label, ())
             rows = self._read([*filter(None, columns), *self.columns])
             for number, row in enumerate(rows):
                 place = f"{self.place}, row {number}"
                 said = self._words(row, self.columns)
-                if self.only and self._split_of(said, place) != self.only:
-                    continue
-                for column, value in {} if self.only else said.items():
-                    if split_that(column, value) not in ("", None, self.says):
+                if self.count is not None:
+                    if self._split_of(said, place) != self.split:
+                        continue
+                    said = {}
+                for column, value in said.items():
+                    if split_that(column, value) not in ("", None, self.split):
                         raise DataError(
                             f"{place}: {column!r} is {value!r}, but the name of the file says"
-                            f" {self.says}; mend one of them, or remove the column"
+                            f" {self.split}; mend one of them, or remove the column"
                         )
                 image = value_of(row, columns.image)
                 content = image["bytes"] if isinstance(image, dict) else image
@@ -142,7 +144,7 @@ class Shard:
     @property
     def title(self) -> str:
         """Its name, and the split whose rows are read."""
-        return f"{self.place} ({self.only})" if self.only else self.place
+        return self.place if self.count is None else f"{self.place} ({self.split})"
 
     def divided(self) -> dict[Split, Self]:
         """Return the rows of each split that columns say; empty where none does."""
@@ -182,7 +184,7 @@ class Shard:
                 splits[self._split_of(given, f"{self.place}, row {number}")] += times[said]
             columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
         return {
-            split: replace(self, columns=columns, only=split, count=count)
+            split: replace(self, columns=columns, split=split, count=count)
             for split, count in splits.items()
         }
 
