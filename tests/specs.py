@@ -3,7 +3,7 @@
 `uv` is on one that relabels images too; `-m extended` has all compositions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import Batch, Client, Net, registry
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -83,6 +84,13 @@ def moved(net: Net, *parts: str, by: float = 0.1) -> None:
 
 def setup_of(spec: str, **values: Any) -> Setup:
     return tiny_setup(tiny_config(spec, **values))
+
+
+def measured(setup: Setup, protocols: Sequence[str] = ()) -> dict[str, float]:
+    """Metrics of a run's net before training."""
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    return evaluate(setup, binding, lambda k: None, protocols, torch.device("cpu"))
 
 
 def flip(path: Path, at: int = -1) -> None:

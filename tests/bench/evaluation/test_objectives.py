@@ -21,13 +21,12 @@ from fedbench.bench.evaluation.objectives.accumulator import (
 from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, triangle
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.statistics import Slices
-from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
 from tests import specs
-from tests.specs import setup_of
+from tests.specs import measured, setup_of
 
 _I, _J = torch.meshgrid(torch.arange(12), torch.arange(4), indexing="ij")
 Z = (((7 * _I + 3 * _J + _I * _J) % 11) - 5).double()
@@ -375,8 +374,5 @@ def test_runs_of_one_seed_have_draws_of_their_own() -> None:
     found = set()
     for rate in (0.01, 0.02):
         setup = setup_of("simclr", client__lr=rate, evaluation__objective_noise=5.0)
-        net = setup.make_net()
-        binding = setup.layout(net).bind(net)
-        scores = evaluate(setup, binding, lambda k: None, (), torch.device("cpu"))
-        found.add(scores["global_align"])
+        found.add(measured(setup)["global_align"])
     assert len(found) == 2

@@ -30,12 +30,12 @@ from fedbench.bench.evaluation.probes import (
     mlp_predictions,
     probe_accuracies,
 )
-from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.setup import Setup
+from tests.specs import measured
 
 CPU = torch.device("cpu")
 
@@ -149,10 +149,7 @@ def test_a_client_without_test_images_counts_in_the_global_mean_only() -> None:
         "single-ae", evaluation__protocols=["local"], data__test_subset=10, data__num_clients=16,
         evaluation__num_clients=16,
     )  # fmt: skip
-    setup = tiny_setup(config)
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
-    metrics = evaluate(setup, binding, lambda k: None, ("local",), CPU)
+    metrics = measured(tiny_setup(config), ["local"])
     assert metrics["linear_acc_std"] == 0.0  # one encoder in fact
     assert metrics["linear_local_acc_std"] > 0
 

@@ -21,6 +21,7 @@ from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
+from tests.specs import measured
 
 CPU = torch.device("cpu")
 
@@ -243,8 +244,7 @@ def given_to_probes(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Splits:
         return {}
 
     monkeypatch.setattr(suite, "probes", lambda: [Probe(("knn",), measure)])
-    net = setup.make_net()
-    evaluate(setup, setup.layout(net).bind(net), lambda k: None, ["knn"], CPU)
+    measured(setup, ["knn"])
     return seen[0]
 
 

@@ -1,7 +1,6 @@
 """Quantities of the theory beside loops over their definitions."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import fedbench
 import fedbench.bench.evaluation.theory as module
 from fedbench.bench.evaluation.metrics import get
 from fedbench.bench.evaluation.probes import fit_logistic
@@ -18,7 +16,7 @@ from fedbench.bench.evaluation.theory import THEORY, clusters, info_nce_bound
 from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
-from tests.specs import unit
+from tests.specs import measured, unit
 
 
 def units(count: int, seed: int) -> Tensor:
@@ -75,30 +73,15 @@ def test_equal_views_do_not_mix() -> None:
     assert clusters(same, 0)["mixing"] == 0
 
 
-def test_a_run_has_them_by_round(tmp_path: Path) -> None:
-    config = tiny_config(
-        "simclr",
-        data__train_subset=80,
-        data__num_clients=2,
-        evaluation__protocols=["theory"],
-        evaluation__every=1,
-        federation__num_rounds=2,
-    )
-    curve: list[dict[str, float]] = []
-    result = fedbench.run(
-        config,
-        store=tmp_path,
-        workers=1,
-        on_round=lambda record, _: curve.append({**record.metrics}),
-    )
+def test_an_encoder_has_all_of_them() -> None:
+    found = measured(tiny_setup(tiny_config("simclr", data__num_clients=2)), ["theory"])
     names = {metric.name for metric in THEORY}
-    assert names <= result.metrics.keys()
-    assert names <= curve[0].keys()
+    assert names <= found.keys()
     assert [name for name in names if (m := get(name)) and m.needs_labels] == ["label_mi"]
     # H(s) of clients that hold equally many images is ln K.
-    assert curve[0]["client_entropy"] == pytest.approx(math.log(2), abs=0.1)
+    assert found["client_entropy"] == pytest.approx(math.log(2), abs=0.1)
     # By equation 6, of losses that are not negative.
-    assert curve[0]["global_mi"] < curve[0]["local_mi"] + curve[0]["client_entropy"]
+    assert found["global_mi"] < found["local_mi"] + found["client_entropy"]
 
 
 def test_the_bound_on_all_information_is_equation_6(monkeypatch: pytest.MonkeyPatch) -> None:

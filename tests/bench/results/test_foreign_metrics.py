@@ -19,15 +19,14 @@ from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_
 from fedbench.bench.evaluation.objectives.scores import RankMe
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
-from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.report.content import content
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system import plugins
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training.layout import VectorLayout
 from tests.bench.results.conftest import build_row, rank
+from tests.specs import measured
 
 
 class Point(EntryPoint):
@@ -57,16 +56,6 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         cached.cache_clear()
 
 
-def measured(config: RunConfig) -> dict[str, float]:
-    """Metrics of the encoder before training."""
-    setup = tiny_setup(config)
-    net = setup.make_net()
-    binding = VectorLayout.of(net, setup.sharing(net)).bind(net, torch.device("cpu"))
-    return evaluate(
-        setup, binding, lambda _: None, config.evaluation.protocols, torch.device("cpu")
-    )
-
-
 class Disagreement(Objective):
     """Mean cosine distance of an image and its view."""
 
@@ -80,7 +69,7 @@ class Disagreement(Objective):
 def test_a_foreign_objective_has_heading_direction_and_class(foreign: Callable[..., None]) -> None:
     foreign("fedbench.objectives", "disagreement", Disagreement)
     config = tiny_config("simclr", evaluation__objectives=["disagreement"])
-    assert 0 < measured(config)["disagreement"] < 2
+    assert 0 < measured(tiny_setup(config))["disagreement"] < 2
     values = {("simclr", "simclr-o"): 0.2, ("byol", "simclr-o"): 0.1, ("ssd", "byol"): 0.3}
     rows = [
         build_row(
@@ -109,7 +98,8 @@ def test_a_foreign_probe_has_heading_direction_and_class(foreign: Callable[..., 
     with pytest.raises(ValidationError, match="centroid"):
         EvaluationConfig.model_validate({"protocols": ["centroid"]})
     foreign("fedbench.probes", "centroid", Probe(("centroid",), measure, (metric,)))
-    found = measured(tiny_config("simclr", evaluation__protocols=["knn", "centroid"]))
+    config = tiny_config("simclr", evaluation__protocols=["knn", "centroid"])
+    found = measured(tiny_setup(config), config.evaluation.protocols)
     assert found["centroid_acc"] > 0
     assert main_metrics(found) == ["objective", "knn_acc", "centroid_acc"]
     assert heading("centroid_acc") == "centroid %"
