@@ -138,10 +138,12 @@ class Pack:
 
     def __init__(self, data: bytes) -> None:
         self._table = read_table(data, UNPACKED_BOARD)
-        if CURVE not in self._table.schema.names:
-            raise StoreError(f"no release: it has no column {CURVE}; see `fedbench release`")
+        kinds = dict(zip(self._table.schema.names, self._table.schema.types, strict=True))
+        for name in ("row_id", CURVE):
+            if kinds.get(name) != pa.string() or self._table.column(name).null_count:
+                raise StoreError(f"no release: it has no column {name}; see `fedbench release`")
         self._curves = self._table.column(CURVE).to_pylist()
-        if max((len(text or "") for text in self._curves), default=0) > _MOST_TEXT:
+        if max(map(len, self._curves), default=0) > _MOST_TEXT:
             raise StoreError(f"{CURVE} has more than {_MOST_TEXT:,} characters")
 
     @cached_property
@@ -159,8 +161,8 @@ class Pack:
 
     def of(self, row_id: str) -> list[Row]:
         """Return the rows of one run."""
-        rows = self.rows.values() if row_id in self.places else ()
-        return [row for row in rows if row.row_id == row_id]
+        names = self.places.items() if row_id in self.places else ()
+        return self._rows([at for name, at in names if name.partition("@")[0] == row_id])
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         """Return the rounds of a run by its name."""
@@ -187,16 +189,13 @@ def _points(text: Any) -> list[dict[str, Any]]:
 def packs(root: Path) -> Iterator[Pack]:
     """Yield the files of packed runs of a store that can be read."""
     for path in tables_in(root / PACKED):
-        with suppress(StoreError):  # one of the store's problems
-            yield read_pack(path, file_mark(path))
+        with suppress(OSError, StoreError):  # one of the store's problems
+            pack = read_pack(path, file_mark(path))
+            if pack.places:
+                yield pack
 
 
 @lru_cache(64)
 def read_pack(path: Path, mark: Mark | None) -> Pack:
     """Return the content of a file, read once while its size and time do not change."""
-    try:
-        return Pack(read_limited(path, MOST_BYTES))
-    except OSError as cause:
-        raise read_error(path, cause) from cause
-    except StoreError as err:
-        raise StoreError(f"{str(path)!r}: {err}") from err
+    return Pack(read_limited(path, MOST_BYTES))

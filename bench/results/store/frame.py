@@ -26,6 +26,7 @@ from fedbench.bench.results.store.files import (
     Mark,
     file_mark,
     load,
+    read_error,
     read_pack,
     tables_in,
 )
@@ -67,8 +68,8 @@ FURTHER = pa.schema(
 _SCHEMA = pa.schema([*ROW_SCHEMA, *FURTHER], metadata=ROW_SCHEMA.metadata)
 _FILE = ("place", "file", "size", "changed")
 _Place = tuple[str, str, int, int]
-Rows = Callable[[Sequence[int]], list[Row]]
 """The columns `_FILE` of a row."""
+Rows = Callable[[Sequence[int]], list[Row]]
 _VERSION = b"fedbench.derived_by"
 _ORDER = (
     "dataset", "partition", "alpha", "method", "config_id", "seed", "row_id",
@@ -211,8 +212,10 @@ def _read(path: Path) -> Mapping[str, Row] | str:
         return row if isinstance(row, str) else {path.stem: row} if row else {}
     try:
         return read_pack(path, file_mark(path)).rows
+    except OSError as cause:
+        return str(read_error(path, cause))
     except StoreError as error:
-        return str(error)
+        return f"{str(path)!r}: {error}"
 
 
 @cache

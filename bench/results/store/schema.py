@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.store.row import (
     COSTS,
     METRICS,
@@ -184,18 +185,9 @@ def nested_settings(table: pa.Table) -> set[str]:
 
     Nulls, lists and empty parts have none in any row.
     """
-    found = set()
-
-    def walk(values: Mapping[str, Any], start: str) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict):
-                walk(value, f"{start}{key}.")
-            elif type(value) in _TYPES:
-                found.add(f"{start}{key}")
-
-    for text in filter(None, table.column("config_json").unique().to_pylist()):
-        walk(json.loads(text), CONFIG)
-    return found
+    texts = filter(None, table.column("config_json").unique().to_pylist())
+    settings = [item for text in texts for item in flatten(json.loads(text)).items()]
+    return {f"{CONFIG}{name}" for name, value in settings if type(value) in _TYPES}
 
 
 R = TypeVar("R", bound=Record)

@@ -137,10 +137,10 @@ def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache:
     (row, *_) = sorted((board.root / "rows").iterdir())
     with pytest.raises(StoreError, match="curve_json"):
         open_store(row)
-    for curve in (None, "[1]"):
-        table = pa.table({"curve_json": pa.array([curve], pa.string())})
+    for curve, why in ((None, "no column curve_json"), ("[1]", "no list of rounds")):
+        table = pa.table({"row_id": ["a"], "curve_json": pa.array([curve], pa.string())})
         (tmp_path / "other.parquet").write_bytes(table_bytes(table))
-        with pytest.raises(StoreError, match="no list of rounds"):
+        with pytest.raises(StoreError, match=why):
             open_store(tmp_path / "other.parquet")
     assert not list(cache.glob("releases/*"))
     torn = tmp_path / RELEASE

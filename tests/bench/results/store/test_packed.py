@@ -1,14 +1,16 @@
 """Packed runs are read like those with files of their own, and new ones go beside them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from fedbench.bench.config import ClientConfig, RunConfig
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import read_table
+from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 from fedbench.leaderboards import pack
@@ -93,9 +95,21 @@ def test_packed_runs_are_merged_with_their_curves(
     assert merge([packed], target).rows_same == 3
 
 
-def test_a_damaged_file_of_packed_runs_is_named(packed: Store) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda table: table_bytes(table)[:-9],
+        lambda table: table_bytes(table.drop_columns(["num_rounds"])),
+        lambda table: table_bytes(table.drop_columns(["row_id"])),
+        lambda table: table_bytes(table.set_column(0, "row_id", [[1, 2, 3]])),
+        lambda table: table_bytes(table.set_column(0, "row_id", [["a", None, "b"]])),
+    ],
+)
+def test_a_damaged_file_of_packed_runs_is_named(
+    packed: Store, damage: Callable[[pa.Table], bytes]
+) -> None:
     (file,) = (packed.root / "packed").iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
+    file.write_bytes(damage(read_table(file.read_bytes())))
     packed.write_row(new := build_row(RunConfig(seed=2)))
     assert Store(packed.root).rows() == [new]
     (problem,) = Store(packed.root).problems()
