@@ -23,7 +23,7 @@ from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps, measure
 from fedbench.bench.execution.picture import Picture
 from fedbench.bench.experiment.common_options import Folders, Sources
-from fedbench.bench.experiment.fields import get
+from fedbench.bench.experiment.fields import get, show
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -122,7 +122,7 @@ def paper_figure(
     words = ["--preset", preset, *(("--dataset", sources.dataset) if sources.dataset else ())]
     words += [word for file in sources.config_files for word in ("--config", str(file))]
     for key, value in changes.items():
-        words += ["--set", f"{key}={_text(value)}"]
+        words += ["--set", f"{key}={show(value)}"]
     words += () if folders.store is None else ("--store", str(opened.root))
     file = user_path(folder) / name.replace(":", "-").lower()
     if draw.x == "objective":
@@ -152,10 +152,6 @@ def paper_figure(
     else:
         picture = _drawn(item, draw, _series(draw, there, opened))
     return PaperFigure(name, item.what, picture.write(file), (), command)
-
-
-def _text(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def _chosen(draw: Draw, cells: Sequence[Cell]) -> list[Cell]:

@@ -116,8 +116,7 @@ class SweepProgress(Status):
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         super().__init__(title, quiet=quiet, verbose=verbose)
-        self._running: dict[str, str] = {}
-        self._shares: dict[str, float] = {}  # of the rounds of each
+        self._running: dict[str, CellProgress] = {}
         self._head = f"{title} · {self.first_step}"
         self._done = self._total = 0
         self._began = time.monotonic()
@@ -132,14 +131,9 @@ class SweepProgress(Status):
             self._left = event.eta_seconds, time.monotonic()
         self._head = self.title
         if isinstance(event, CellProgress):
-            loss = "-" if event.loss is None else f"{event.loss:.4f}"
-            collapsed = " · collapsed" if event.collapsed else ""
-            state = f" · round {event.round}/{event.total} · loss {loss}{collapsed}"
-            self._running[event.id] = event.label + (state if event.round else "")
-            self._shares[event.id] = event.round / max(1, event.total)
+            self._running[event.id] = event
         else:
             self._running.pop(event.id, None)
-            self._shares.pop(event.id, None)
             self._end(event)
 
     def lines(self) -> tuple[str, ...]:
@@ -147,15 +141,16 @@ class SweepProgress(Status):
         head = f"{self._head} · {self._elapsed()}"
         if not self._total:
             return (head,)
-        # Rich draws in a thread of its own: copies, since events change the originals meanwhile.
-        running = [f"  {text}" for text in [*self._running.values()]]
+        # Rich draws in a thread of its own: a copy, since events change the original meanwhile.
+        running = [*self._running.values()]
+        shown = [f"  {_state(event)}" for event in running[:_SHOWN_RUNS]]
         if len(running) > _SHOWN_RUNS:
-            running[_SHOWN_RUNS:] = [f"  and {len(running) - _SHOWN_RUNS} more"]
+            shown.append(f"  and {len(running) - _SHOWN_RUNS} more")
         if self._left is not None and self._done < self._total:
             seconds, moment = self._left
             head += f", {duration(max(0.0, seconds - (time.monotonic() - moment)))} left"
-        share = (self._done + sum([*self._shares.values()])) / self._total
-        return head, _bar("runs", self._done, self._total, share=share), *running
+        share = (self._done + sum(e.round / max(1, e.total) for e in running)) / self._total
+        return head, _bar("runs", self._done, self._total, share=share), *shown
 
     def _elapsed(self) -> str:
         return f"{duration(int(time.monotonic() - self._began))} so far"
@@ -186,6 +181,14 @@ class SweepProgress(Status):
             f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
             f" · {duration(event.seconds)}{error}{left}"
         )
+
+
+def _state(event: CellProgress) -> str:
+    if not event.round:
+        return event.label
+    loss = "-" if event.loss is None else f"{event.loss:.4f}"
+    collapsed = " · collapsed" if event.collapsed else ""
+    return f"{event.label} · round {event.round}/{event.total} · loss {loss}{collapsed}"
 
 
 class StudyProgress(SweepProgress):

@@ -127,8 +127,13 @@ def show_table(
     from rich.text import Text
 
     console = rich_console(sys.stdout)
-    dropped = _drop(lines, narrow, console.width)
-    header, rows = lines[0], lines[1:]
+    right = number_columns(lines[0], lines[1:])
+    columns = [_Column(number, *cells) for number, *cells in zip(right, *lines, strict=True)]
+    dropped = []
+    for name in narrow:
+        if sum(column.width for column in columns) > console.width:
+            dropped += [column.name for column in columns if column.name == name]
+            columns = [column for column in columns if column.name != name]
     style = not os.environ.get("NO_COLOR")
     table = Table(
         header_style="bold cyan" if style else "",
@@ -137,12 +142,12 @@ def show_table(
         show_edge=False,
         collapse_padding=True,
     )
-    fits = _needed(header, rows) <= console.width
-    right = number_columns(header, rows)
-    for name, number, whole in zip(header, right, _whole(header, rows), strict=True):
-        justify: Any = "right" if number else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole and fits)
-    for index, row in enumerate(rows):
+    fits = sum(column.width for column in columns) <= console.width
+    for column in columns:
+        justify: Any = "right" if column.number else "left"
+        whole = column.whole and fits
+        table.add_column(column.name, justify=justify, overflow="fold", no_wrap=whole)
+    for index, row in enumerate(zip(*(column.cells for column in columns), strict=True)):
         in_bold = style and index < len(bold) and bold[index]
         table.add_row(*row, style="bold" if in_bold else "")
     with console.capture() as captured:
@@ -154,28 +159,11 @@ def show_table(
         emit(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
-def _whole(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """For each column, whether its cells stay in one line: numbers, and ids."""
-    numbers = zip(header, number_columns(header, rows), strict=True)
-    return [number or name in ("run", "study") for name, number in numbers]
+class _Column:
+    """A column of a drawn table; numbers and ids stay in one line, others wrap."""
 
-
-def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width of a drawn table whose other columns wrap."""
-    columns = zip(_whole(header, rows), zip(header, *rows, strict=True), strict=True)
-    widths = [(whole, max(map(len, column))) for whole, column in columns]
-    return sum(_GAP + (size if whole else min(size, _LEAST)) for whole, size in widths)
-
-
-def _drop(lines: list[list[str]], narrow: Sequence[str], width: int) -> list[str]:
-    """Drop columns, in the order of `narrow`, until the table fits; return their headings."""
-    dropped = []
-    for name in narrow:
-        if _needed(lines[0], lines[1:]) <= width:
-            break
-        if name in lines[0]:
-            place = lines[0].index(name)
-            for line in lines:
-                del line[place]
-            dropped.append(name)
-    return dropped
+    def __init__(self, number: bool, name: str, *cells: str) -> None:
+        self.number, self.name, self.cells = number, name, cells
+        self.whole = number or name in ("run", "study")
+        size = max(map(len, (name, *cells)))
+        self.width = _GAP + (size if self.whole else min(size, _LEAST))
