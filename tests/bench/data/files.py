@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import struct
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,24 @@ def write_images(place: Path, count: int, first: int = 0) -> None:
         (place / f"{i}.png").write_bytes(shade(first + i))
 
 
+def folder(root: Path, **places: int) -> str:
+    """Write so many images into each place; `a.b` is a folder b in a, and 0 an empty folder."""
+    first = 0
+    for place, count in places.items():
+        write_images(root.joinpath(*place.split(".")), count, first)
+        first += count
+    return f"folder:{root}"
+
+
+def write_tar(file: Path, members: Mapping[str, bytes]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
 def write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
     """Write values as MNIST's files have them, packed where the name ends in .gz."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +83,7 @@ def write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
     file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
 
 
-def refused(name: str, data_dir: Path | None, match: str, **how: Any) -> None:
+def refused(name: str, match: str, data_dir: Path | None = None, **how: Any) -> None:
     """Hold that a data set is refused in one line that has a match, with the exit code of data."""
     with pytest.raises(DataError, match=match) as caught:
         load_dataset(name, data_dir, **how)

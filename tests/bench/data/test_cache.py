@@ -163,7 +163,7 @@ def test_a_changed_source_is_built_again(tmp_path: Path) -> None:
     shutil.rmtree(root)
     assert load_dataset(f"folder:{root}", tmp_path / "data").revision == second.revision
     _truncate(second.path / "train_images.npy")
-    refused(f"folder:{root}", tmp_path / "data", "pictures")
+    refused(f"folder:{root}", "pictures", tmp_path / "data")
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:

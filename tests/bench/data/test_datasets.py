@@ -180,9 +180,9 @@ def test_raw_files_that_are_there_are_used(tmp_path: Path, monkeypatch: pytest.M
 def test_missing_set_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused("cifar10", tmp_path / "a b", r"run: fedbench data prepare cifar10 --data-dir '.*a b'$")
+    refused("cifar10", r"run: fedbench data prepare cifar10 --data-dir '.*a b'$", tmp_path / "a b")
     monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "none"))
-    refused("svhn", None, r"run: fedbench data prepare svhn$")
+    refused("svhn", r"run: fedbench data prepare svhn$")
     assert not list(tmp_path.iterdir())
 
     def refuse(*args: object, **kwargs: object) -> None:
@@ -343,7 +343,7 @@ def test_a_known_set_is_found_wherever_it_was_prepared(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = prepare(f"hub:{hub}", tmp_path / "data")
-    refused("cifar10", tmp_path / "data", "fedbench data prepare cifar10")
+    refused("cifar10", "fedbench data prepare cifar10", tmp_path / "data")
 
     def cached() -> list[str]:
         records = datasets.dataset_records(tmp_path / "data")
@@ -357,4 +357,4 @@ def test_a_known_set_is_found_wherever_it_was_prepared(
     whole = len(found.train_labels)
     assert len(load_dataset("cifar10", tmp_path / "data", train_subset=6).train_labels) == 6 < whole
     (made.path / "meta.json").write_text("{}")
-    refused("cifar10", tmp_path / "data", "fedbench data prepare cifar10")
+    refused("cifar10", "fedbench data prepare cifar10", tmp_path / "data")

@@ -6,20 +6,16 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset, prepare
-from tests.bench.data.files import refused, shade
+from tests.bench.data.files import folder, refused, shade, write_images
 
 
 def write(root: Path, **more: bytes) -> str:
     """Write 12 images in each of two classes, and more files at their paths."""
-    for label, name in enumerate("ab"):
-        for i in range(12):
-            file = root / name / f"{i:02}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(shade(20 * label + i))
+    name = folder(root, a=12, b=12)
     for place, content in more.items():
         (root / place).parent.mkdir(parents=True, exist_ok=True)
         (root / place).write_bytes(content)
-    return f"folder:{root}"
+    return name
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_what_is_left_out_is_counted(
 ) -> None:
     content = shade(200) if said or why == "hidden" else b"only text"
     with caplog.at_level(logging.WARNING):
-        prepared = prepare(write(tmp_path / "set", **{place: content}), tmp_path / "data")
+        prepared = prepare(write(tmp_path / "set", **{place: content}))
     assert prepared.num_train + prepared.num_test == 24
     (left,) = prepared.left_out or ()
     assert (left["why"], left["count"]) == (why, 1)
@@ -80,21 +76,19 @@ def test_a_table_beside_images_without_class_folders_is_refused(tmp_path: Path) 
     ):
         for place in (name, f"train/{name}"):
             root = tmp_path / place.replace("/", "-")
-            (root / "train").mkdir(parents=True)
-            for i in range(12):
-                (root / "train" / f"{i}.png").write_bytes(shade(i))
+            write_images(root / "train", 12)
             (root / place).write_text("file_name,label\n")
-            refused(f"folder:{root}", tmp_path / "data", rf"{place}.*read {remedy}")
+            refused(f"folder:{root}", rf"{place}.*read {remedy}")
     # Class folders name the labels; the table is left out.
     name = write(tmp_path / "classes", **{"metadata.csv": b"file_name,label\n"})
-    (left,) = prepare(name, tmp_path / "data").left_out or ()
+    (left,) = prepare(name).left_out or ()
     assert left["why"] == "ending .csv"
 
 
 def test_images_beside_those_that_a_table_names_are_said(tmp_path: Path) -> None:
     write(tmp_path / "set", **{"a/._x.png": b"", "a/note.txt": b""})
-    lines = [f"{name}/{i:02}.png,{name}" for name in "ab" for i in range(10)]
+    lines = [f"{name}/{i}.png,{name}" for name in "ab" for i in range(10)]
     (tmp_path / "set" / "t.csv").write_text("\n".join(["file,label", *lines]))
-    (left,) = prepare(f"file:{tmp_path / 'set' / 't.csv'}", tmp_path / "data").left_out or ()
+    (left,) = prepare(f"file:{tmp_path / 'set' / 't.csv'}").left_out or ()
     assert (left["why"], left["count"]) == ("not named in t.csv", 4)
     assert [Path(file).name for file in left["first"]] == ["10.png", "11.png"] * 2

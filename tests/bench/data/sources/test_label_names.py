@@ -50,7 +50,7 @@ def number(word: str) -> int:
     ],
 )
 def test_names_decide(files: dict[str, Any], tmp_path: Path) -> None:
-    dataset = load_dataset(write(tmp_path / "set", **files), tmp_path / "data")
+    dataset = load_dataset(write(tmp_path / "set", **files))
     for images, labels in (
         (dataset.train_images, dataset.train_labels),
         (dataset.test_images, dataset.test_labels),
@@ -82,7 +82,7 @@ def test_names_decide(files: dict[str, Any], tmp_path: Path) -> None:
     ],
 )
 def test_sides_that_do_not_fit(files: dict[str, Any], named: str, tmp_path: Path) -> None:
-    refused(write(tmp_path / "set", **files), tmp_path / "data", named)
+    refused(write(tmp_path / "set", **files), named)
 
 
 def test_letters_and_consistent_names_may_differ_in_case(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_letters_and_consistent_names_may_differ_in_case(tmp_path: Path) -> None
         write(tmp_path / "letters", **{split: (ALL, letters.__getitem__)})
         write(tmp_path / "words", **{split: (ALL, {**letters, "cat": "bb", "fox": "Bb"}.get)})
     for name, classes in (("letters", ("A", "a", "b")), ("words", ("A", "Bb", "bb"))):
-        assert load_dataset(f"hub:{tmp_path / name}", tmp_path / "data").class_names == classes
+        assert load_dataset(f"hub:{tmp_path / name}").class_names == classes
 
 
 def test_empty_text_is_no_label(tmp_path: Path) -> None:
     """0 % of a class is lost: two of three images have no label, and the third keeps its own."""
     empty = {"cat": "", "dog": " ", "fox": "fox"}
     name = write(tmp_path / "set", train=(ALL, empty.get), test=(["fox"], str))
-    dataset = load_dataset(name, tmp_path / "data")
+    dataset = load_dataset(name)
     assert (dataset.class_names, int((dataset.train_labels < 0).sum())) == (("fox",), 8)
 
 
@@ -108,12 +108,12 @@ def test_letters_of_two_forms_are_one_class(tmp_path: Path) -> None:
     name = folders(tmp_path / "set", "test", 2, first=100)
     for split, word in (("train", "caf\u00e9"), ("test", "cafe\u0301")):
         (tmp_path / "set" / split / "cat").rename(tmp_path / "set" / split / word)
-    assert "caf\u00e9" in load_dataset(name, tmp_path / "data").class_names
+    assert "caf\u00e9" in load_dataset(name).class_names
     (tmp_path / "set/train/cafe\u0301").mkdir()
-    refused(name, tmp_path / "data", "NFC and NFD")
+    refused(name, "NFC and NFD")
 
 
 def test_folders_whose_names_differ_in_case(tmp_path: Path) -> None:
     name = folders(tmp_path / "set", "train")
     (tmp_path / "set/train/cat").rename(tmp_path / "set/train/Dog")
-    refused(name, tmp_path / "data", "'Dog' and 'dog'")
+    refused(name, "'Dog' and 'dog'")

@@ -1,12 +1,10 @@
 """Layouts of files that people have, and what each gives: the table in docs/data.md."""
 
 import gzip
-import io
 import json
 import logging
 import re
 import shutil
-import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +27,7 @@ from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.setup import Setup
-from tests.bench.data.files import refused, shade, table, write_idx, write_images
+from tests.bench.data.files import refused, shade, table, write_idx, write_images, write_tar
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -134,18 +132,15 @@ def npz(file: Path, names: tuple[str, ...], dtype: type = np.uint8) -> str:
 
 def shards(root: Path, kind: str, train: str = "train", test: str | None = "test") -> str:
     """Write WebDataset shards, whose labels are in files of this kind."""
-    root.mkdir()
     for name, labels, first in ((train, LABELS, 0), (test, TEST, 100)):
-        if name is None:
-            continue
-        with tarfile.open(root / f"{name}-000000.tar", "w") as tar:
-            for i, label in enumerate(labels):
-                record = json.dumps({"label": WORDS[label], "writer": f"w{i // 12}"})
-                texts = {"cls": f"{label}\n", "txt": f"{WORDS[label]}\n", "json": record}
-                for suffix, data in (("png", shade(first + i)), (kind, texts[kind].encode())):
-                    member = tarfile.TarInfo(f"{name}/{i:04}.{suffix}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
+        members = {}
+        for i, label in enumerate(labels if name else ()):
+            record = json.dumps({"label": WORDS[label], "writer": f"w{i // 12}"})
+            texts = {"cls": f"{label}\n", "txt": f"{WORDS[label]}\n", "json": record}
+            members[f"{name}/{i:04}.png"] = shade(first + i)
+            members[f"{name}/{i:04}.{kind}"] = texts[kind].encode()
+        if members:
+            write_tar(root / f"{name}-000000.tar", members)
     return f"webdataset:{root}"
 
 
@@ -331,9 +326,9 @@ def test_a_layout_gives_what_the_page_says(
         request.getfixturevalue("hub")
     name, reading = BUILD[layout](tmp_path / "set"), OPTIONS.get(layout, PLAIN)
     if gives == "refused":
-        refused(name, tmp_path / "data", REFUSED[layout], reading=reading)
+        refused(name, REFUSED[layout], reading=reading)
         return
-    dataset = load_dataset(name, tmp_path / "data", reading=reading)
+    dataset = load_dataset(name, reading=reading)
     train, test, classes, hidden = numbers(dataset)
     assert dataset.image_shape == (1, 4, 4)
     if gives == "one image of six held out":
@@ -374,7 +369,7 @@ def test_who_prepares_allows_the_network_unless_hf_hub_offline_is_set(
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
     train = shades([WORDS[label] for label in LABELS])
     name = write(tmp_path / "set", train=train, test=shades(["dog", "cat"], first=100))
-    dataset = load_dataset(name, tmp_path / "data")
+    dataset = load_dataset(name)
     assert dataset.class_names == ("bird", "cat", "dog")
     pairs = zip(dataset.train_images[:, 0, 0, 0].tolist(), dataset.train_labels, strict=True)
     by_pixel = dict(pairs)
@@ -386,18 +381,18 @@ def test_without_a_test_split_the_content_holds_images_out(
 ) -> None:
     """The same images in another order and as a folder have the same test images."""
     with caplog.at_level(logging.WARNING):
-        first = load_dataset(write(tmp_path / "a", train=shades(LABELS)), tmp_path / "data")
+        first = load_dataset(write(tmp_path / "a", train=shades(LABELS)))
     assert "no test split" in caplog.text
     order = list(range(COUNT))[::-1]
-    again = load_dataset(write(tmp_path / "b", train=shades(LABELS).take(order)), tmp_path / "data")
+    again = load_dataset(write(tmp_path / "b", train=shades(LABELS).take(order)))
     assert again.revision == first.revision
-    one = load_dataset(folders(tmp_path / "c"), tmp_path / "data")
-    two = load_dataset(folders(tmp_path / "d", "train"), tmp_path / "data")
+    one = load_dataset(folders(tmp_path / "c"))
+    two = load_dataset(folders(tmp_path / "d", "train"))
     assert one.revision == two.revision
     held = {int(image[0, 0, 0]) for image in first.test_images}
     assert {int(image[0, 0, 0]) for image in one.test_images} == held
     # Of a set with some labels only labelled images are held out.
-    part = load_dataset(write(tmp_path / "e", train=shades(HIDDEN_HALF)), tmp_path / "data")
+    part = load_dataset(write(tmp_path / "e", train=shades(HIDDEN_HALF)))
     kept = {int(image[0, 0, 0]) for image in part.test_images}
     assert kept == {number for number in held if number % 2 == 0}
 
@@ -412,10 +407,10 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
             r"data\.natural_column=author: .* found: image: .*writer",
         ),
     ):
-        refused(name, tmp_path / "data", text, reading=reading)
+        refused(name, text, reading=reading)
     for reading in (Reading(label_column="x"), Reading(natural_column="x")):
         with pytest.raises(ConfigError, match=r"digits.*hub:"):
-            load_dataset("digits", tmp_path / "data", reading=reading)
+            load_dataset("digits", reading=reading)
 
 
 def config(name: str, **data: Any) -> RunConfig:
@@ -430,7 +425,7 @@ def test_natural_clients_are_the_values_of_a_column(kind: str, tmp_path: Path) -
         data["label_column"] = "character"
     else:
         name = shards(tmp_path / "set", "json")
-    experiment = Experiment(config(name, **data), data_dir=tmp_path / "data")
+    experiment = Experiment(config(name, **data))
     dataset, partition = experiment.dataset, experiment.partition
     pixels = dataset.train_images[:, 0, 0, 0]
     shares = [sorted(pixels[partition.client(k)].tolist()) for k in range(4)]
@@ -440,7 +435,7 @@ def test_natural_clients_are_the_values_of_a_column(kind: str, tmp_path: Path) -
     more = Experiment(config(name, **{**data, "num_clients": 5})).on(dataset)
     with pytest.raises(ConfigError, match=r"num_clients=5.*writer"):
         _ = more.partition
-    plain = load_dataset(name, tmp_path / "data", reading=Reading(data.get("label_column")))
+    plain = load_dataset(name, reading=Reading(data.get("label_column")))
     assert dataset.whole == plain.revision != dataset.revision  # its clients are part of it
     with pytest.raises(ValueError, match="natural"):
         config(name, partition="natural")
@@ -458,7 +453,7 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
     else:
         file.write_text(json.dumps(CLIENTS if form == "list" else BY_CLIENT))
     given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
-    experiment = Experiment(given, data_dir=tmp_path / "data")
+    experiment = Experiment(given)
     dataset, partition = experiment.dataset, experiment.partition
     pixels = dataset.train_images[:, 0, 0, 0]
     assert [sorted(pixels[partition.client(k)].tolist()) for k in range(4)] == [*BY_CLIENT.values()]
@@ -473,7 +468,7 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
     file.write_text(json.dumps(CLIENTS))
 
     def revision() -> str:
-        return Experiment(given, data_dir=tmp_path / "data").dataset.revision
+        return Experiment(given).dataset.revision
 
     first = revision()
     file.write_text(json.dumps(BY_CLIENT))  # the same clients in another form
@@ -507,12 +502,12 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
     else:
         file.write_text(content if isinstance(content, str) else json.dumps(content))
     name, why = both(tmp_path / "set"), rf"data\.partition_file: .*{named}"
-    refused(name, tmp_path / "data", why, reading=Reading(partition_file=file))
+    refused(name, why, reading=Reading(partition_file=file))
 
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
     name = write(tmp_path / "set", train=shades(HIDDEN_HALF), test=shades(TEST, first=100))
-    by_label = Experiment(config(name), data_dir=tmp_path / "data")
+    by_label = Experiment(config(name))
     with pytest.raises(ConfigError, match="24 of 48"):
         _ = by_label.partition
     dataset = by_label.dataset
@@ -542,7 +537,7 @@ def test_stl10_has_its_unlabelled_images(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path) -> None:
     iid = config(flat(tmp_path / "set"), partition="iid")
-    dataset = Experiment(iid, data_dir=tmp_path / "data").dataset
+    dataset = Experiment(iid).dataset
 
     def setup(**values: Any) -> Setup:
         return Experiment(iid.model_copy(update=values)).on(dataset).setup
@@ -565,13 +560,13 @@ def test_resizing_is_antialiased_and_keeps_the_centre(tmp_path: Path) -> None:
         (place / split / "a").mkdir(parents=True)
         Image.fromarray(stripes).save(place / split / "a" / "0.png")
     reading = Reading(image_size=2)
-    dataset = load_dataset(f"folder:{place}", tmp_path / "data", reading=reading)
+    dataset = load_dataset(f"folder:{place}", reading=reading)
     pixels = dataset.train_images[0, 0].astype(int)
     assert pixels.shape == (2, 2)
     assert np.abs(pixels - 127.5).max() < 30
-    digits = load_dataset("digits", tmp_path / "data", reading=Reading(image_size=4))
+    digits = load_dataset("digits", reading=Reading(image_size=4))
     assert (digits.image_shape, digits.name) == ((1, 4, 4), "raw:digits")
-    same = load_dataset("digits", tmp_path / "data", reading=Reading(image_size=8))
+    same = load_dataset("digits", reading=Reading(image_size=8))
     assert same.name == "digits"
 
 
@@ -585,14 +580,12 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
     held_out = one_csv(tmp_path / "alone"), idx(tmp_path / "one", ("mine",))
     files = csv_of_files(tmp_path / "named"), one_parquet(tmp_path / "parquet")
     for names in (both_splits, held_out, files):
-        revisions = {load_dataset(name, tmp_path / "data").revision for name in names}
+        revisions = {load_dataset(name).revision for name in names}
         assert len(revisions) == 1
-    one, two = (
-        load_dataset(f"npz:{file}", tmp_path / "data") for file in (packed, tmp_path / "x.npz")
-    )
+    one, two = (load_dataset(f"npz:{file}") for file in (packed, tmp_path / "x.npz"))
     assert one.revision == two.revision
     (tmp_path / "named" / "pictures" / "0.png").write_bytes(shade(250))
-    assert load_dataset(files[0], tmp_path / "data").revision not in revisions  # it was read again
+    assert load_dataset(files[0]).revision not in revisions  # it was read again
 
 
 def test_a_packed_file_is_unpacked_in_blocks(
@@ -600,7 +593,7 @@ def test_a_packed_file_is_unpacked_in_blocks(
 ) -> None:
     """Python sets aside what a read asks for, and no memory holds all that is allowed here."""
     monkeypatch.setattr(parquet_rows, "RATIO", 1 << 40)
-    dataset = load_dataset(one_csv(tmp_path / "set", packed=True, test=True), tmp_path / "data")
+    dataset = load_dataset(one_csv(tmp_path / "set", packed=True, test=True))
     assert numbers(dataset) == (COUNT, 6, 3, 0)
 
 
@@ -622,13 +615,13 @@ def test_a_packed_file_is_unpacked_in_blocks(
 def test_what_is_no_file_of_images(content: str, tmp_path: Path) -> None:
     for name in ("images.x", "labels.x"):
         (tmp_path / name).write_bytes(content.encode("latin-1"))
-    refused(f"file:{tmp_path}/images.x", tmp_path / "data", str(tmp_path))
+    refused(f"file:{tmp_path}/images.x", str(tmp_path))
 
 
 def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     name = one_csv(tmp_path / "set")
-    split = split_data(name, data_dir=tmp_path / "data")
-    dataset = load_dataset(name, tmp_path / "data")
+    split = split_data(name)
+    dataset = load_dataset(name)
     assert split["row"].tolist() == list(range(COUNT))  # which is each image's shade
     for part, pixels in (("train", dataset.train_images), ("test", dataset.test_images)):
         assert sorted(split.loc[split["split"] == part, "row"]) == sorted(pixels[:, 0, 0, 0])
@@ -638,10 +631,10 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     shuffled = split.drop(tests[:1]).sample(frac=1, random_state=0)  # each row names its image
     shuffled.to_csv(file := tmp_path / "clients.csv", index=False)
     given = config(name, partition="file", partition_file=str(file))
-    dataset = Experiment(given, data_dir=tmp_path / "data").dataset
+    dataset = Experiment(given).dataset
     assert dataset.train_clients is not None
     assert dataset.train_clients.tolist() == (dataset.train_images[:, 0, 0, 0] // 12).tolist()
-    digits = split_data("digits", data_dir=tmp_path / "data")
+    digits = split_data("digits")
     assert sorted(digits["row"]) == list(range(1797))
 
 
@@ -661,8 +654,8 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
 def test_a_partition_file_of_other_images_is_refused(
     change: Callable[[Any], Any], named: str, tmp_path: Path
 ) -> None:
-    split = split_data(name := one_csv(tmp_path / "set"), data_dir=tmp_path / "data")
+    split = split_data(name := one_csv(tmp_path / "set"))
     changed = change(split.assign(client=0))
     changed.to_csv(file := tmp_path / "clients.csv", index=False)
     why = rf"data\.partition_file: .*{named}"
-    refused(name, tmp_path / "data", why, reading=Reading(partition_file=file))
+    refused(name, why, reading=Reading(partition_file=file))

@@ -57,25 +57,24 @@ def test_the_largest_value_is_known_before_it_is_unpacked(
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tmp_path / "data"
     # The footer says how many rows there are, in all files together.
     repeated(tmp_path / "rows", png(), 600)
     repeated(tmp_path / "rows", png(), 500, "test")
     monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 1000)
-    refused(f"hub:{tmp_path}/rows", data, "1,100 rows; allowed: 1,000")
+    refused(f"hub:{tmp_path}/rows", "1,100 rows; allowed: 1,000")
     monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
     # It says how many bytes: 2 MB in a file of less than 1 kB.
     monkeypatch.setattr(parquet_rows, "LEAST", 1_000_000)
     file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
     assert file.stat().st_size < 2000
-    refused(f"hub:{tmp_path}/bytes", data, " bytes unpack to ")
+    refused(f"hub:{tmp_path}/bytes", " bytes unpack to ")
     # It does not say that 100 kB come out 1,000 times.
     repeated(tmp_path / "times", png() + bytes(100_000), 1000)
-    refused(f"hub:{tmp_path}/times", data, "times the file")
+    refused(f"hub:{tmp_path}/times", "times the file")
     # One value.
     monkeypatch.setattr(parquet_rows, "LEAST", 1 << 30)
     monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
-    refused(f"hub:{tmp_path}/bytes", data, "row 0: the image has 2 MB; allowed: 1 MiB")
+    refused(f"hub:{tmp_path}/bytes", "row 0: the image has 2 MB; allowed: 1 MiB")
     # Pixels that no disk holds.
     with pytest.raises(ResourceError, match=r"10 images take .*data\.image_size"):
         decode._check_room(tmp_path, 10, 10**15, "set")
@@ -100,7 +99,7 @@ def test_a_packed_file_that_unpacks_to_too_much(
         if form == "ubyte.gz":
             file = file.rename(tmp_path / "train-images.gz")
             (tmp_path / "train-labels.gz").write_bytes(file.read_bytes())
-    refused(f"file:{file}", tmp_path / "data", "bytes unpack to")
+    refused(f"file:{file}", "bytes unpack to")
 
 
 def test_arrays_that_are_not_read_are_said(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_arrays_that_are_not_read_are_said(tmp_path: Path) -> None:
     }
     arrays |= {f"{s}_labels": np.arange(6) % 2 for s in SPLITS}
     np.savez(tmp_path / "a.npz", **arrays)
-    found = prepare(f"file:{tmp_path / 'a.npz'}", tmp_path / "data").left_out
+    found = prepare(f"file:{tmp_path / 'a.npz'}").left_out
     assert found == [
         {"why": "an array of another name", "count": 2, "first": ["val_images", "val_labels"]}
     ]

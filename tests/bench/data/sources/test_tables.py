@@ -1,11 +1,10 @@
 """CSV files, columns that say splits, tar shards: values as they are written, or a refusal."""
 
 import base64
-import io
 import json
 import logging
-import tarfile
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.system.errors import ConfigError, DataError
-from tests.bench.data.files import refused, shade
+from tests.bench.data.files import refused, shade, write_tar
 from tests.bench.data.sources.test_layouts import shades
 
 COUNT = 36
@@ -32,17 +31,17 @@ def csv(root: Path, header: str, *rows: str, file: str = "labels.csv", first: in
     return f"file:{root / file}"
 
 
-def counts(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, Counter[str]]:
+def counts(name: str, reading: Reading = PLAIN) -> dict[str, Counter[str]]:
     """Return the images of each class, by split; "-" has those without a label."""
-    dataset = load_dataset(name, data, reading=reading)
+    dataset = load_dataset(name, reading=reading)
     names = {**dict(enumerate(dataset.class_names)), -1: "-"}
     labels = {"train": dataset.train_labels, "test": dataset.test_labels}
     return {split: Counter(names[c] for c in of.tolist()) for split, of in labels.items()}
 
 
-def whole(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, int]:
+def whole(name: str, reading: Reading = PLAIN) -> dict[str, int]:
     """Return the same over both splits."""
-    return dict(sum(counts(name, data, reading).values(), Counter()))
+    return dict(sum(counts(name, reading).values(), Counter()))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def whole(name: str, data: Path, reading: Reading = PLAIN) -> dict[str, int]:
 def test_text_stays_text(labels: str, gives: dict[str, int], tmp_path: Path) -> None:
     blank = "" if '"' in labels else " "
     rows = [f"{{}},{blank}{label}" for label in labels.split(" ")]
-    assert whole(csv(tmp_path / "set", "file_name,label", *rows), tmp_path / "data") == gives
+    assert whole(csv(tmp_path / "set", "file_name,label", *rows)) == gives
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_text_stays_text(labels: str, gives: dict[str, int], tmp_path: Path) -> 
 )
 def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Path) -> None:
     rows = [f"{{}},{label}" for label in labels.split()]
-    refused(csv(tmp_path / "set", "file_name,label", *rows), tmp_path / "data", named)
+    refused(csv(tmp_path / "set", "file_name,label", *rows), named)
 
 
 @pytest.mark.parametrize(
@@ -105,22 +104,22 @@ def test_labels_that_could_mean_two_things(labels: str, named: str, tmp_path: Pa
 def test_columns_that_are_no_labels(header: str, row: str, gives: Any, tmp_path: Path) -> None:
     name = csv(tmp_path / "set", header, row)
     if isinstance(gives, str):
-        refused(name, tmp_path / "data", gives)
+        refused(name, gives)
         return
-    assert whole(name, tmp_path / "data") == gives
+    assert whole(name) == gives
 
 
 def test_a_class_called_as_nothing_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        load_dataset(csv(tmp_path / "set", "image,label", "{},NA", "{},DE"), tmp_path / "data")
+        load_dataset(csv(tmp_path / "set", "image,label", "{},NA", "{},DE"))
     assert "'NA' is a class, of 18 images" in caplog.text
 
 
 def test_the_hint_of_excel_names_no_column(tmp_path: Path) -> None:
     name = csv(tmp_path / "set", "sep=;\nfile_name;label", "{};a", "{};b")
-    assert whole(name, tmp_path / "data") == {"a": 18, "b": 18}
+    assert whole(name) == {"a": 18, "b": 18}
 
 
 def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
@@ -131,15 +130,13 @@ def test_names_of_files_and_clients_are_text(tmp_path: Path) -> None:
         (root / f"{i:05}").write_bytes(shade(i))
         lines.append(f"{i:05},{i % 2},{('01', '1', '001')[i % 3]}")
     (root / "labels.csv").write_text("\n".join(lines))
-    dataset = load_dataset(
-        f"file:{root}/labels.csv", tmp_path / "data", reading=Reading(natural_column="site")
-    )
+    dataset = load_dataset(f"file:{root}/labels.csv", reading=Reading(natural_column="site"))
     assert dataset.train_clients is not None
     pixels = dataset.train_images[:, 0, 0, 0]
     order = [1, 2, 0]  # 001, 01, 1 as text
     assert dataset.train_clients.tolist() == [order[pixel % 3] for pixel in pixels]
     for reading in (PLAIN, Reading(natural_column="site")):
-        gives = whole(f"file:{root}/labels.csv", tmp_path / "data", reading)
+        gives = whole(f"file:{root}/labels.csv", reading)
         assert gives == {"0": 18, "1": 18}
 
 
@@ -165,8 +162,8 @@ COLUMNS = [
 def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None:
     rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
     name = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
-    assert counts(name, tmp_path / "data") == SPLIT
-    pixels = load_dataset(name, tmp_path / "data").test_images[:, 0, 0, 0]
+    assert counts(name) == SPLIT
+    pixels = load_dataset(name).test_images[:, 0, 0, 0]
     assert {pixel % 6 for pixel in pixels} == {4, 5}  # rows 4 and 5 of each six say test
     content: dict[str, Any] = {
         key: [row.split(",")[i] for row in values.split() for _ in "ab"] * 6
@@ -178,7 +175,7 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
     pq.write_table(shades(["a", "b"] * 18, "word", **content), tmp_path / "hub" / "all.parquet")
     for source in ("hub:", "file:"):
         path = tmp_path / "hub" if source == "hub:" else tmp_path / "hub" / "all.parquet"
-        assert counts(f"{source}{path}", tmp_path / "data") == SPLIT
+        assert counts(f"{source}{path}") == SPLIT
 
 
 @pytest.mark.parametrize(
@@ -198,7 +195,7 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
 )
 def test_columns_that_do_not_say_it(column: str, values: str, named: str, tmp_path: Path) -> None:
     rows = [f"{{}},{i % 2},{v}" for i, v in enumerate(values.split(" "))]
-    refused(csv(tmp_path / "set", f"file_name,label,{column}", *rows), tmp_path / "data", named)
+    refused(csv(tmp_path / "set", f"file_name,label,{column}", *rows), named)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +220,12 @@ def test_the_user_names_the_rows_of_test_images(
     pq.write_table(content, tmp_path / "hub" / "all.parquet")
     for name in (file, f"hub:{tmp_path / 'hub'}", f"file:{tmp_path}/hub/all.parquet"):
         if column != "hour":
-            refused(name, tmp_path / "data", f"{column!r}.*data.test_rows={column}=VALUE")
+            refused(name, f"{column!r}.*data.test_rows={column}=VALUE")
         for wrong, why in ((f"{column}=x", "no row of"), ("place=1", "has no column 'place'")):
-            refused(name, tmp_path / "data", why, reading=Reading(test_rows=wrong))
+            refused(name, why, reading=Reading(test_rows=wrong))
         reading = Reading(test_rows=f"{column}={asked}")
-        assert counts(name, tmp_path / "data", reading) == SPLIT
-        none = whole(name, tmp_path / "data", Reading(test_rows="none"))
+        assert counts(name, reading) == SPLIT
+        none = whole(name, Reading(test_rows="none"))
         assert none == {"a": 18, "b": 18}
 
 
@@ -239,7 +236,7 @@ def test_the_user_names_the_rows_of_test_images(
 def test_columns_beside_those_that_say_the_split(column: str, values: str, tmp_path: Path) -> None:
     rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
     name = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
-    assert counts(name, tmp_path / "data") == SPLIT
+    assert counts(name) == SPLIT
 
 
 def test_the_folders_of_files_say_the_split(tmp_path: Path) -> None:
@@ -249,7 +246,7 @@ def test_the_folders_of_files_say_the_split(tmp_path: Path) -> None:
         folder = tmp_path / ("a/val" if int(file.stem) % 6 > 3 else "Train")
         folder.mkdir(parents=True, exist_ok=True)
         file.rename(folder / file.name)
-    assert counts(name, tmp_path / "data") == SPLIT
+    assert counts(name) == SPLIT
 
 
 def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
@@ -260,7 +257,7 @@ def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(shades([0] * 4, split=["train"] * 4), hub / f"{split}.parquet")
     for name in (f"file:{tmp_path}/set/Train.csv", f"hub:{hub}"):
-        refused(name, tmp_path / "data", r"[Tt]est\.\w+, row 0: 'split' is '(dev|train)'.*test")
+        refused(name, r"[Tt]est\.\w+, row 0: 'split' is '(dev|train)'.*test")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +280,7 @@ def test_the_file_beside_it(train: str, other: str, test: bool, tmp_path: Path) 
         place.parent.mkdir(parents=True, exist_ok=True)
         row = "file_name,label", "{},a", "{},b"
         names.append(csv(place.parent, *row, file=place.name, first=first))
-    sizes = [sum(of.values()) for of in counts(names[1], tmp_path / "data").values()]
+    sizes = [sum(of.values()) for of in counts(names[1]).values()]
     assert sizes == [COUNT, COUNT] if test else sum(sizes) == COUNT
 
 
@@ -291,27 +288,27 @@ def test_a_file_of_another_name_beside_it(tmp_path: Path) -> None:
     for file in ("Test/labels.csv", "train/metadata.csv"):
         folder, _, file_name = file.partition("/")
         name = csv(tmp_path / folder, "file_name,label", "{},a", file=file_name)
-    refused(name, tmp_path / "data", r"Test/labels\.csv may have the test images")
+    refused(name, r"Test/labels\.csv may have the test images")
 
 
 def test_what_was_read_is_said(tmp_path: Path) -> None:
     csv(tmp_path / "set", "file_name,target,label,age", "{},a,b,7", file="train.csv")
     name = csv(tmp_path / "set", "file_name,label", "{},b", file="val.csv", first=100)
-    prepared = prepare(name.replace("val", "train"), tmp_path / "data")
+    prepared = prepare(name.replace("val", "train"))
     assert prepared.read_as == [
         "labels: column 'label'; not read: target, age",
         "labels: column 'label'",
         f"test images: {tmp_path}/set/val.csv",
     ]
-    refused(name.replace("val", "test"), tmp_path / "data", "does not exist")
+    refused(name.replace("val", "test"), "does not exist")
     (tmp_path / "set/val.csv").rename(tmp_path / "set/test.csv")
-    refused(name.replace("val", "test"), tmp_path / "data", r"name file:\S*train\.csv")
+    refused(name.replace("val", "test"), r"name file:\S*train\.csv")
 
 
 def test_validation_rows_are_counted(tmp_path: Path) -> None:
     rows = [f"{{}},a,{split}" for split in ("train", "test", "valid")]
     name = csv(tmp_path / "set", "file_name,label,data set", *rows)
-    (left_out,) = prepare(name, tmp_path / "data").left_out or ()
+    (left_out,) = prepare(name).left_out or ()
     assert (left_out["count"], "validation" in left_out["why"]) == (COUNT // 3, True)
 
 
@@ -329,7 +326,7 @@ def test_images_that_are_not_there(path: str, named: str, tmp_path: Path) -> Non
     (tmp_path / "set/link.png").symlink_to("gone")
     rows = [f"{path.format(f'{i:03}')},a" for i in range(COUNT)]
     (tmp_path / "set/labels.csv").write_text("\n".join(["file_name,label", *rows, ""]))
-    refused(name, tmp_path / "data", named)
+    refused(name, named)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
@@ -338,13 +335,13 @@ def test_text_in_another_encoding(header: str, encoding: str, tmp_path: Path) ->
     name = csv(tmp_path / "set", header, "{},Äpfel")
     file = tmp_path / "set/labels.csv"
     file.write_bytes(file.read_text("utf-8").encode(encoding))
-    refused(name, tmp_path / "data", "UTF-8")
+    refused(name, "UTF-8")
 
 
 def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
     for file in ("testing.csv", "Test.csv", "train.csv"):
         name = csv(tmp_path / "set", "file_name,label", "{},a", file=file)
-    refused(name, tmp_path / "data", r"Test\.csv, \S*testing\.csv")
+    refused(name, r"Test\.csv, \S*testing\.csv")
 
 
 @pytest.mark.parametrize(
@@ -361,7 +358,7 @@ def test_two_files_of_test_images_beside_it(tmp_path: Path) -> None:
 def test_what_is_no_table(content: str, named: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(content)
     with pytest.raises(DataError, match=named) as caught:
-        load_dataset(f"file:{tmp_path}/x", tmp_path / "data")
+        load_dataset(f"file:{tmp_path}/x")
     assert len(str(caught.value)) < 1000
     assert "\n" not in str(caught.value)
 
@@ -379,36 +376,29 @@ def test_what_is_no_table(content: str, named: str, tmp_path: Path) -> None:
 )
 def test_names_in_tar_shards(names: list[str], named: str, tmp_path: Path) -> None:
     root = tmp_path / "set"
-    root.mkdir()
+    members = {}
+    for i in range(12):
+        for name in names:
+            name, _, text = name.format(f"{i:02}", i).partition("=")
+            label = (text or str(i % 2)).encode()
+            members[name] = label if name.endswith("cls") else shade(i)
     for split in ("train", "test"):
-        with tarfile.open(root / f"{split}.tar", "w") as tar:
-            for i in range(12):
-                for name in names:
-                    name, _, text = name.format(f"{i:02}", i).partition("=")
-                    data = (text or str(i % 2)).encode() if name.endswith("cls") else shade(i)
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
+        write_tar(root / f"{split}.tar", members)
     if not named:
-        assert counts(f"webdataset:{root}", tmp_path / "data")["test"] == {"0": 6, "1": 6}
+        assert counts(f"webdataset:{root}")["test"] == {"0": 6, "1": 6}
         return
-    refused(f"webdataset:{root}", tmp_path / "data", named)
+    refused(f"webdataset:{root}", named)
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.51, 1 - 1e-9])
 def test_a_tar_shard_that_is_cut_off(kept: float, tmp_path: Path) -> None:
     """In the middle of an image, at the end of one, and before the end of the archive."""
-    (tmp_path / "set").mkdir()
     file = tmp_path / "set/train.tar"
-    with tarfile.open(file, "w") as tar:
-        for i in range(12):
-            for kind, data in (("png", shade(i)), ("cls", b"0")):
-                member = tarfile.TarInfo(f"{i:02}.{kind}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        whole_size = tar.offset
+    samples = ({f"{i:02}.png": shade(i), f"{i:02}.cls": b"0"} for i in range(12))
+    write_tar(file, dict(chain.from_iterable(map(dict.items, samples))))
+    whole_size = 24 * 1024  # a block for the head of each file, and one for its content
     file.write_bytes(file.read_bytes()[: int(kept * whole_size) // 256 * 256])
-    refused(f"webdataset:{tmp_path}/set", tmp_path / "data", "train.tar .*cut off")
+    refused(f"webdataset:{tmp_path}/set", "train.tar .*cut off")
 
 
 @pytest.mark.parametrize(
@@ -452,6 +442,4 @@ def test_clients_of_two_kinds(tmp_path: Path) -> None:
     for i, sites in enumerate(([1, 2], ["1", "2"])):
         pq.write_table(shades([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet")
     pq.write_table(shades([0]), tmp_path / "test.parquet")
-    refused(
-        f"hub:{tmp_path}", tmp_path / "data", "int, str", reading=Reading(natural_column="site")
-    )
+    refused(f"hub:{tmp_path}", "int, str", reading=Reading(natural_column="site"))

@@ -39,7 +39,7 @@ def tiny(root: Path) -> Path:
 
 
 def test_layout(tmp_path: Path) -> None:
-    dataset = load_dataset(f"tiny-imagenet:{tiny(tmp_path)}", tmp_path / "cache")
+    dataset = load_dataset(f"tiny-imagenet:{tiny(tmp_path)}")
     assert dataset.image_shape == (3, 64, 64)
     assert dataset.class_names == ("n02", "n05", "n09")
     # Class n02 was made second: its images have shades 50 and 60.
@@ -59,7 +59,7 @@ def test_layout(tmp_path: Path) -> None:
 
 
 def test_without_a_path_it_lies_in_the_data_folder(tmp_path: Path) -> None:
-    refused("tiny-imagenet", tmp_path, r"not in '.*raw/tiny-imagenet-200'.*unzip tiny.*-d .*raw")
+    refused("tiny-imagenet", r"not in '.*raw/tiny-imagenet-200'.*unzip tiny.*-d .*raw", tmp_path)
 
     def record() -> dict[str, object]:
         (record,) = [r for r in dataset_records(tmp_path) if r["name"] == "tiny-imagenet"]
@@ -96,4 +96,4 @@ def edit(name: str, text: str) -> Callable[[Path], None]:
 def test_spoilt_folders(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     folder = tiny(tmp_path)
     spoil(folder)
-    refused(f"tiny-imagenet:{folder}", tmp_path / "cache", message)
+    refused(f"tiny-imagenet:{folder}", message)

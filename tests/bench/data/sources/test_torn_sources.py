@@ -51,7 +51,7 @@ FLIPPED = GOOD[:45] + bytes([GOOD[45] ^ 0xFF]) + GOOD[46:]  # inside the compres
 def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
     pq.write_table(train, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    refused(f"hub:{tmp_path}", tmp_path / "data", message)
+    refused(f"hub:{tmp_path}", message)
     assert not [f for f in (tmp_path / "data").iterdir() if f.suffix != ".lock"]
 
 
@@ -59,7 +59,7 @@ def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
     for split, number in (("train", 1), ("test", 2)):
         data = table([GOOD], [number], names=["a", "b"])
         pq.write_table(data, tmp_path / f"{split}.parquet")
-    refused(f"hub:{tmp_path}", tmp_path / "data", r"test\.parquet, row 0: label 2")
+    refused(f"hub:{tmp_path}", r"test\.parquet, row 0: label 2")
 
 
 def _damage_pages(root: Path) -> None:
@@ -95,7 +95,7 @@ def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Pat
     for split in ("train", "test"):
         pq.write_table(table([GOOD] * 50, [0] * 50), root / f"{split}-0.parquet")
     change(root)
-    refused(f"hub:{root}", tmp_path / "data", message)
+    refused(f"hub:{root}", message)
 
 
 def _no_classes(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_folders(change: Callable[[Path], object], message: str, tmp_path: Path)
         (root / split / "a").mkdir(parents=True)
         (root / split / "a" / "0.png").write_bytes(GOOD)
     change(root)
-    refused(f"folder:{root}", tmp_path / "data", message)
+    refused(f"folder:{root}", message)
 
 
 def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
     (tmp_path / "more/y.png").write_bytes(GOOD)
     (folder / "train/a/more").symlink_to(tmp_path / "more")
     (folder / "train/b/more").symlink_to(tmp_path / "more")
-    dataset = load_dataset(f"folder:{folder}", tmp_path / "data")
+    dataset = load_dataset(f"folder:{folder}")
     assert sorted(dataset.train_labels) == [0, 0, 1, 1]
 
 
@@ -153,7 +153,32 @@ def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
     data = table([GOOD, GOOD, huge, GOOD], [0, 1, 0, 1])
     pq.write_table(data, tmp_path / "train-0.parquet")
     pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    refused(f"hub:{tmp_path}", tmp_path / "data", r"train-0\.parquet, row 2: ")
+    refused(f"hub:{tmp_path}", r"train-0\.parquet, row 2: ")
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Make `mine` a data set of a plugin; the test puts its `images` and `labels`."""
+    put: dict[str, Any] = {}
+
+    class Plugin:
+        key = "mine"
+
+        def identity(self) -> str:
+            return str(put["images"].shape)
+
+        def require(self) -> None:
+            pass
+
+        def write(self, writer: CacheWriter, _: object) -> tuple[str, ...]:
+            for split in ("train", "test"):
+                writer.put(f"{split}_images", put["images"])
+                writer.put(f"{split}_labels", np.array(put["labels"]))
+            return ("a", "b")
+
+    entry = base.Entry(partial(base.PluginSource.make, lambda _: Plugin()))
+    monkeypatch.setattr(datasets, "entry_of", lambda name: entry)
+    return put
 
 
 @pytest.mark.parametrize(
@@ -161,50 +186,19 @@ def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
     [([0, 2], (2, 1, 2, 2)), ([0, -2], (2, 1, 2, 2)), ([0], (2, 1, 2, 2)), ([0, 1], (2, 2))],
 )
 def test_a_plugin_whose_arrays_do_not_belong_together(
-    labels: list[int], shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: list[int], shape: tuple[int, ...], plugin: dict[str, Any]
 ) -> None:
-    class Plugin:
-        key = "mine"
-
-        def identity(self) -> str:
-            return "1"
-
-        def require(self) -> None:
-            pass
-
-        def write(self, writer: CacheWriter, _: object) -> tuple[str, ...]:
-            for split in ("train", "test"):
-                writer.put(f"{split}_images", np.zeros(shape, np.uint8))
-                writer.put(f"{split}_labels", np.array(labels, np.int64))
-            return ("a", "b")
-
-    entry = base.Entry(partial(base.PluginSource.make, lambda _: Plugin()))
-    monkeypatch.setattr(base, "SOURCES", {**base.SOURCES, "mine": entry})
-    base.entries.cache_clear()
-    try:
-        refused("mine", tmp_path / "data", "mine")
-    finally:
-        base.entries.cache_clear()
+    plugin |= {"images": np.zeros(shape, np.uint8), "labels": labels}
+    refused("mine", "mine")
 
 
-def test_a_plugin_puts_channels_first_or_last(tmp_path: Path) -> None:
+def test_a_plugin_puts_channels_first_or_last(plugin: dict[str, Any]) -> None:
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 5), dtype=np.uint8)
-
-    class Plugin:
-        def __init__(self, put: Any) -> None:
-            self.put = put
-
-        def write(self, writer: CacheWriter, progress: Any) -> tuple[str, ...]:
-            for split in ("train", "test"):
-                writer.put(f"{split}_images", self.put)
-                writer.put(f"{split}_labels", np.arange(6) % 2)
-            return ("a", "b")
-
     for put in (images, images.transpose(0, 2, 3, 1)):
-        (tmp_path / str(put.shape)).mkdir()
-        splits = base.PluginSource("mine", Plugin(put)).splits(tmp_path / str(put.shape))
-        read = np.stack([np.asarray(picture.content) for picture in splits.of("train")])
-        assert (read == images.transpose(0, 2, 3, 1)).all()
+        plugin |= {"images": put, "labels": np.arange(6) % 2}
+        read = load_dataset("mine").train_images
+        assert {image.tobytes() for image in read} == {image.tobytes() for image in images}
+        assert read.shape == images.shape
 
 
 def test_a_file_that_a_plugin_does_not_find_is_named(tmp_path: Path) -> None:
@@ -225,10 +219,10 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
     images = tmp_path / "train-images-idx3-ubyte.gz"
     monkeypatch.setitem(torchvision_sets.DEBIAN, "fashion-mnist", images)
     for _ in range(2):
-        refused("fashion-mnist", tmp_path / "data", "fashion-mnist")
-    revision = load_dataset(f"file:{images}", tmp_path / "data").revision
+        refused("fashion-mnist", "fashion-mnist")
+    revision = load_dataset(f"file:{images}").revision
     monkeypatch.setattr(datasets, "REVISIONS", {revision: "fashion-mnist"})
-    assert load_dataset("fashion-mnist", tmp_path / "data").class_names[9] == "Ankle boot"
+    assert load_dataset("fashion-mnist").class_names[9] == "Ankle boot"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +240,7 @@ def test_what_is_of_another_kind(name: str, message: str, tmp_path: Path) -> Non
     (tmp_path / "linked/b.png").write_bytes(GOOD)
     (tmp_path / "set.csv").write_text("file_name,label\n")
     shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path, "set.csv")
-    refused(name.format(tmp_path), tmp_path / "data", message)
+    refused(name.format(tmp_path), message)
 
 
 def test_folders_inside_class_folders_are_said(tmp_path: Path) -> None:
@@ -255,6 +249,6 @@ def test_folders_inside_class_folders_are_said(tmp_path: Path) -> None:
             file = tmp_path / "set" / split / inner / "0.png"
             file.parent.mkdir(parents=True)
             file.write_bytes(GOOD)
-    prepared = datasets.prepare(f"folder:{tmp_path}/set", tmp_path / "data")
+    prepared = datasets.prepare(f"folder:{tmp_path}/set")
     (said,) = prepared.read_as or ()
     assert "3 (animals/cat, animals/dog, vehicles/car)" in said
