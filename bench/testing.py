@@ -58,7 +58,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.lanes import in_process
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup, least_batch
@@ -492,7 +492,7 @@ def train(
     """
     with single_thread():
         trainer = Trainer(setup, folder, "0" * 20, _CPU, CollapseMonitor(setup, _CPU))
-        executor = in_process(setup, _CPU, folder / "clients", lanes)
+        executor = LaneExecutor(setup, _CPU, folder / "clients", lanes)
         for _ in trainer.rounds(executor, until=rounds):
             if passed is not None:
                 passed.append(all_tensors(trainer))

@@ -34,8 +34,8 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
-from fedbench.bench.training.client import InProcess, Task
-from fedbench.bench.training.lanes import LaneExecutor, in_process
+from fedbench.bench.training.client import Task
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.tuning.doctor.first_runs import first_run
@@ -105,9 +105,9 @@ class Bench:
         dataset = reopen(dataset_folder(None, self.folder, images, 500))
         return Experiment(config).on(dataset).setup
 
-    def executor(self, setup: Setup, lanes: int | None = None) -> InProcess | LaneExecutor:
+    def executor(self, setup: Setup, lanes: int | None = None) -> LaneExecutor:
         """Return an executor on the device: lanes, or one client after another."""
-        return in_process(setup, self.device, self.folder / "clients", lanes)
+        return LaneExecutor(setup, self.device, self.folder / "clients", lanes)
 
     def until_end(self, items: Iterable[T], results: dict[str, Any]) -> Iterator[T]:
         """Return items while there is time; then note in the results that they are cut."""

@@ -41,7 +41,7 @@ from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
-from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained
+from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
@@ -353,8 +353,11 @@ class _TimedRunner(ClientRunner):
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """As `Executor.train`, of a few clients; after some seconds there is no further one."""
         some = sorted(tasks, key=lambda task: not self._per_epoch[task.client_id])[:_CLIENTS]
+        upload = torch.empty(self.layout.upload_size, device=self.device)
         for task in some:
-            yield from InProcess(self).train([task], server)
+            with single_thread():
+                trained = self.run(task, server, upload)
+            yield trained, upload
             if self.late:
                 return
 

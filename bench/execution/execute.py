@@ -38,7 +38,6 @@ from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.training.checkpoint import newest_first
-from fedbench.bench.training.client import ClientRunner, InProcess
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
@@ -234,7 +233,7 @@ class _Run:
     def circumstances(self) -> dict[str, str | int]:
         """Return for the row's environment: lanes, shortcuts that a GPU got wrong, its memory."""
         found: dict[str, str | int] = {}
-        if self._lanes is not None:
+        if self._lanes is not None and self._lanes.summary:
             found["lanes"] = self._lanes.summary
         if off := first_use.switched_off():
             found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
@@ -242,15 +241,14 @@ class _Run:
             found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return found
 
-    def _executor(self) -> InProcess | LaneExecutor | WorkerPool:
+    def _executor(self) -> LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout
-        if (lanes := self._where.lanes) is not None:
+        if len(self._where.devices) == 1:
+            lanes = self._where.lanes
             self._lanes = LaneExecutor(setup, self._device, self._personal_dir, lanes)
             if self._lanes.reason:
                 _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
             return self._lanes
-        if len(self._where.devices) == 1:
-            return InProcess(ClientRunner(setup, self._device, self._personal_dir))
         sizes = (layout.server_size, layout.upload_size)
         at_most = min(setup.config.cohort_size, len(setup.partition.sizes))
         run = (self._experiment, self._personal_dir)

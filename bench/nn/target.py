@@ -1,7 +1,7 @@
 """Target networks: frozen copies of parts, averaged over steps or filled again in every round."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,7 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
 
     `decay` is the share of the OLD target that is kept, in [0, 1]. Buffers are left alone.
     """
-    target, online = _parameters(net)
+    target, online = _tensors(net, nn.Module.parameters)
     if target:  # torch refuses empty lists
         with torch.no_grad():
             torch._foreach_lerp_(target, online, 1.0 - decay)
@@ -42,13 +42,11 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
 
 def copy_to_targets(net: nn.ModuleDict) -> None:
     """Set parameters and buffers of every target to its part's."""
-    with torch.no_grad():
-        for target_part, online_part in _pairs(net):
-            for old, new in zip(target_part.buffers(), online_part.buffers(), strict=True):
-                old.copy_(new)
-        target, online = _parameters(net)
+    for kind in (nn.Module.buffers, nn.Module.parameters):
+        target, online = _tensors(net, kind)
         if target:
-            torch._foreach_copy_(target, online)
+            with torch.no_grad():
+                torch._foreach_copy_(target, online)
 
 
 def keep_within_round(*modules: nn.Module) -> None:
@@ -84,16 +82,12 @@ def _hide(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) 
         del state[name]
 
 
-def _pairs(net: nn.ModuleDict) -> list[tuple[nn.Module, nn.Module]]:
-    """Return every target with the part that it follows."""
-    names = [name for name in net if name.startswith(PREFIX)]
-    return [(net[name], net[name.removeprefix(PREFIX)]) for name in names]
-
-
-def _parameters(net: nn.ModuleDict) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters of all targets, and of the parts they follow, in the same order."""
-    pairs = _pairs(net)
+def _tensors(
+    net: nn.ModuleDict, kind: Callable[[nn.Module], Iterator[Tensor]]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters or buffers of all targets, and those of the parts they follow."""
+    targets = [name for name in net if name.startswith(PREFIX)]
     return (
-        [parameter for target, _ in pairs for parameter in target.parameters()],
-        [parameter for _, online in pairs for parameter in online.parameters()],
+        [tensor for name in targets for tensor in kind(net[name])],
+        [tensor for name in targets for tensor in kind(net[name.removeprefix(PREFIX)])],
     )

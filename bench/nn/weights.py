@@ -6,7 +6,7 @@ It is what `fedbench export` writes, or a state dict of timm or torchvision.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -138,17 +138,8 @@ def start_of(config: ModelConfig, encoder: nn.Module, classifier: Sequence[str])
     left_out = sorted(name for name in given.keys() - wanted.keys() if name.startswith(heads))
     ignored = {*left_out, *constant, *(name for name in given if name.endswith(_COUNTER))}
     tensors = {name: value for name, value in given.items() if name not in ignored}
-    problems = [
-        _unknown("it has no", wanted.keys() - tensors.keys(), tensors),
-        _unknown("the encoder has no", tensors.keys() - wanted.keys(), wanted),
-        *(
-            f"{name!r} is {_size(tensors[name])} in the file and {_size(value)} in the encoder"
-            for name, value in wanted.items()
-            if name in tensors and tensors[name].shape != value.shape
-        ),
-    ]
-    if found := [problem for problem in problems if problem]:
-        raise ConfigError(f"model.weights: {file} does not fit {config.backbone}: {found[0]}")
+    if problem := next(_misfits(tensors, wanted), ""):
+        raise ConfigError(f"model.weights: {file} does not fit {config.backbone}: {problem}")
     return Start(tensors, (*on_top, *left_out))
 
 
@@ -172,14 +163,15 @@ def _check_settings(theirs: ModelConfig, ours: ModelConfig, encoder: nn.Module, 
         raise ConfigError(f"model.weights: {file} was exported with {words}; set that")
 
 
-def _unknown(what: str, names: set[str], known: Mapping[str, object]) -> str:
-    """Say which tensor one side lacks, and the nearest one that it has; empty if none."""
-    if not names:
-        return ""
-    first, close = min(names), nearest(min(names), known)
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{what} {first!r}{more}" + (f" (nearest: {close!r})" if close else "")
-
-
-def _size(value: Tensor) -> str:
-    return "x".join(map(str, value.shape))
+def _misfits(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what a file and an encoder lack of each other, and tensors of different shapes."""
+    for side, there, here in (("it", wanted, given), ("the encoder", given, wanted)):
+        if names := sorted(there.keys() - here.keys()):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            close = nearest(names[0], here)
+            hint = f" (nearest: {close!r})" if close else ""
+            yield f"{side} has no {names[0]!r}{more}{hint}"
+    for name, value in wanted.items():
+        theirs, ours = ("x".join(map(str, each.shape)) for each in (given[name], value))
+        if theirs != ours:
+            yield f"{name!r} is {theirs} in the file and {ours} in the encoder"

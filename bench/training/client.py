@@ -1,8 +1,8 @@
 """Local training of one client, the same in every process."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
-from fedbench.bench.system.seeding import generator, scope, single_thread
+from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.compiled_step import CompiledStep
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
@@ -297,32 +297,3 @@ def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
     values = expect(sent, Mapping, "what a client sends").items()
     tensors = {name: expect(value, Tensor, f"{name!r} of a client") for name, value in values}
     return {name: value.detach().cpu().clone() for name, value in tensors.items()}
-
-
-@contextmanager
-def naming(task: Task) -> Iterator[None]:
-    """Inside the block torch runs on one thread, and an error gets a note of client and round."""
-    try:
-        with single_thread():
-            yield
-    except Exception as err:
-        err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
-        raise
-
-
-class InProcess:
-    """Executor that trains one client after another in this process."""
-
-    def __init__(self, runner: ClientRunner) -> None:
-        self._runner = runner
-        self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
-
-    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """As `Executor.train`."""
-        for task in tasks:
-            with naming(task):
-                trained = self._runner.run(task, server, self._upload)
-            yield trained, self._upload
-
-    def close(self) -> None:
-        """Nothing to end."""

@@ -145,21 +145,7 @@ def with_devices(config: RunConfig) -> RunConfig:
 
 
 def _csv(path: Path, sha256: str | None) -> tuple[Fleet, str]:
-    """Return the devices of a CSV and the hash of its bytes, which is the given one, if any."""
-    try:
-        data = path.read_bytes()
-    except OSError as err:
-        raise ConfigError(f"devices.profile: cannot read {path} ({err.strerror})") from err
-    if sha256 not in (None, found := hashlib.sha256(data).hexdigest()):
-        raise ConfigError(
-            f"devices.profile: {path} has SHA-256 {found[:12]}…, not {sha256}; put that file"
-            " there, or set devices.profile_sha256=null"
-        )
-    return read_devices(path, data), found
-
-
-def read_devices(path: Path, data: bytes) -> Fleet:
-    """Return the devices of a CSV of this content, one a row.
+    """Return the devices of a CSV, one a row, and the hash of its bytes: the given one, if any.
 
     Raises:
         ConfigError: naming line and column of what is missing, no number or outside its range.
@@ -167,6 +153,15 @@ def read_devices(path: Path, data: bytes) -> Fleet:
     import pandas as pd
 
     name = f"devices.profile: {path}"
+    try:
+        data = path.read_bytes()
+    except OSError as err:
+        raise ConfigError(f"devices.profile: cannot read {path} ({err.strerror})") from err
+    if sha256 not in (None, found := hashlib.sha256(data).hexdigest()):
+        raise ConfigError(
+            f"{name} has SHA-256 {found[:12]}…, not {sha256}; put that file"
+            " there, or set devices.profile_sha256=null"
+        )
     try:
         table = pd.read_csv(
             io.BytesIO(data), skipinitialspace=True, dtype=str, keep_default_na=False
@@ -192,7 +187,7 @@ def read_devices(path: Path, data: bytes) -> Fleet:
         columns[field] = values
     if not len(table):
         raise ConfigError(f"{name}: has no row")
-    return Fleet(**columns)
+    return Fleet(**columns), found
 
 
 def fleet_of(config: RunConfig, partition: Partition, labels: npt.NDArray[Any]) -> Fleet | None:

@@ -1,4 +1,4 @@
-"""Lanes, which replay CUDA graphs: several clients at a time on one device.
+"""Training of clients in this process: one after another, or several at a time in lanes.
 
 A step of a small net is hundreds of short kernels, and a GPU waits for Python between them. A
 lane is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA
@@ -26,7 +26,8 @@ from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained, naming
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
@@ -56,29 +57,34 @@ def recording() -> bool:
 class LaneExecutor:
     """Executor that trains `num_lanes` clients at a time on one device, in this process.
 
-    A client whose steps cannot be recorded is trained eagerly, by itself.
+    None = one after another, and no step is recorded. A client whose steps cannot be recorded is
+    trained eagerly, by itself.
 
     Attributes:
-        reason: why nothing is recorded; empty if most steps are.
+        reason: why nothing of lanes that were asked for is recorded; empty if most steps are.
         steps: number of steps so far.
     """
 
     def __init__(
-        self, setup: Setup, device: torch.device, personal_dir: Path, num_lanes: int
+        self,
+        setup: Setup,
+        device: torch.device,
+        personal_dir: Path,
+        num_lanes: int | None = None,
     ) -> None:
-        self.reason = reason_to_run_eagerly(setup)
-        images = resident(setup.images, device)
+        self.reason, images = "", None
+        if num_lanes is not None:
+            self.reason, images = reason_to_run_eagerly(setup), resident(setup.images, device)
         shared = images if isinstance(images, Tensor) else None
+        count = 1 if num_lanes is None or self.reason else num_lanes
         parts = CompiledParts(setup.config.client.precision)  # one kind of code for all lanes
-        runners = [
-            ClientRunner(setup, device, personal_dir, shared, parts)
-            for _ in range(1 if self.reason else num_lanes)
-        ]
-        self._lanes = [_Lane(runner, eager=bool(self.reason)) for runner in runners]
+        runners = [ClientRunner(setup, device, personal_dir, shared, parts) for _ in range(count)]
+        self._recorded = num_lanes is not None and not self.reason
+        self._lanes = [_Lane(runner, recorded=self._recorded) for runner in runners]
         size = runners[0].layout.upload_size
         # Twice as many as lanes: an upload that is ready waits for those before it in the order of
         # ids, and its lane goes on with the next client meanwhile.
-        self._uploads = torch.empty(2 * len(runners), size, device=device)
+        self._uploads = torch.empty(2 * count if count > 1 else 1, size, device=device)
         self.steps = 0
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
@@ -96,8 +102,13 @@ class LaneExecutor:
             if lane not in busy:
                 return
             number, place = busy[lane]
-            with naming(tasks[number]):
-                trained = lane.step()
+            try:
+                with single_thread():
+                    trained = lane.step()
+            except Exception as err:
+                task = tasks[number]
+                err.add_note(f"client {task.client_id}, round {task.round_index + 1}")
+                raise
             if trained is not None:
                 del busy[lane]
                 done[number] = trained, place
@@ -126,28 +137,19 @@ class LaneExecutor:
 
     @property
     def summary(self) -> str:
-        """Number of lanes and of replayed steps, or the reason why there are none."""
-        if self.reason:
-            return f"1, nothing recorded: {self.reason}"
-        return f"{len(self._lanes)}, {self.replayed} of {self.steps} steps replayed"
-
-
-def in_process(
-    setup: Setup, device: torch.device, personal_dir: Path, lanes: int | None
-) -> InProcess | LaneExecutor:
-    """Return an executor that trains `lanes` clients at a time here; None = one, unrecorded."""
-    if lanes is None:
-        return InProcess(ClientRunner(setup, device, personal_dir))
-    return LaneExecutor(setup, device, personal_dir, lanes)
+        """Number of lanes and of replayed steps, or why there are none; empty if not asked for."""
+        if self._recorded:
+            return f"{len(self._lanes)}, {self.replayed} of {self.steps} steps replayed"
+        return f"1, nothing recorded: {self.reason}" if self.reason else ""
 
 
 class _Lane:
     """A client runner that trains one client at a time, a step per turn, on its own stream."""
 
-    def __init__(self, runner: ClientRunner, *, eager: bool) -> None:
-        self.runner, self._eager = runner, eager
-        on_gpu = runner.device.type == "cuda"
-        self._stream = torch.cuda.Stream(runner.device) if on_gpu else None
+    def __init__(self, runner: ClientRunner, *, recorded: bool) -> None:
+        self.runner, self._recorded = runner, recorded
+        apart = recorded and runner.device.type == "cuda"
+        self._stream = torch.cuda.Stream(runner.device) if apart else None
         self._programs: dict[tuple[float, ...], _Program] = {}
         self._steps: Iterator[Trained | None] = iter(())
         self.replayed = 0
@@ -168,7 +170,7 @@ class _Lane:
         """Train a client: None after each step, its result at the end."""
         runner = self.runner
         settings = task.settings(runner.setup.config.client)
-        if self._eager or task.pre_round or settings.optimizer != "sgd":
+        if not self._recorded or task.pre_round or settings.optimizer != "sgd":
             yield runner.run(task, server, out)
             return
         # A recording has the rates in it as constants, so each setting has its own.

@@ -11,7 +11,7 @@ from fedbench.bench.method import ACTIVATIONS, Extra, Sharing
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import ROWS, SENT_DOWN, UPLOADED
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.training.layout import Slot, VectorLayout
+from fedbench.bench.training.layout import VectorLayout
 
 BYTES_PER_NUMBER = 4  # tensors travel as float32
 
@@ -59,17 +59,16 @@ class Ledger:
         """
         ledger = cls()
         for direction, rules in (("down", SENT_DOWN), ("up", UPLOADED)):
-            groups: dict[str, list[Slot]] = {}
             for slot in layout.server:
-                if slot.rule in rules:
-                    groups.setdefault(slot.part, []).append(slot)
-            up = direction == "up"
-            for group, slots in groups.items():
-                numbers = sum(s.row_size if up and s.rule in ROWS else s.size for s in slots)
-                revealing = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
-                ledger.add(direction, group, numbers, smallest=1 if revealing and up else None)
-                if single and up and any(slot.rule is Sharing.AVERAGED for slot in slots):
-                    ledger.flows[direction][group].single = 1
+                if slot.rule not in rules:
+                    continue
+                flow, up = ledger.flows[direction].setdefault(slot.part, Flow(1)), direction == "up"
+                flow.numbers += slot.row_size if up and slot.rule in ROWS else slot.size
+                flow.bytes = flow.numbers * BYTES_PER_NUMBER
+                if up and declared.get(slot.name, Extra()).per_sample:
+                    flow.revealing = flow.smallest = 1
+                if up and single and slot.rule is Sharing.AVERAGED:
+                    flow.single = 1
         return ledger
 
     @classmethod

@@ -67,17 +67,24 @@ class Timeline:
     Args:
         setup: the run.
         net: its net, to count the FLOP of the encoder.
-        exchanged: `messages` of a client in a round; extras are not among them and take no time.
+        layout: of the net.
+
+    Attributes:
+        per_client, resent: what a client exchanges in a round, and is sent once more before one;
+            extras are not among it and take no time.
 
     Raises:
         ConfigError: if nobody would meet the deadline, or nobody be online when a round begins.
     """
 
-    def __init__(self, setup: Setup, net: Net, exchanged: Sequence[Ledger]) -> None:
+    def __init__(self, setup: Setup, net: Net, layout: VectorLayout) -> None:
         self._setup, self._config = setup, setup.config
+        single = declared_aggregator(setup.method, setup.config.server).single_uploads
+        self.per_client = Ledger.of_client(layout, setup.needs.extras, single=single)
+        self.resent = Ledger.resent(layout, setup.needs.pre_round)
         self.fleet = fleet_of(setup.config, setup.partition, setup.dataset.train_labels)
         if self.fleet is not None:
-            self._costs = _costs(setup, self.fleet, net, exchanged)
+            self._costs = _costs(setup, self.fleet, net, (self.per_client, self.resent))
             self._check(self.fleet)
 
     def rounds(self, start: int = 0) -> Iterator[Round]:
@@ -294,15 +301,7 @@ def check_fleet(setup: Setup) -> None:
     """
     if setup.config.devices.profile != UNIFORM:
         net = setup.make_net()
-        Timeline(setup, net, messages(setup, setup.layout(net)))
-
-
-def messages(setup: Setup, layout: VectorLayout) -> tuple[Ledger, Ledger]:
-    """Return what a client exchanges in a round, and what it is sent before one."""
-    needs = setup.needs
-    single = declared_aggregator(setup.method, setup.config.server).single_uploads
-    per_client = Ledger.of_client(layout, needs.extras, single=single)
-    return per_client, Ledger.resent(layout, needs.pre_round)
+        Timeline(setup, net, setup.layout(net))
 
 
 def check_devices(config: RunConfig, method: Method) -> None:

@@ -23,7 +23,7 @@ from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.record import RoundTally
 from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.timeline import BUFFERED, Round, Timeline, messages
+from fedbench.bench.training.timeline import BUFFERED, Round, Timeline
 
 Monitor = Callable[[Binding], Spread | None]
 """Measures the net after a round, in eval mode; None if its features are not finite.
@@ -67,8 +67,7 @@ class Trainer(RunState):
         checkpoint_seconds: float | None = None,
     ) -> None:
         super().__init__(setup, folder, identity, device)
-        self._per_client, self._resent = exchanged = messages(setup, self.layout)
-        self.timeline = Timeline(setup, self.binding.net, exchanged)
+        self.timeline = Timeline(setup, self.binding.net, self.layout)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)
         self._between = least if checkpoint_seconds is None else checkpoint_seconds
@@ -114,13 +113,18 @@ class Trainer(RunState):
             replace(t, personal_round=self.personal_rounds.get(t.client_id)) for t in this.tasks
         ]
         self.rounds_begun = index + 1  # privacy is spent by a round that diverges, too
-        tally = self._tally(index)
+        # Figures of drift would tell of single clients what client-level privacy hides.
+        private = self.setup.config.privacy.clip is not None
+        drift = None if private else Drift(self.layout, self.vector)
+        kept = self.layout.averaged if self.setup.needs.single_uploads else ()
+        tally = RoundTally(index, self.timeline.per_client, drift, kept)
         # Those that come too late or drop out have received the model.
-        tally.exchanged.merge(self._per_client, "down", times=len(this.asked))
+        tally.exchanged.merge(self.timeline.per_client, "down", times=len(this.asked))
         try:
             if self.setup.needs.pre_round:
                 self._pre_round(index, this, executor, tally.exchanged)
-            before = self._kept()
+            steps_itself = writes(self.setup.method, "server_step")
+            before = self.binding.named(self.layout.server) if steps_itself else {}
             update = server_update(self.setup, self.binding, index)
             # Clients come in the order of their ids, whoever is ready first: sums keep their bits.
             # On one thread: a second one would spin after each upload and slow the workers down.
@@ -199,20 +203,7 @@ class Trainer(RunState):
             there = {name: value.to(self.device) for name, value in sums.items()}
             server = Server(index, generator(self.setup.config.seed, "survey", index), {})
             self.setup.method.server_pre_round(self.binding.net.train(), there, server)
-        exchanged.merge(self._resent, times=len(asking))
-
-    def _tally(self, index: int) -> RoundTally:
-        # Figures of drift would tell of single clients what client-level privacy hides.
-        private = self.setup.config.privacy.clip is not None
-        drift = None if private else Drift(self.layout, self.vector)
-        kept = self.layout.averaged if self.setup.needs.single_uploads else ()
-        return RoundTally(index, self._per_client, drift, kept)
-
-    def _kept(self) -> Mapping[str, Tensor]:
-        """Return copies of the server's tensors for a method whose server makes a step itself."""
-        if not writes(self.setup.method, "server_step"):
-            return {}
-        return self.binding.named(self.layout.server)
+        exchanged.merge(self.timeline.resent, times=len(asking))
 
     def _weight(self, trained: Trained) -> float:
         uniform = self.setup.config.server.weighting == "uniform"

@@ -17,8 +17,8 @@ from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
-from fedbench.bench.training.client import ClientRunner, InProcess, Task
-from fedbench.bench.training.lanes import reason_to_run_eagerly
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
@@ -79,7 +79,7 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
     with single_thread():
         for until in (1, None):
             trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
-            executor = InProcess(ClientRunner(setup, device, folder / "clients"))
+            executor = LaneExecutor(setup, device, folder / "clients")
             for _ in trainer.rounds(executor, until=until):
                 pass
     return [record.loss or 0.0 for record in trainer.history], trainer.vector.cpu()

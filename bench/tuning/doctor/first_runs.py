@@ -15,7 +15,7 @@ from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.system import first_use
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import single_thread
-from fedbench.bench.training.lanes import LaneExecutor, in_process
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 
@@ -89,8 +89,7 @@ def _train(
     with tempfile.TemporaryDirectory() as name, single_thread():
         folder = Path(name)
         trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
-        executor = in_process(setup, device, folder / "clients", lanes)
+        executor = LaneExecutor(setup, device, folder / "clients", lanes)
         rounds = list(trainer.rounds(executor))
         losses = [record.loss for record in rounds if record.loss is not None]
-        summary = executor.summary if isinstance(executor, LaneExecutor) else ""
-        return losses[0], trainer.vector.cpu().clone(), summary
+        return losses[0], trainer.vector.cpu().clone(), executor.summary

@@ -16,8 +16,8 @@ from fedbench.bench.system.tensor_files import encode
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training import trainer as module
 from fedbench.bench.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedbench.bench.training.client import ClientRunner, InProcess
 from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer, default_seconds
@@ -185,7 +185,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def go_on(setup: Setup, folder: Path, clock: Clock, rounds: int | None = None) -> Trainer:
     """Train with checkpoints at least two seconds apart: after rounds 3, 5, 7 of a new run."""
     trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU), 2.0)
-    executor = InProcess(ClientRunner(setup, CPU, folder / "clients"))
+    executor = LaneExecutor(setup, CPU, folder / "clients")
     with single_thread():
         for _ in itertools.islice(trainer.rounds(executor), rounds):
             clock.now += 1

@@ -18,7 +18,7 @@ from fedbench.bench.nn.norms import BatchNorm1d
 from fedbench.bench.system import first_use
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.lanes import in_process
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
 from tests.specs import extended
 
@@ -48,7 +48,7 @@ def uploads(setup: Setup, folder: Path, lanes: int | None) -> list[Tensor]:
     tasks = [Task(client, 1, RoundPlan(1)) for client in range(2)]
     layout = setup.layout(net := setup.make_net())
     server = layout.bind(net).server.data.clone()
-    executor = in_process(setup, CPU, folder, lanes)
+    executor = LaneExecutor(setup, CPU, folder, lanes)
     return [upload.clone() for _, upload in executor.train(tasks, server)]
 
 

@@ -13,7 +13,8 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.system.tensor_files import read
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.client import ClientRunner, InProcess, Task, Trained
+from fedbench.bench.training.client import Task, Trained
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
@@ -50,8 +51,8 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
 class Dying:
     """Executor that breaks off in a round after some of its clients."""
 
-    def __init__(self, runner: ClientRunner, clients: int, round_index: int) -> None:
-        self.inner, self.clients, self.round_index = InProcess(runner), clients, round_index
+    def __init__(self, inner: LaneExecutor, clients: int, round_index: int) -> None:
+        self.inner, self.clients, self.round_index = inner, clients, round_index
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         for number, result in enumerate(self.inner.train(tasks, server), start=1):
@@ -62,7 +63,7 @@ class Dying:
 
 def cut_short(setup: Setup, folder: Path, clients: int, round_index: int = 1) -> None:
     trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    dying = Dying(ClientRunner(setup, CPU, folder / "clients"), clients, round_index)
+    dying = Dying(LaneExecutor(setup, CPU, folder / "clients"), clients, round_index)
     with pytest.raises(InterruptedError), single_thread():
         for _ in trainer.rounds(dying):
             pass
