@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.method.ids import config_id, row_id
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.store.frame import FURTHER, frame_of
@@ -47,14 +48,17 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
     return Row(**(base | fields))
 
 
-def seeds_of(values: Mapping[str, Iterable[float]], alpha: float = 0.1, **fields: Any) -> list[Row]:
+def run_of(spec: str = "simclr", seed: int = 0, **given: Any) -> Row:
+    """Row of a run with some settings and fields, as `client__lr=0.1, linear_acc=0.5`."""
+    settings = {name.replace("__", "."): v for name, v in given.items() if "__" in name}
+    config = RunConfig.model_validate(unflatten({"spec": spec, "seed": seed, **settings}))
+    return build_row(config, **{name: v for name, v in given.items() if "__" not in name})
+
+
+def seeds_of(values: Mapping[str, Iterable[float]], alpha: float = 0.1, **given: Any) -> list[Row]:
     """Rows of methods, one per seed, of their values of `linear_acc`."""
     return [
-        build_row(
-            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
-            linear_acc=value,
-            **fields,
-        )
+        run_of(spec, seed, data__alpha=alpha, linear_acc=value, **given)
         for spec, of_spec in values.items()
         for seed, value in enumerate(of_spec)
     ]

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
-from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.across_cells import cliques
 from fedbench.bench.results.leaderboard.curves import (
     Evaluated,
@@ -21,7 +19,7 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import build_row, rank, seeds_of
+from tests.bench.results.conftest import build_row, rank, run_of, seeds_of
 
 ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -129,12 +127,9 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
 
 def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
     """Else the start of `a` would be its worst cell, beside methods without such a run."""
-    untrained = RunConfig(spec="a", federation=FederationConfig(num_rounds=0))
-    iid = [
-        build_row(RunConfig(spec=spec, data=DataConfig(partition="iid")), linear_acc=0.9)
-        for spec in "ab"
-    ]
-    rows = [*seeds_of({"a": [0.8], "b": [0.7]}), *iid, build_row(untrained, linear_acc=0.3)]
+    untrained = run_of("a", federation__num_rounds=0, linear_acc=0.3)
+    iid = [run_of(spec, data__partition="iid", linear_acc=0.9) for spec in "ab"]
+    rows = [*seeds_of({"a": [0.8], "b": [0.7]}), *iid, untrained]
     (comparison,) = rank(rows).across()
     assert (comparison.axis, len(comparison.values)) == (None, 2)
     assert {entry.method: entry.worst for entry in comparison.entries} == {"a": 0.8, "b": 0.7}
@@ -142,7 +137,7 @@ def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
 
 def test_lower_is_better_for_the_loss() -> None:
     rows = [
-        build_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)
+        run_of(spec, data__alpha=alpha, final_loss=loss)
         for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
@@ -154,16 +149,14 @@ def test_lower_is_better_for_the_loss() -> None:
 
 
 def test_axes_are_kept_apart_and_followers_follow() -> None:
-    def row(spec: str, alpha: float, clients: int, value: float) -> Row:
-        config = RunConfig(
-            spec=spec,
-            data=DataConfig(alpha=alpha, num_clients=clients),
-            client=ClientConfig(local_epochs=clients // 4),
-        )
-        return build_row(config, linear_acc=value)
-
     rows = [
-        row(spec, alpha, clients, 0.5 - 0.1 * index)
+        run_of(
+            spec,
+            data__alpha=alpha,
+            data__num_clients=clients,
+            client__local_epochs=clients // 4,
+            linear_acc=0.5 - 0.1 * index,
+        )
         for index, spec in enumerate("ab")
         for alpha, clients in ((0.1, 4), (1.0, 4), (1.0, 8), (1.0, 16))
     ]
@@ -177,21 +170,16 @@ def test_axes_are_kept_apart_and_followers_follow() -> None:
 
 
 def test_a_control_without_epochs_is_on_no_axis_of_epochs() -> None:
-    rows = [
-        build_row(RunConfig(spec=spec, client=ClientConfig(local_epochs=epochs)), linear_acc=0.5)
-        for spec in "ab"
-        for epochs in (0, 1, 2)
-    ]
+    epochs = (0, 1, 2)
+    rows = [run_of(s, client__local_epochs=n, linear_acc=0.5) for s in "ab" for n in epochs]
     found = {comparison.axis: comparison.values for comparison in rank(rows).across()}
     assert found["local_epochs"] == (1, 2)
 
 
 def run_row() -> Row:
-    config = RunConfig(
-        federation=FederationConfig(num_rounds=3), evaluation=EvaluationConfig(rounds=(1,))
-    )
-    return build_row(
-        config,
+    return run_of(
+        federation__num_rounds=3,
+        evaluation__rounds=(1,),
         linear_acc=0.9,
         knn_acc=0.7,
         untrained_knn_acc=0.3,
@@ -254,12 +242,11 @@ def test_all_cells_are_those_of_one_data_set() -> None:
     """
     sets = (("cifar10", "a"), ("cifar10", "b"), ("folder:photos", "c"), ("folder:photos", "d"))
     rows = [
-        build_row(
-            RunConfig(
-                spec=spec,
-                data=DataConfig(name=name, alpha=alpha),
-                federation=FederationConfig(participation=share),
-            ),
+        run_of(
+            spec,
+            data__name=name,
+            data__alpha=alpha,
+            federation__participation=share,
             dataset_revision=revision,
             benchmark_version=version,
             linear_acc=0.5 * alpha + 0.1 * share,

@@ -1,13 +1,13 @@
 import csv
 import io
 import math
+from typing import Any
 
 import pytest
 
-from fedbench.bench.config import ClientConfig, RunConfig
-from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.columns import cells, mean_text, number
 from fedbench.bench.results.leaderboard.formats import (
+    UNEQUAL_BUDGETS,
     Ranking,
     tables,
     to_csv,
@@ -18,7 +18,7 @@ from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.seeds import Spent
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.show_results import show_leaderboard
-from tests.bench.results.conftest import build_row, rank, seeds_of
+from tests.bench.results.conftest import rank, run_of, seeds_of
 
 
 @pytest.fixture
@@ -56,15 +56,13 @@ def test_decimals_do_not_hang_on_the_last_bits_of_a_mean() -> None:
 @pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
 def test_contracted_projections_are_noted(spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
-    row = build_row(RunConfig(), linear_acc=0.4, further=figures)
-    (entry,) = rank([row]).entries
+    (entry,) = rank([run_of(linear_acc=0.4, further=figures)]).entries
     assert cells(entry)["notes"] == f"{note}descriptive"
 
 
 @pytest.mark.parametrize(("exponent", "unmoved"), [(-25, True), (-23, False)])
 def test_a_movement_below_a_bit_of_single_precision_is_none(exponent: int, unmoved: bool) -> None:
-    moved = {"relative_movement": 2.0**exponent}
-    assert build_row(RunConfig(), linear_acc=0.4, further=moved).unmoved is unmoved
+    assert run_of(further={"relative_movement": 2.0**exponent}).unmoved is unmoved
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
@@ -79,7 +77,7 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
         for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
     }  # fmt: skip
     rows = [
-        build_row(RunConfig(spec="simclr", seed=seed), linear_acc=0.3, further=accuracies)
+        run_of("simclr", seed, linear_acc=0.3, further=accuracies)
         for seed, accuracies in local.items()
     ]
     board = rank(rows, metric="mlp")
@@ -98,32 +96,26 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     assert cells(rank(rows).entries[0])["local %"] == ""
 
 
-def test_the_tuning_budget_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tuning_budget_of_a_line() -> None:
     studies = {"simclr": "s-24", "byol": "b-4", "simsiam": "gone", "supervised": None}
     rows = [
-        build_row(RunConfig(spec=spec), linear_acc=0.4, tuned=study is not None, study_id=study)
+        run_of(spec, linear_acc=0.4, tuned=study is not None, study_id=study)
         for spec, study in studies.items()
     ]
 
-    def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
-        studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
-        board = rank(rows, studies=studies)
-        show_leaderboard(Ranking(board, ()), "table")
-        notes = {entry.method: cells(entry)["notes"] for entry in board.entries}
-        said = capsys.readouterr()
-        return notes, said.out + said.err
+    def board(budgets: dict[str, int]) -> Leaderboard:
+        return rank(rows, studies={name: Spent(n, "digits") for name, n in budgets.items()})
 
-    notes, legend = shown({"s-24": 24, "b-4": 4})
-    assert notes["simclr"] == "tuned in 24 runs, descriptive"
-    assert notes["byol"] == "tuned in 4 runs, descriptive"
-    assert notes["simsiam"] == "tuned elsewhere, descriptive"
-    assert notes["supervised"] == "descriptive"
-    assert "were tuned with different budgets" in legend
-    assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
-    spent = {"s-24": Spent(24, "digits"), "b-4": Spent(4, "digits")}
-    board = rank(rows, studies=spent)
-    for text in (to_markdown(board), to_latex(board)):
-        assert "were tuned with different budgets" in text
+    unequal = board({"s-24": 24, "b-4": 4})
+    assert {entry.method: cells(entry)["notes"] for entry in unequal.entries} == {
+        "simclr": "tuned in 24 runs, descriptive",
+        "byol": "tuned in 4 runs, descriptive",
+        "simsiam": "tuned elsewhere, descriptive",
+        "supervised": "descriptive",
+    }
+    for text in (to_markdown(unequal), to_latex(unequal), tables(unequal)[0].footer):
+        assert "tuned with different budgets" in text
+    assert UNEQUAL_BUDGETS not in tables(board({"s-24": 24, "b-4": 24, "gone": 24}))[0].footer
 
 
 def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
@@ -168,8 +160,8 @@ def test_names_of_strangers_are_text_in_every_format(capsys: pytest.CaptureFixtu
     """Methods of plugins: a formula, markup, control characters, a direction mark."""
     names = ("=1+1", "-2+3", "@x|<b>$y$`[z](u)", "[a]\x1b[31m\n# b%_{}\\", "*\u202egnp\t")
     rows = [
-        build_row(
-            RunConfig(spec="simclr", client=ClientConfig(lr=0.1 + index)),
+        run_of(
+            client__lr=0.1 + index,
             method=name,
             linear_acc=0.5,
             untrained_linear_acc=0.75,
@@ -196,9 +188,6 @@ def test_names_of_strangers_are_text_in_every_format(capsys: pytest.CaptureFixtu
 
 
 def test_nothing_is_gained_without_training() -> None:
-    gains = []
-    for rounds in (0, 1):
-        config = RunConfig(federation=FederationConfig(num_rounds=rounds))
-        row = build_row(config, linear_acc=0.5, untrained_linear_acc=0.25, num_rounds=rounds)
-        gains.append(rank([row]).entries[0].gain)
-    assert gains == [None, 0.25]
+    fields: dict[str, Any] = {"linear_acc": 0.5, "untrained_linear_acc": 0.25}
+    rows = [run_of(federation__num_rounds=rounds, **fields) for rounds in (0, 1)]
+    assert [rank([row]).entries[0].gain for row in rows] == [None, 0.25]

@@ -3,8 +3,6 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
-from fedbench.bench.config.dotted import unflatten
 from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.data_names import on_dataset
@@ -12,7 +10,7 @@ from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
-from tests.bench.results.conftest import build_row, rank, seeds_of
+from tests.bench.results.conftest import rank, run_of, seeds_of
 
 ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
 
@@ -21,8 +19,10 @@ ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "by
 def rows() -> list[Row]:
     """Rows of three methods at two alphas, with simple costs and untrained values."""
     return [
-        build_row(
-            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
+        run_of(
+            spec,
+            seed,
+            data__alpha=alpha,
             linear_acc=accuracy + (0.1 if alpha == 1.0 else 0.0),
             untrained_linear_acc=0.25 + seed / 100,
             objective=0.8,
@@ -35,10 +35,6 @@ def rows() -> list[Row]:
         for spec, accuracies in ACCURACIES.items()
         for seed, accuracy in enumerate(accuracies)
     ]
-
-
-def run(spec: str, seed: int, **fields: Any) -> Row:
-    return build_row(RunConfig(spec=spec, seed=seed), **fields)
 
 
 def only(lines: tuple[Any, ...], method: str) -> Any:
@@ -90,32 +86,24 @@ def test_a_data_set_has_the_rows_on_its_images_under_any_name(rows: list[Row]) -
     def on(dataset: str, *more: Row) -> int:
         return len(on_dataset(frame_of([*rows, *more]), dataset))
 
-    known = build_row(
-        RunConfig(data=DataConfig(name="hub:/some/folder")),
-        linear_acc=0.3,
-        dataset="cifar10",
-        dataset_revision="c" * 16,
-    )
+    known = run_of(data__name="hub:/some/folder", dataset="cifar10", dataset_revision="c" * 16)
     for asked in ("CIFAR-10", "cifar10", "hub:/some/folder", "hub:folder"):
         assert on(asked, known) == 1
     # A folder of that name says nothing about its content.
-    config = RunConfig(data=DataConfig(name="hub:/far/cifar10"))
-    label = build_row(config, linear_acc=0.3, dataset="hub:cifar10", dataset_revision="d" * 16)
+    label = run_of(data__name="hub:/far/cifar10", dataset="hub:cifar10", dataset_revision="d" * 16)
     assert (on("cifar10", label), on("hub:cifar10", label), on("svhn")) == (0, 1, 0)
     assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
 def test_only_equal_settings_are_ranked_together() -> None:
-    base = RunConfig()
     others: list[dict[str, Any]] = [
-        {"data": DataConfig(num_clients=9)},
-        {"data": DataConfig(legacy=True)},
-        {"evaluation": EvaluationConfig(linear_l2=1e-3)},
+        {},
+        {"data__num_clients": 9},
+        {"data__legacy": True},
+        {"evaluation__linear_l2": 1e-3},
+        {"dataset_revision": "fedcba9876543210"},
     ]
-    configs = [base, *(base.model_copy(update=other) for other in others)]
-    made = [build_row(config, linear_acc=0.5) for config in configs]
-    made.append(build_row(base, linear_acc=0.5, dataset_revision="fedcba9876543210"))
-    board = rank(made)
+    board = rank(run_of(linear_acc=0.5, **other) for other in others)
     assert len(board.groups) == 5
     assert all(entry.rank == 1 for entry in board.entries)
     titles = " / ".join(group.title for group in board.groups)
@@ -127,21 +115,18 @@ def test_only_equal_settings_are_ranked_together() -> None:
 
 def test_a_title_names_what_differs_from_the_preset() -> None:
     """Of a single class, too; the method's preset counts, with its rules and what it extends."""
-    demo = RunConfig.model_validate(unflatten(read_preset("demo").settings("simclr", {})))
-    assert [group.title for group in rank([build_row(demo, preset="demo")]).groups] == [
-        "digits · preset demo · alpha 0.1"
-    ]
-    one_round = demo.federation.model_copy(update={"num_rounds": 1})
-    short = demo.model_copy(update={"federation": one_round})
-    (group,) = rank([build_row(short, preset="demo")]).groups
-    assert group.title == "digits · preset demo · alpha 0.1 · 1 round"
+    settings = read_preset("demo").settings("simclr", {})
+    demo = {name.replace(".", "__"): value for name, value in settings.items() if "." in name}
+    for more, words in ({}, ""), ({"federation__num_rounds": 1}, " · 1 round"):
+        (group,) = rank([run_of(preset="demo", **{**demo, **more})]).groups
+        assert group.title == f"digits · preset demo · alpha 0.1{words}"
 
 
 def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence() -> None:
     rows = [
         *seeds_of({"three": [0.4] * 3, "two": [0.6] * 2, "mixed": [0.5] * 2}),
-        run("mixed", 2, status="diverged"),
-        *(run("broken", seed, status="error", error="died") for seed in range(3)),
+        run_of("mixed", 2, status="diverged"),
+        *(run_of("broken", seed, status="error", error="died") for seed in range(3)),
     ]
     lines = rank(rows, min_seeds=3).entries
     assert [(entry.rank, entry.method) for entry in lines] == [(1, "three"), (2, "mixed")]
@@ -150,16 +135,17 @@ def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence() -> None:
 
 def test_labels_leave_out_what_most_lines_of_a_method_share() -> None:
     """Of five configurations four have lr 0.1, four weight decay 0; at momentum two have each."""
-    base = {"lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
-    changes: list[dict[str, float]] = [
-        {"momentum": 0.5}, {"momentum": 0.9}, {"lr": 0.01},
-        {}, {"weight_decay": 0.1, "momentum": 0.9},
-    ]  # fmt: skip
-    rows = [
-        build_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
-        for i, change in enumerate(changes)
+    base = {"client__lr": 0.1, "client__weight_decay": 0.0, "client__momentum": 0.0}
+    changes: list[dict[str, Any]] = [
+        {"client__momentum": 0.5},
+        {"client__momentum": 0.9},
+        {"client__lr": 0.01},
+        {},
+        {"client__weight_decay": 0.1, "client__momentum": 0.9},
     ]
-    board = rank(rows)
+    board = rank(
+        run_of(**{**base, **change}, linear_acc=0.5 - i / 10) for i, change in enumerate(changes)
+    )
     (group,) = board.groups
     assert [entry.label for entry in group.entries] == [
         "simclr (momentum=0.5)",
@@ -175,42 +161,32 @@ def test_labels_leave_out_what_most_lines_of_a_method_share() -> None:
 
 
 def test_values_tuned_for_each_class_are_one_name() -> None:
-    rows = [
-        build_row(
-            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr)), linear_acc=0.5
-        )
-        for alpha, lr in ((0.1, 0.3), (1.0, 0.03))
-    ]
-    board = rank(rows)
+    settings = ((0.1, 0.3), (1.0, 0.03))
+    board = rank(run_of(data__alpha=a, client__lr=lr, linear_acc=0.5) for a, lr in settings)
     assert [entry.label for entry in board.entries] == ["simclr", "simclr"]
     assert ([e.label for e in board.across()[0].entries], board.usual) == (["simclr"], {})
 
 
 def test_runs_that_were_not_compiled_as_asked_have_a_board_of_their_own() -> None:
-    compiled = RunConfig(client=ClientConfig(compile=True))
-    off: dict[str, Any] = {"environment": {"switched_off": "compiled passes: no compiler"}}
-    other: dict[str, Any] = {"environment": {"switched_off": "fused SGD: weights differ"}}
-    rows = [build_row(seed_of(compiled, seed), linear_acc=0.5) for seed in (0, 1)]
-    rows += [build_row(seed_of(compiled, 2), linear_acc=0.5, **off)]
-    rows += [build_row(seed_of(compiled, 3), linear_acc=0.5, **other)]
-    board = rank([*rows, build_row(linear_acc=0.5)])
+    off = ("", "", "compiled passes: no compiler", "fused SGD: weights differ")
+    rows = [
+        run_of(seed=s, client__compile=True, linear_acc=0.5, environment={"switched_off": what})
+        for s, what in enumerate(off)
+    ]
+    board = rank([*rows, run_of(linear_acc=0.5)])
     assert sorted(len(entry.seeds) for entry in board.entries) == [1, 1, 3]
-
-
-def seed_of(config: RunConfig, seed: int) -> RunConfig:
-    return config.model_copy(update={"seed": seed})
 
 
 def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
     made = [
-        run("shaky", 0, linear_acc=0.9),
-        run("shaky", 1, status="diverged"),
-        run("dead", 0, status="diverged"),
-        run("good", 0, linear_acc=0.3),
-        run("good", 1, status="error", error="worker died"),
-        run("even", 0, linear_acc=0.3),
-        run("label-tuned", 0, linear_acc=0.99, selection="oracle"),
-        run("not-measured", 0, knn_acc=0.5),
+        run_of("shaky", 0, linear_acc=0.9),
+        run_of("shaky", 1, status="diverged"),
+        run_of("dead", status="diverged"),
+        run_of("good", 0, linear_acc=0.3),
+        run_of("good", 1, status="error", error="worker died"),
+        run_of("even", linear_acc=0.3),
+        run_of("label-tuned", linear_acc=0.99, selection="oracle"),
+        run_of("not-measured", knn_acc=0.5),
     ]
     lines = rank(made).entries
     assert [(entry.rank, entry.method) for entry in lines] == [
@@ -227,15 +203,15 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
 
 
 def test_a_board_of_runs_none_of_which_has_finished() -> None:
-    rows = [run("dead", 0, status="diverged"), run("lost", 0, status="error", error="died")]
+    rows = [run_of("dead", status="diverged"), run_of("lost", status="error", error="died")]
     found = [(entry.method, entry.rank, entry.mean, entry.minutes) for entry in rank(rows).entries]
     assert found == [("dead", 1, None, None), ("lost", None, None, None)]
 
 
 def test_metrics_by_name() -> None:
     made = [
-        build_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, further={"mlp_acc": 0.7}),
-        build_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
+        run_of("a", knn_acc=0.2, final_loss=1.0, further={"mlp_acc": 0.7}),
+        run_of("b", knn_acc=0.3, final_loss=2.0),
     ]
     assert rank(made, metric="knn").entries[0].method == "b"
     assert rank(made, metric="final_loss").entries[0].method == "a"
@@ -248,8 +224,10 @@ def test_a_line_promises_what_its_weakest_run_does() -> None:
     of = "an image, in centroids only"
     given = [("private", 5.0, 0), ("private", 6.5, 0), ("memory", None, 12), ("memory", None, 9)]
     rows = [
-        build_row(
-            RunConfig(spec="orchestra", seed=seed, method={"representations": what}),
+        run_of(
+            "orchestra",
+            seed,
+            method__representations=what,
             linear_acc=0.3,
             epsilon=epsilon,
             delta=None if epsilon is None else 1e-3,

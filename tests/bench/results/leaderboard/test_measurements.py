@@ -13,11 +13,7 @@ from fedbench.bench.results.leaderboard.curves import Curve, Evaluated
 from fedbench.bench.results.leaderboard.formats import UNEVEN_CURVES, group_table, to_csv
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import evaluation_of
-from tests.bench.results.conftest import build_row, rank
-
-
-def configured(seed: int = 0, **sections: Any) -> RunConfig:
-    return RunConfig.model_validate({"seed": seed, **sections})
+from tests.bench.results.conftest import rank, run_of
 
 
 def later(row: Row, minutes: int) -> Row:
@@ -32,15 +28,16 @@ def only_line(rows: list[Row], **options: Any) -> Any:
 def measured_three_ways() -> list[Row]:
     """Three seeds, of which the first two were measured with more protocols, the last two more."""
     values = [0.30, 0.32, 0.34]
-    rows = [build_row(configured(s), linear_acc=v, knn_acc=v) for s, v in enumerate(values)]
-    for s, v in enumerate(values[:2]):
-        config = configured(s, evaluation={"protocols": ["knn", "linear", "mlp"]})
-        metrics = {"mlp_acc": v + 0.1}
-        row = build_row(config, linear_acc=v, knn_acc=v, further=metrics)
+    fields: list[dict[str, Any]] = [{"linear_acc": v, "knn_acc": v} for v in values]
+    rows = [run_of(seed=s, **of) for s, of in enumerate(fields)]
+    for s, of in enumerate(fields[:2]):
+        metrics = {"mlp_acc": values[s] + 0.1}
+        protocols = ["knn", "linear", "mlp"]
+        row = run_of(seed=s, evaluation__protocols=protocols, further=metrics, **of)
         rows.append(later(row, 5))
     for s in (1, 2):
-        config = configured(s, evaluation={"every": 1, "untrained": False})
-        rows.append(later(build_row(config, linear_acc=values[s], knn_acc=values[s]), 9))
+        row = run_of(seed=s, evaluation__every=1, evaluation__untrained=False, **fields[s])
+        rows.append(later(row, 9))
     return rows
 
 
@@ -51,8 +48,8 @@ def test_other_protocols_make_no_other_method() -> None:
     assert entry.mean == pytest.approx(0.32)
     assert entry.knn_acc_mean == pytest.approx(0.32)
     assert entry.run_ids == tuple(row.row_id for row in rows[:3])
-    now = build_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
-    assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
+    now = run_of(linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
+    assert only_line([now]).config_id == now.config_id == config_id(RunConfig(), "revision")
     assert (entry.num_replicas, entry.replica_spread) == (0, None)
     assert "replica" not in cells(entry)["notes"]
     mlp = only_line(rows, metric="mlp")
@@ -62,11 +59,10 @@ def test_other_protocols_make_no_other_method() -> None:
 
 
 def test_a_setting_of_one_metric_divides_that_metric_alone() -> None:
-    wide: dict[str, Any] = {"evaluation": {"knn_neighbours": 5}}
     rows = [
-        build_row(configured(), linear_acc=0.5, knn_acc=0.4),
-        build_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
-        build_row(configured(spec="simsiam", **wide), linear_acc=0.7, knn_acc=0.9),
+        run_of("simclr", linear_acc=0.5, knn_acc=0.4),
+        run_of("byol", linear_acc=0.6, knn_acc=0.3),
+        run_of("simsiam", evaluation__knn_neighbours=5, linear_acc=0.7, knn_acc=0.9),
     ]
     (linear,) = rank(rows).groups
     assert [entry.method for entry in linear.entries] == ["simsiam", "byol", "simclr"]
@@ -82,14 +78,13 @@ def test_a_setting_of_one_metric_divides_that_metric_alone() -> None:
 def test_the_number_of_evaluated_clients_counts_where_encoders_differ() -> None:
     """`objective_std` is over clients' encoders; of 8 clients, 10 and 20 at most are all."""
 
-    def run(spec: str, num: int, *, personal: bool, seed: int = 0) -> Row:
-        metrics = {"objective_std": 0.1} if personal else {}
-        config = configured(seed, spec=spec, evaluation={"num_clients": num})
-        return build_row(config, linear_acc=0.5, objective=0.1, further=metrics)
+    def run(spec: str, num: int, **further: float) -> Row:
+        fields = {"linear_acc": 0.5, "objective": 0.1, "further": further}
+        return run_of(spec, num, evaluation__num_clients=num, **fields)
 
-    few = run("pfedae", 2, personal=True)
-    many = [run("pfedae", n, personal=True, seed=n) for n in (10, 20)]
-    shared = [run("simclr", n, personal=False, seed=n) for n in (2, 10)]
+    few = run("pfedae", 2, objective_std=0.1)
+    many = [run("pfedae", n, objective_std=0.1) for n in (10, 20)]
+    shared = [run("simclr", n) for n in (2, 10)]
     groups = rank([few, *many, *shared]).groups
     assert [[(entry.method, entry.n_seeds) for entry in group.entries] for group in groups] == [
         [("pfedae", 1)],
@@ -103,7 +98,7 @@ def test_the_number_of_evaluated_clients_counts_where_encoders_differ() -> None:
 
 def test_replicas_are_stated_and_the_first_counts() -> None:
     """Of one seed 95.2 and 96.1, of another 90.0 and 90.4: the spread is 0.9."""
-    first = [build_row(configured(s), linear_acc=v) for s, v in enumerate([0.952, 0.900])]
+    first = [run_of(seed=s, linear_acc=v) for s, v in enumerate([0.952, 0.900])]
     second = [
         later(row, 1).model_copy(update={"linear_acc": v})
         for row, v in zip(first, [0.961, 0.904], strict=True)
@@ -126,8 +121,7 @@ def curve(rounds: list[int], accuracies: list[float]) -> Curve:
 
 def test_areas_are_over_the_same_rounds() -> None:
     """Of 0, 4 and the end all but one have an accuracy; 0.5 at 4 of 8 gives (0.2 + 0.4) / 2."""
-    specs = ("a", "b", "later", "c")
-    rows = {spec: build_row(configured(spec=spec), linear_acc=0.5) for spec in specs}
+    rows = {spec: run_of(spec, linear_acc=0.5) for spec in ("a", "b", "later", "c")}
     curves = {
         rows["a"].row_id: curve([0, 2, 4, 8], [0.0, 0.9, 0.4, 0.4]),
         rows["b"].row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
@@ -152,16 +146,19 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
     rows = []
     for share, factor in ((1.0, 1.0), (0.5, 0.5**0.5)):
         for lr, accuracy in ((0.1, 0.5), (0.2, 0.6)):
-            config = configured(client={"lr": lr * factor}, federation={"participation": share})
+            settings: dict[str, Any] = {
+                "client__lr": lr * factor,
+                "federation__participation": share,
+            }
             scaled = {} if factor == 1 else {"client.lr": lr}
-            rows.append(build_row(config, linear_acc=accuracy - share / 10, scaled=scaled))
+            rows.append(run_of(**settings, linear_acc=accuracy - share / 10, scaled=scaled))
     (comparison,) = rank(rows).across()
     assert comparison.axis == "participation"
     low, high = sorted(entry.means for entry in comparison.entries)
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
-    plain = configured(client={"lr": 0.1}, federation={"participation": 0.5})
-    labels = [e.label for e in rank([*rows, build_row(plain, linear_acc=0.7)]).groups[0].entries]
+    plain = run_of(client__lr=0.1, federation__participation=0.5, linear_acc=0.7)
+    labels = [e.label for e in rank([*rows, plain]).groups[0].entries]
     assert len(labels) == len({*labels}) == 3  # no rule has scaled the rate of the third
     unrecorded = [row.model_copy(update={"scaled": {}}) for row in rows]
     split = rank(unrecorded)
@@ -171,11 +168,11 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
     """One entry, measured by an MLP of 2 epochs; its other run only names the default 100."""
-    short: dict[str, Any] = {"evaluation": {"protocols": ["mlp"], "mlp_epochs": 2}}
+    short: dict[str, Any] = {"evaluation__protocols": ["mlp"], "evaluation__mlp_epochs": 2}
     rows = [
-        build_row(configured(), linear_acc=0.5),
-        build_row(configured(**short), linear_acc=0.5, further={"mlp_acc": 0.6}),
-        build_row(configured(spec="byol"), linear_acc=0.4),
+        run_of(linear_acc=0.5),
+        run_of(**short, linear_acc=0.5, further={"mlp_acc": 0.6}),
+        run_of("byol", linear_acc=0.4),
     ]
     (group,) = rank(rows, metric="mlp").groups
     assert [(entry.method, entry.mean, entry.rank) for entry in group.entries] == [
@@ -188,10 +185,10 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
 def test_rows_from_before_there_was_a_field(field: str) -> None:
     """They rank with rows in which it is null, by a metric that it would change."""
     new, noisy = (
-        build_row(configured(seed, evaluation={field: z}), further={"global_sep": 0.5})
+        run_of("simclr", seed, further={"global_sep": 0.5}, **{f"evaluation__{field}": z})
         for seed, z in enumerate((None, 2))
     )
-    old = build_row(configured(2, spec="byol"), further={"global_sep": 0.4})
+    old = run_of("byol", 2, further={"global_sep": 0.4})
     config = deepcopy(old.settings)
     del config["evaluation"][field]
     old = old.model_copy(update={"settings": config})
@@ -202,15 +199,15 @@ def test_rows_from_before_there_was_a_field(field: str) -> None:
 
 def test_of_several_runs_of_a_seed_one_counts() -> None:
     """The first that has the metric; a seed whose first run diverged stays diverged."""
-    first = build_row(configured(), knn_acc=0.2, wall_seconds=600.0)
+    first = run_of(knn_acc=0.2, wall_seconds=600.0)
     rows = [first, later(first.model_copy(update={"linear_acc": 0.5, "wall_seconds": 60.0}), 1)]
     rows[1] = rows[1].model_copy(update={"knn_acc": 0.8})
-    rows.append(build_row(configured(1), linear_acc=0.7, knn_acc=0.4, wall_seconds=60.0))
+    rows.append(run_of(seed=1, linear_acc=0.7, knn_acc=0.4, wall_seconds=60.0))
     entry = only_line(rows)
     assert entry.values == (0.5, 0.7)
     assert entry.minutes == 1.0  # of the runs that measured the metric
     assert entry.knn_acc_mean == pytest.approx(0.3)  # 0.2 and 0.4, not 0.8
-    gone = build_row(configured(2), status="diverged")
-    back = later(build_row(configured(2), linear_acc=0.9), 1)
+    gone = run_of(seed=2, status="diverged")
+    back = later(run_of(seed=2, linear_acc=0.9), 1)
     entry = only_line([*rows, gone, back])
     assert (entry.values, entry.num_diverged, entry.n_seeds) == ((0.5, 0.7), 1, 2)
