@@ -163,9 +163,11 @@ def _copy(row: Row, source: Store, target: Store) -> None:
     outcome = _outcome(row, source, known)  # the run may have been finished meanwhile
     if outcome != "same":
         name, key = source.key(row), replica_key(row) if outcome == "replica" else row.row_id
-        if source.cell_dir(name).is_dir():
-            _copy_cell(source.cell_dir(name), target.cell_dir(key), row)
-        elif points := source.curve(name):  # of a packed run
+        cell = source.cell_dir(name)
+        if cell.is_dir():
+            _copy_cell(cell, target.cell_dir(key), row)
+        # That of a packed run is not in its cell, which may have a checkpoint.
+        if not (cell / "curve.parquet").exists() and (points := source.curve(name)):
             target.write_curve(key, points)
         target.write_replica(row) if outcome == "replica" else target.write_row(row)
 

@@ -87,8 +87,11 @@ def test_new_runs_go_beside_packed_ones(packed: Store, rows: list[Row]) -> None:
 def test_packed_runs_are_merged_with_their_curves(
     packed: Store, rows: list[Row], tmp_path: Path
 ) -> None:
-    target = Store(tmp_path / "target")
+    target, checkpoint = Store(tmp_path / "target"), "round-00000001-a.safetensors"
+    packed.cell_dir(rows[2].row_id).mkdir(parents=True)
+    (packed.cell_dir(rows[2].row_id) / checkpoint).write_bytes(b"weights")
     done = merge([packed], target)
+    assert (target.cell_dir(rows[2].row_id) / checkpoint).exists()
     assert (done.rows_added, done.replicas_added) == (2, 1)
     assert target.rows() == rows
     assert [target.curve(target.key(row)) for row in rows] == [POINTS] * 3
