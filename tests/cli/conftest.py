@@ -32,21 +32,24 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Answer]:
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Run the command in this process, through its real entry point."""
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
-    def run(*words: object) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return Answer(stop.value.code, out, err)
+    return _answer
 
-    return run
+
+def _answer(*words: object) -> Answer:
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as stop,
+    ):
+        main([*map(str, words)])
+    assert isinstance(stop.value.code, int)
+    texts = (each.buffer.getvalue().decode() for each in (out, err))
+    return Answer(stop.value.code, *texts)
 
 
 def _become(
@@ -114,17 +117,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(store: Path) -> Answer:
     """Row of one `fedbench run`, started in another directory."""
-    words = ["run", "simclr", *QUICK, "--json"]
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(store.parent),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as stop,
-    ):
-        main([*words, "--store", str(store)])
-    assert isinstance(stop.value.code, int)
-    return Answer(stop.value.code, out.getvalue(), err.getvalue())
+    with contextlib.chdir(store.parent):
+        return _answer("run", "simclr", *QUICK, "--json", "--store", store)
 
 
 @pytest.fixture

@@ -106,10 +106,8 @@ def test_nothing_contradicts_the_rows_of_this_project(call: Call) -> None:
 def test_two_runs_and_two_methods_are_compared(call: Call, store: Store, ids: list[str]) -> None:
     where = ("--store", store.root)
     runs = call("compare", ids[0][:8], ids[1][:8], *where, "--json").json
-    assert runs["values"]["linear_acc"] == [store.find(run_id).linear_acc for run_id in ids]
     assert runs["sentence"] in call("compare", *ids, *where).out
     assert call("compare", "simclr", "byol", *where).code == 2  # the store has no byol
-    assert call("compare", ids[0], ids[0], *where).code == 2
     laptop = ("--preset", "laptop", "--dataset", "cifar10", "--store", RESULTS)
     methods = call("compare", "simclr", "byol", *laptop, "--json").json
     assert [each["seeds"] for each in methods["settings"]] == [[5, 5]] * 3
