@@ -414,9 +414,7 @@ def cache_root(data_dir: Path | None) -> Path:
     try:
         root.is_dir()
     except OSError as err:  # it is false for a folder that is not there
-        text = str(root)
-        shown = text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
-        raise DataError(f"no cache of data sets at {shown!r}: {err.strerror}") from err
+        raise DataError(f"no cache of data sets at {str(root)[:200]!r}: {err.strerror}") from err
     return root
 
 

@@ -285,11 +285,11 @@ def _header(file: Path, reading: Reading) -> Header:
             f" characters, from {first[:40]!r} ({err})"
         ) from err
     names = [name.strip() for name in names]
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise DataError(f"{file}: several columns have the name {some(twice)}; rename all but one")
     if all(name.isdigit() for name in names):
         needed = "names its columns, such as label,pixel0,pixel1,… or image,label"
         raise DataError(f"{file}: the first line {needed}; this one is {first[:40]!r}")
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise DataError(f"{file}: several columns have the name {some(twice)}; rename all but one")
     path = next((name for name in names if name.lower() in PATH_COLUMNS), None)
     asked = (reading.label_column, reading.natural_column)
     pixels = [] if path else [n for n in names if n[-1:].isdigit() and n not in asked]

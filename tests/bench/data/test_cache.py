@@ -16,7 +16,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.cache import CacheWriter, ensure, open_cache
+from fedbench.bench.data.cache import (
+    CacheWriter,
+    ensure,
+    open_cache,
+    read_meta,
+    stamp_of,
+    write_meta,
+)
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
@@ -86,12 +93,16 @@ def _truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size - 3)
 
 
+def _append(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
 def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [flip, _flip_and_hide, _truncate, _empty, Path.unlink])
+@pytest.mark.parametrize("damage", [flip, _flip_and_hide, _truncate, _append, _empty, Path.unlink])
 def test_damage_is_found_and_repaired(
     file: str, damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +118,17 @@ def test_damage_is_found_and_repaired(
     np.testing.assert_array_equal(after.arrays["test_images"], np.full((4, 1, 2, 2), 7))
     assert ensure(path, "set", "1", never).revision == before.revision
     assert names(tmp_path) == [".set.lock", "set"]  # no temporary folder stays
+
+
+def test_files_that_were_only_touched_are_hashed_once(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    before = ensure(path, "set", "1", write)
+    os.utime(path / FILES[0], ns=(1, 1))
+    assert open_cache(path).revision == before.revision
+    assert read_meta(path)["arrays"]["train_images"]["stamp"] == stamp_of(path / FILES[0])
+    write_meta(path, {**before.meta, "format": 1})
+    with pytest.raises(DataError, match="cache format 1, this fedbench reads 2"):
+        open_cache(path)
 
 
 def test_damaged_turned_images_are_made_again(

@@ -183,6 +183,7 @@ def test_missing_set_names_the_command(
     refused("cifar10", r"run: fedbench data prepare cifar10 --data-dir '.*a b'$", tmp_path / "a b")
     monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "none"))
     refused("svhn", r"run: fedbench data prepare svhn$")
+    refused("svhn", r"no cache of data sets at '.{200}': File name too long", Path("x" * 5000))
     assert not list(tmp_path.iterdir())
 
     def refuse(*args: object, **kwargs: object) -> None:
@@ -241,6 +242,8 @@ def test_a_cache_is_reopened_by_its_path(hub: Path, tmp_path: Path) -> None:
         ("cifar", UnknownNameError, "'cifar'.*'cifar10'.*hub:PATH"),
         ("hubb:x", UnknownNameError, "folder:PATH"),
         ("x" * 3000, UnknownNameError, "known"),
+        (".", ConfigError, r"folder:\., hub:\."),
+        (__file__, ConfigError, f"file:{__file__}"),
         ("hub:", ConfigError, "hub:PATH"),
         ("hub:nowhere", DataError, "nowhere"),
         ("folder:nowhere", DataError, "nowhere"),

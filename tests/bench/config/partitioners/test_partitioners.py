@@ -322,6 +322,12 @@ def test_balanced_labels_wants_its_form_and_equal_classes(text: str) -> None:
             {"num_clients": 50, "classes_per_client": 3},
             r"has 5 images for 1[0-9] clients.*lower data.num_clients=50",
         ),
+        ("natural", {"natural_column": "writer"}, "natural needs images with clients"),
+        (
+            "dirichlet",
+            {"num_clients": 40, "alpha": 0.01, "min_client_size": 1},
+            r"min_client_size=1 was not reached in 1000 draws \(best smallest client: 0\)",
+        ),
         (
             "pathological",
             {"num_clients": 3, "classes_per_client": 1, "min_client_size": 6},
@@ -329,7 +335,7 @@ def test_balanced_labels_wants_its_form_and_equal_classes(text: str) -> None:
         ),
     ],
 )
-def test_impossible_settings_say_why(name: str, fields: dict[str, int], message: str) -> None:
+def test_impossible_settings_say_why(name: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_partition(CIFAR10[:50], 10, config(name, **fields), seed=0)
 

@@ -277,7 +277,7 @@ REFUSED = {
     "`hub:` labels −1 or null in test images": "2 of 3 test images",
     "`hub:` images of several sizes": "data.image_size",
     "`file:` `.npz` of pickled arrays": "set.npz",
-    "`file:` CSV without names of columns": "train.csv",
+    "`file:` CSV without names of columns": r"train\.csv: the first line names its columns",
     "`file:` IDX images without labels beside them": "train-images-idx3-ubyte.gz",
     "`file:` a `.gz` that is cut off": "train-images-idx3-ubyte.gz",
 }
@@ -389,6 +389,7 @@ def test_without_a_test_split_the_content_holds_images_out(
     one = load_dataset(folders(tmp_path / "c"))
     two = load_dataset(folders(tmp_path / "d", "train"))
     assert one.revision == two.revision
+    refused(write(tmp_path / "f", train=shades([0])), "of 1 images, .*none is for test")
     held = {int(image[0, 0, 0]) for image in first.test_images}
     assert {int(image[0, 0, 0]) for image in one.test_images} == held
     # Of a set with some labels only labelled images are held out.
@@ -445,11 +446,14 @@ CLIENTS = [i % 4 for i in range(COUNT)]
 BY_CLIENT = {str(k): [i for i, client in enumerate(CLIENTS) if client == k] for k in range(4)}
 
 
-@pytest.mark.parametrize("form", ["list", "object", "parquet"])
+@pytest.mark.parametrize("form", ["list", "object", "parquet", "parquet with splits"])
 def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Path) -> None:
-    file = tmp_path / ("clients.parquet" if form == "parquet" else "clients.json")
+    file = tmp_path / ("clients.parquet" if form.startswith("parquet") else "clients.json")
     if form == "parquet":
         pq.write_table(pa.table({"client": CLIENTS}), file)
+    elif form == "parquet with splits":
+        splits = {"split": ["test", *["train"] * COUNT], "client": [None, *CLIENTS]}
+        pq.write_table(pa.table(splits), file)
     else:
         file.write_text(json.dumps(CLIENTS if form == "list" else BY_CLIENT))
     given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
@@ -493,12 +497,15 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
         (pa.table({"client": [*CLIENTS[1:], None]}), "image 47"),
         (pa.table({"client": map(str, CLIENTS)}), "client"),
         ("no JSON", "JSON|char"),
+        (None, r"clients\.txt .*must end in"),
     ],
 )
 def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path) -> None:
     file = tmp_path / "clients.json"
     if isinstance(content, pa.Table):
         pq.write_table(content, file := file.with_suffix(".parquet"))
+    elif content is None:
+        (file := file.with_suffix(".txt")).touch()
     else:
         file.write_text(content if isinstance(content, str) else json.dumps(content))
     name, why = both(tmp_path / "set"), rf"data\.partition_file: .*{named}"

@@ -54,6 +54,10 @@ def test_the_largest_value_is_known_before_it_is_unpacked(
         pq.write_table(table, file, compression=compression, use_dictionary=use_dictionary)
         (chunk,) = chunks_of(pq.read_metadata(file), ["image"])
         assert [largest_value(chunk, s) for s in (file, file.read_bytes())] == [largest, largest]
+    delta = {"image": "DELTA_BYTE_ARRAY"}  # where each value may begin as the one before
+    pq.write_table(table, tmp_path / "delta", use_dictionary=False, column_encoding=delta)
+    (chunk,) = chunks_of(pq.read_metadata(tmp_path / "delta"), ["image"])
+    assert largest_value(chunk, b"") == chunk.total_uncompressed_size
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,7 @@ ABC = ("a", "b", "c")
         (of("train", "test", classes=("a.x", "b.x")), (8, 4, ("a", "b"), 0)),
         ({"images": 18}, (18, 18, (), 18)),
         ({"train.images": 8, "test.images": 4}, (8, 4, (), 12)),
+        ({"unlabelled": 18}, (18, 18, (), 18)),
         ({"archive.a": 9, "archive.b": 9}, (18, 18, ("a", "b"), 0)),
         ({"bullet_train": 9, "bus": 9, "car": 9}, (27, 27, ("bullet_train", "bus", "car"), 0)),
         ({"a.x": 9, "b.y": 9}, (18, 18, ("a", "b"), 0)),

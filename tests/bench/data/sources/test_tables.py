@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -409,6 +410,10 @@ def test_a_tar_shard_that_is_cut_off(kept: float, tmp_path: Path) -> None:
         ({"train_r1": 4, "dev_r1": 2}, (4, 2)),
         ({"full": 40}, None),
         ({"train": 4, "extra": 2}, "extra"),
+        (
+            ConnectionError("no route"),
+            r"hf:a/b cannot be loaded \(no route\); .* prepare hf:a/b",
+        ),
         ("small, large", "hf:a/b/small"),
     ],
 )
@@ -418,6 +423,8 @@ def test_splits_and_configurations_of_the_hub(
     import datasets
 
     def load(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        if isinstance(splits, ConnectionError):
+            raise splits
         if isinstance(splits, str):  # as the library says it
             listed = [*splits.split(", ")]
             raise ValueError(
@@ -438,8 +445,37 @@ def test_splits_and_configurations_of_the_hub(
     assert sizes == gives if gives else sum(sizes) == 40
 
 
+def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    name, hub = csv(tmp_path / "set", "file,label", "{},a", file="train.csv"), tmp_path / "hub"
+    hub.mkdir()
+    for place in (tmp_path / "set/test.csv", hub / "b.parquet"):
+        pq.write_table(shades([0] * 4), place)
+    refused(name, r"train\.csv \(csv\) and .*test\.csv \(parquet\)")
+    pq.write_table(shades([0] * 4, split=["train", "test"] * 2), hub / "a.parquet")
+    refused(f"hub:{hub}", r"a\.parquet says the split of each row, and .*b\.parquet has none")
+    (hub / "b.parquet").rename(hub / "test.parquet")
+    (hub / "a.parquet").rename(hub / "train.parquet")
+    by_column = Reading(test_rows="split=test")
+    refused(f"hub:{hub}", "names of files in hub:hub say the splits", reading=by_column)
+    np.savez(tmp_path / "a.npz", images=np.zeros(1))
+    refused(f"file:{tmp_path}/a.npz", "no columns, and so no 'split'", reading=by_column)
+    refused(f"file:{tmp_path}/a.npz", "needs train_images, .* found: images")
+
+
+def test_pixels_of_colour_in_a_table(tmp_path: Path) -> None:
+    lines = [",".join(map(str, range(i, i + 12))) for i in range(COUNT)]
+    head = ",".join(f"p{i}" for i in range(12))
+    (tmp_path / "a.csv").write_text("\n".join([head, *lines]))
+    dataset = load_dataset(f"file:{tmp_path}/a.csv")
+    assert dataset.image_shape == (3, 2, 2)
+    (first,) = (x for x in (*dataset.train_images, *dataset.test_images) if x[0, 0, 0] == 0)
+    assert first.transpose(1, 2, 0).ravel().tolist() == list(range(12))
+
+
 def test_clients_of_two_kinds(tmp_path: Path) -> None:
     for i, sites in enumerate(([1, 2], ["1", "2"])):
         pq.write_table(shades([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet")
     pq.write_table(shades([0]), tmp_path / "test.parquet")
     refused(f"hub:{tmp_path}", "int, str", reading=Reading(natural_column="site"))
+    pq.write_table(shades([0, 1], first=2, site=["1", None]), tmp_path / "train-1.parquet")
+    refused(f"hub:{tmp_path}", "row 1: 'site' is None", reading=Reading(natural_column="site"))

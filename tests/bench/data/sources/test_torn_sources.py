@@ -18,7 +18,7 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.errors import DataError, PluginError
 from tests.bench.data.files import encoded, refused, table, write_idx
 
 
@@ -114,6 +114,7 @@ def _only_an_empty_class(root: Path) -> None:
         (_no_classes, r"train/.*test/"),
         (lambda root: shutil.rmtree(root / "train"), "train/"),
         (lambda root: (root / "test/z").mkdir(), ": z"),
+        (lambda root: (root / "train/\udcff").mkdir(), "not UTF-8 text"),
         (lambda root: (root / "train/b").mkdir(), "train has no images of b"),
         (_only_an_empty_class, "pictures has no images of b"),
         (lambda root: (root / "test/a/0.png").unlink(), "test has no images"),
@@ -171,7 +172,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             pass
 
         def write(self, writer: CacheWriter, _: object) -> tuple[str, ...]:
-            for split in ("train", "test"):
+            for split in put.get("splits", ("train", "test")):
                 writer.put(f"{split}_images", put["images"])
                 writer.put(f"{split}_labels", np.array(put["labels"]))
             return ("a", "b")
@@ -182,14 +183,28 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("labels", "shape"),
-    [([0, 2], (2, 1, 2, 2)), ([0, -2], (2, 1, 2, 2)), ([0], (2, 1, 2, 2)), ([0, 1], (2, 2))],
+    ("labels", "shape", "dtype", "named"),
+    [
+        ([0, 2], (2, 1, 2, 2), "u1", "mine"),
+        ([0, -2], (2, 1, 2, 2), "u1", "mine"),
+        ([0], (2, 1, 2, 2), "u1", "mine"),
+        ([0, 1], (2, 2), "u1", "mine"),
+        ([0, 1], (2, 1, 2, 2), "i8", r"train_images: int64\[2, 1, 2, 2\] does not fit"),
+    ],
 )
 def test_a_plugin_whose_arrays_do_not_belong_together(
-    labels: list[int], shape: tuple[int, ...], plugin: dict[str, Any]
+    labels: list[int], shape: tuple[int, ...], dtype: str, named: str, plugin: dict[str, Any]
 ) -> None:
-    plugin |= {"images": np.zeros(shape, np.uint8), "labels": labels}
-    refused("mine", "mine")
+    plugin |= {"images": np.zeros(shape, dtype), "labels": labels}
+    refused("mine", named)
+
+
+def test_a_plugin_that_breaks_its_contract(plugin: dict[str, Any]) -> None:
+    plugin |= {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": [0, 1], "splits": ("train",)}
+    with pytest.raises(PluginError, match="has not put 'test_images'"):
+        load_dataset("mine")
+    with pytest.raises(PluginError, match="key must be that"):
+        load_dataset("yours")
 
 
 def test_a_plugin_puts_channels_first_or_last(plugin: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from torchvision.transforms.v2 import RandomResizedCrop
 from fedbench.bench.data.views.image_ops import rotate90
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import _draw, draw_resized_crop, make_view, normalise
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.errors import DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
 
 
@@ -135,3 +135,5 @@ def test_draws_follow_the_recipe() -> None:
 def test_other_images_are_refused(images: Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make_view("plain", images, seeded())
+    with pytest.raises(UnknownNameError, match=r"'plane'.*'plain'"):
+        make_view("plane", images, seeded())
