@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
-from fedbench.bench.results.leaderboard.statistics import (
-    correlation_interval,
-    mean,
-    spearman,
-    t_interval,
-)
+from fedbench.bench.results.leaderboard.statistics import correlation, mean, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
 from fedbench.bench.tuning.scoring import (
     LEAST_MOVEMENT,
@@ -149,11 +144,12 @@ def _agreement(
     ]
     if len(pairs) < _LEAST_TRIALS:
         return [], []
-    rho = spearman(*zip(*pairs, strict=True))
+    x, y = zip(*pairs, strict=True)
+    rho, low, high = correlation(x, y, ranks=True)
     name = "SEP" if second == "sep" else "align-unif"
     if rho is None:
         return [], []
-    low, high = correlation_interval(rho, len(pairs), ranks=True) or (rho, rho)
+    low, high = (rho, rho) if low is None else (low, high)
     text = (
         f"{scoring.name} and {name}, both without labels, order {len(pairs)} trials with Spearman"
         f" {rho:.2f} [{low:.2f}, {high:.2f}]"

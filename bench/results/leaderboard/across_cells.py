@@ -245,9 +245,8 @@ def _compare(
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
     """Return the parts of the titles that all cells have, without those of the axis."""
     parts = [cell.title.split(" · ") for cell in cells]
+    shared = [part for part in parts[0] if all(part in other for other in parts)]
     if axis is None:
-        which = ("benchmark version", "revision")
-        said = [p for p in parts[0] if p.startswith(which) and all(p in each for each in parts)]
+        said = [part for part in shared if part.startswith(("benchmark version", "revision"))]
         return " · ".join(["all cells", parts[0][0], *said])
-    shared = [p for p in parts[0] if all(p in other for other in parts[1:])]
     return " · ".join([f"over {axis}", *shared])

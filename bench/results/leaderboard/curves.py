@@ -112,14 +112,14 @@ def load_curves(
     asked += [name for metric in CURVE_METRICS for name in (metric, f"untrained_{metric}")]
     done = frame[frame.status == "ok"].sort_values("finished_at", kind="stable")
     done = done.drop_duplicates("row_id")[asked]  # of replicas the first
+    curves, losses, problems = dict[str, Curve](), dict[str, Losses](), []
     with ThreadPoolExecutor(THREADS) as threads:
-        loaded = dict(zip(done.row_id, threads.map(load, lines(done)), strict=True))
-    found = {row_id: each for row_id, each in loaded.items() if not isinstance(each, str)}
-    return (
-        {row_id: curve for row_id, (curve, _) in found.items()},
-        {row_id: losses for row_id, (_, losses) in found.items()},
-        sorted(problem for problem in loaded.values() if isinstance(problem, str)),
-    )
+        for row_id, found in zip(done.row_id, threads.map(load, lines(done)), strict=True):
+            if isinstance(found, str):
+                problems.append(found)
+            else:
+                curves[row_id], losses[row_id] = found
+    return curves, losses, sorted(problems)
 
 
 class Reached(NamedTuple):

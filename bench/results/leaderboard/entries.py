@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -44,7 +44,7 @@ class Group:
     keys: Mapping[str, Any]  # of the class
     frame: pd.DataFrame  # None = undefined
     note: str  # what the seeds of the class can show
-    unscaled: Mapping[str, Any] = field(default_factory=dict)  # keys as before a grid's rules
+    unscaled: Mapping[str, Any]  # keys as before a grid's rules
 
     @cached_property
     def entries(self) -> tuple[Any, ...]:

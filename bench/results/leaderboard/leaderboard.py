@@ -6,7 +6,7 @@ same encoder, same probe. The differences between classes become the titles of t
 
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import pandas as pd
@@ -35,9 +35,9 @@ class Leaderboard:
 
     metric: str
     groups: tuple[Group, ...]
-    reach: float | None = None  # k-NN accuracy that curves were asked for
-    usual: Usual = field(default_factory=dict)  # what labels of entries leave out, by method
-    columns: tuple[Column, ...] = BOARD  # of tables and CSV
+    reach: float | None  # k-NN accuracy that curves were asked for
+    usual: Usual  # what labels of entries leave out, by method
+    columns: tuple[Column, ...]  # of tables and CSV
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ def leaderboard(
     metric, reach = _checked_metric(metric, rows), beside.get("reach")
     chosen = BOARD if columns is None else columns_named(columns, metric)
     if rows.empty:
-        return Leaderboard(metric, (), reach, columns=chosen)
+        return Leaderboard(metric, (), reach, {}, chosen)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
     # No more columns than titles need: each is split by class.

@@ -85,41 +85,27 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(len(values), mean(values), sample_std(values), low, high)
 
 
-def pearson(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Linear correlation in [-1, 1]; None below three pairs or when one side is constant."""
-    if _no_correlation(x, y):
-        return None
-    from scipy.stats import pearsonr
+def correlation(
+    x: Sequence[float], y: Sequence[float], *, ranks: bool = False
+) -> tuple[float | None, float | None, float | None]:
+    """Correlation in [-1, 1] with the ends of its 95 % interval by Fisher's z.
 
-    return float(pearsonr(x, y).statistic)
-
-
-def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Rank correlation in [-1, 1] of `rounded` values, ties averaged; None as for `pearson`."""
-    x, y = list(map(rounded, x)), list(map(rounded, y))
-    if _no_correlation(x, y):
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x, y).statistic)
-
-
-def _no_correlation(x: Sequence[float], y: Sequence[float]) -> bool:
-    return len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1
-
-
-def correlation_interval(
-    r: float | None, n: int, *, ranks: bool = False
-) -> tuple[float, float] | None:
-    """95 % interval of a correlation of n pairs by Fisher's z; None below four pairs.
-
-    Of `ranks` it has the wider error of Bonett and Wright 2000.
+    It is linear, or of `ranks` of `rounded` values, ties averaged, with the wider error of Bonett
+    and Wright 2000. None below three pairs or when one side is constant; the interval needs four
+    pairs and a correlation other than 1 and -1.
     """
-    if r is None or n < 4 or abs(r) >= 1:
-        return None
-    variance = (1 + r * r / 2 if ranks else 1.0) / (n - 3)
+    if ranks:
+        x, y = [*map(rounded, x)], [*map(rounded, y)]
+    if len(x) < MIN_FOR_INTERVAL or len({*x}) == 1 or len({*y}) == 1:
+        return None, None, None
+    from scipy.stats import pearsonr, spearmanr
+
+    r = float(spearmanr(x, y).statistic if ranks else pearsonr(x, y).statistic)
+    if len(x) < 4 or abs(r) >= 1:
+        return r, None, None
+    variance = (1 + r * r / 2 if ranks else 1.0) / (len(x) - 3)
     half = 1.959963984540054 * math.sqrt(variance)  # the normal quantile of 0.975
-    return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+    return r, math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
 def negligible(value: float, values: Sequence[float]) -> bool:

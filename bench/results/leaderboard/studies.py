@@ -10,12 +10,7 @@ import pandas as pd
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
 from fedbench.bench.results.leaderboard.seeds import Spent
-from fedbench.bench.results.leaderboard.statistics import (
-    correlation_interval,
-    pearson,
-    rounded,
-    spearman,
-)
+from fedbench.bench.results.leaderboard.statistics import correlation, rounded
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import StoreError
 
@@ -136,10 +131,7 @@ def watched(trials: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[floa
 def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
     """Correlate the objective with a metric, whose values are second in the pairs."""
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    r, rho = pearson(x, y), spearman(x, y)
-    low, high = correlation_interval(r, len(x)) or (None, None)
-    rho_low, rho_high = correlation_interval(rho, len(x), ranks=True) or (None, None)
-    return Correlation(metric, len(x), r, low, high, rho, rho_low, rho_high)
+    return Correlation(metric, len(x), *correlation(x, y), *correlation(x, y, ranks=True))
 
 
 def _study_view(store: Store, study_id: str) -> StudyView:

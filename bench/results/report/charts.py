@@ -50,13 +50,11 @@ def by_column(frame: pd.DataFrame) -> dict[str, Any]:
 def styles(methods: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Return colour and symbol by name; names of one method, by which they are given, share one."""
     colours = places(methods.values())
-    taken: set[tuple[int, int]] = set()
-    chosen = {}
+    chosen: dict[str, tuple[int, int]] = {}
     for position, name in enumerate(sorted(methods)):
         colour = colours[methods[name]]
         order = [(colour, (position + step) % NUM_SYMBOLS) for step in range(NUM_SYMBOLS)]
-        chosen[name] = next((pair for pair in order if pair not in taken), order[0])
-        taken.add(chosen[name])
+        chosen[name] = next((pair for pair in order if pair not in chosen.values()), order[0])
     return chosen
 
 

@@ -6,18 +6,16 @@ from scipy import stats
 
 from fedbench.bench.results.leaderboard.statistics import (
     brown_forsythe_p,
-    correlation_interval,
+    correlation,
     friedman_p,
     holm,
     mean,
     nemenyi_difference,
     pareto_front,
-    pearson,
     ranks,
     rounded,
     sample_std,
     slope,
-    spearman,
     summarize,
     t_interval,
     welch_error,
@@ -66,13 +64,15 @@ def test_the_mean_does_not_depend_on_order() -> None:
 def test_correlations() -> None:
     x, y = [1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]
     # cov = sum dx dy = (-1.5)(-6.5) + (-.5)(-3.5) + .5*1.5 + 1.5*8.5 = 25; |dx|² = 5, |dy|² = 129
-    assert pearson(x, y) == pytest.approx(25 / math.sqrt(5 * 129))
-    assert spearman(x, y) == pytest.approx(1)
+    assert correlation(x, y)[0] == pytest.approx(25 / math.sqrt(5 * 129))
+    assert correlation(x, y, ranks=True)[0] == pytest.approx(1)
     # Ranks with a tie: (1, 2.5, 2.5, 4) against (1, 2, 3, 4) gives cov 4.5, norms 4.5 and 5.
-    assert spearman([1, 2, 2, 3], x) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
-    assert pearson([1, 2], [1, 2]) is None
-    assert pearson([1, 1, 1], [1, 2, 3]) is None
-    assert spearman([1, 2, 3], [2, 2, 2]) is None
+    assert correlation([1, 2, 2, 3], x, ranks=True)[0] == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert correlation([1, 2, 3], [1, 3, 2])[0] == pytest.approx(0.5)
+    assert correlation([1, 2, 3], [1, 3, 2])[1:] == (None, None)  # too few pairs
+    assert correlation(x, x)[1:] == (None, None)  # no interval of 1
+    for pair in (([1, 2], [1, 2]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [2, 2, 2])):
+        assert correlation(*pair) == correlation(*pair, ranks=True) == (None, None, None)
 
 
 def test_intervals_of_correlations() -> None:
@@ -80,22 +80,17 @@ def test_intervals_of_correlations() -> None:
     x = rng.normal(size=12)
     y = x + rng.normal(size=12)
     result = stats.pearsonr(x, y)
-    expected = result.confidence_interval(0.95)
-    assert correlation_interval(float(result.statistic), 12) == pytest.approx(tuple(expected))
-    # Bonett and Wright: z = 0.5493, se = sqrt(1.125 / 9) = 0.35355, so tanh(0.5493 ± 0.6930).
-    low, high = math.tanh(0.549306 - 0.692951), math.tanh(0.549306 + 0.692951)
-    assert correlation_interval(0.5, 12, ranks=True) == pytest.approx((low, high), abs=1e-5)
-    assert correlation_interval(0.5, 3) is None
-    assert correlation_interval(1.0, 9) is None
-    assert correlation_interval(None, 9) is None
-
-
-def test_each_correlation_has_the_interval_of_its_kind() -> None:
-    found = correlate("knn_acc", [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.9), (5, 0.8), (6, 0.7)])
-    pearsons = correlation_interval(found.pearson, 6)
-    assert (found.pearson_low, found.pearson_high) == pearsons
-    spearmans = correlation_interval(found.spearman, 6, ranks=True)
-    assert (found.spearman_low, found.spearman_high) == spearmans
+    expected = (result.statistic, *result.confidence_interval(0.95))
+    assert correlation(x.tolist(), y.tolist()) == pytest.approx(expected)
+    # Six of eight ranks are off by one: rho = 1 - 6 * 6 / (8 * 63) = 13 / 14.
+    # Bonett and Wright: z = 1.6479, se = sqrt((1 + 169 / 392) / 5) = 0.53500.
+    swapped = [2, 1, 3, 5, 4, 6, 8, 7]
+    low, high = math.tanh(1.647918 - 1.048581), math.tanh(1.647918 + 1.048581)
+    found = correlate("knn_acc", [*zip(range(8), swapped, strict=True)])
+    assert (found.pearson, found.spearman) == pytest.approx((13 / 14, 13 / 14))
+    assert (found.spearman_low, found.spearman_high) == pytest.approx((low, high), abs=1e-5)
+    half = 1.959964 / math.sqrt(5)
+    assert found.pearson_low == pytest.approx(math.tanh(1.647918 - half), abs=1e-5)
 
 
 def test_holm_by_hand() -> None:
@@ -133,7 +128,7 @@ def test_equal_counts_tie_and_unequal_ones_do_not(images: int) -> None:
                 mean([int(count) / images for count in each]) or 0 for each in (counts, parts)
             )
             assert rounded(first) == rounded(second)
-            assert spearman([first, second, 2], [1, 1, 2]) == pytest.approx(1)
+            assert correlation([first, second, 2], [1, 1, 2], ranks=True)[0] == pytest.approx(1)
             assert ranks([first, second]) == [1.5, 1.5]
             parts[0] += 1
             third = mean([int(count) / images for count in parts]) or 0
