@@ -28,7 +28,7 @@ def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str,
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest a flat mapping; the inverse of `flatten`.
+    """Nest a flat mapping of fields; the inverse of `flatten`.
 
     >>> unflatten({"client.lr": 0.1, "seed": 3})
     {'client': {'lr': 0.1}, 'seed': 3}
@@ -39,10 +39,6 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         target = nested
         for group in groups:
             target = target.setdefault(group, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"{name!r}: {group!r} holds a value and cannot hold fields")
-        if isinstance(target.get(last), dict):
-            raise ConfigError(f"{name!r} holds fields and cannot hold a value")
         target[last] = value
     return nested
 

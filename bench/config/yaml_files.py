@@ -1,9 +1,12 @@
 """YAML files under the core schema of YAML 1.2: `1e-3` is a number, `off` and `1:30` are text."""
 
 import io
+from contextlib import suppress
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from stat import S_ISFIFO
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -97,7 +100,22 @@ def no_such_file(name: str) -> ConfigError:
 
 
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
-    """Parse a YAML file that holds a mapping, of at most 1 MiB; `ConfigError` as `parse_yaml`."""
+    """Parse a YAML file that holds a mapping, of at most 1 MiB; `ConfigError` as `parse_yaml`.
+
+    It is read once, unless it changes: `--config <(command)` names a pipe, which is empty then.
+    """
+    version: tuple[int, ...] = ()
+    if isinstance(path, Path):
+        with suppress(OSError):
+            status = path.stat()
+            version = (status.st_dev, status.st_ino)
+            if not S_ISFIFO(status.st_mode):
+                version += (status.st_mtime_ns, status.st_size)
+    return dict(_load(path, version))
+
+
+@cache
+def _load(path: Path | Traversable, version: tuple[int, ...]) -> dict[str, Any]:
     name = str(path) if isinstance(path, Path) else path.name
     try:
         data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()

@@ -130,14 +130,7 @@ def resolve(
             field = field.rpartition(".")[0]
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
-    experiment = Experiment(
-        with_revisions(config, cache),
-        Origin(chosen.preset, study),
-        dict(sorted(sources.items())),
-        cache,
-    )
-    _check_together(experiment)
-    return experiment
+    return _checked(config, Origin(chosen.preset, study), cache, dict(sorted(sources.items())))
 
 
 def experiment_of(config: RunConfig, origin: Origin, data_dir: Path | None = None) -> Experiment:
@@ -146,10 +139,7 @@ def experiment_of(config: RunConfig, origin: Origin, data_dir: Path | None = Non
     Raises:
         FedbenchError: as `resolve`, without the source of a value.
     """
-    config = with_revisions(canonical(with_devices(config)), data_dir)
-    experiment = Experiment(config, origin, data_dir=data_dir)
-    _check_together(experiment)
-    return experiment
+    return _checked(canonical(with_devices(config)), origin, data_dir, {})
 
 
 def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
@@ -235,10 +225,13 @@ def variable(key: str) -> str:
     return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
 
 
-def _check_together(experiment: Experiment) -> None:
-    """Refuse values that contradict what is installed, the needs of the method or other fields."""
-    config, needs, sources = experiment.config, experiment.needs, experiment.sources
-    rounds, evaluation = config.federation.num_rounds, config.evaluation
+def _checked(
+    config: RunConfig, origin: Origin, data_dir: Path | None, sources: Mapping[str, str]
+) -> Experiment:
+    """Return the experiment of values that go with what is installed, the method and each other."""
+    experiment = Experiment(with_revisions(config, data_dir), origin, sources, data_dir)
+    config, needs, evaluation = experiment.config, experiment.needs, experiment.config.evaluation
+    rounds = config.federation.num_rounds
     scored(evaluation.objectives)
     check_view(evaluation.objective_view)
     check_aggregator(config, experiment.method, needs)
@@ -272,3 +265,4 @@ def _check_together(experiment: Experiment) -> None:
             rule = "one that deals images out, since unseen clients are made of them"
             got = repr(config.data.partition)
             refuse("data.partition", rule, got, "evaluation.unseen_clients")
+    return experiment
