@@ -164,7 +164,6 @@ def test_a_round_with_statistics_before_it_is_rehearsed_as_a_whole() -> None:
         *(("orchestra", "representations", v) for v in ("memory", "private", "random")),
         ("orchestra", "strict_k_anonymity", True),
         *(("pfedae", "gradient", value) for value in ("split", "ste", "ship")),
-        ("lejepa", "statistics", "global"),
         ("byol", "target", "personal"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.execution import workers
+from fedbench.bench.execution.result import RunResult
 from fedbench.bench.execution.run import command_line, run
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import registry
@@ -18,16 +19,19 @@ from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
 
+CONFIG = tiny_config("supervised", federation__num_rounds=1, evaluation__protocols=())
+
+
+def again(store: Store) -> RunResult:
+    return run(CONFIG, store=store, workers=1, device="cpu")
+
 
 def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
-    config = tiny_config("supervised", federation__num_rounds=1)
-    store = Store(tmp_path / "store")
-    finished = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
-    other = Store(tmp_path / "other")
-    with other.lock(finished.row.row_id) as locked:
+    store = Store(tmp_path)
+    with store.lock(Experiment(CONFIG).ids.row) as locked:
         assert locked
         with pytest.raises(StoreError):
-            run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
+            again(store)
 
 
 def test_code_that_changed_since_it_was_read_trains_nothing(
@@ -117,3 +121,36 @@ def test_a_configuration_made_by_hand_is_checked_as_a_resolved_one(
     with pytest.raises(ConfigError, match=named):
         run(tiny_config(spec, **fields), store=tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+def test_a_leaderboard_that_a_killed_process_left_behind_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    row = again(store).row
+    board = store.root / "leaderboard.parquet"
+    whole = board.read_bytes()
+    for content in (None, b"stale"):
+        board.unlink()
+        if content is not None:
+            board.write_bytes(content)
+        assert again(store).stored_before
+        assert board.read_bytes() == whole
+
+    def read_only(*_: object) -> None:
+        raise StoreError("the file system is read-only")
+
+    board.unlink()
+    monkeypatch.setattr(Store, "_write", read_only)
+    assert again(store).row == row
+
+
+def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path / "store")
+    row = again(store).row
+    path = store.root / "rows" / f"{row.row_id}.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    anew = again(store)
+    assert not anew.stored_before
+    assert store.row(row.row_id) == anew.row
+    assert "torn or altered" in caplog.text

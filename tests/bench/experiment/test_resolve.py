@@ -89,7 +89,6 @@ def test_environment_ignores_case_and_reaches_add_ons() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("client.lr=1e-3", ("client.lr", 0.001)),
         ("evaluation.protocols=[knn, linear]", ("evaluation.protocols", ["knn", "linear"])),
         ("evaluation.protocols=[]", ("evaluation.protocols", [])),
         ("data.name=hub:/x", ("data.name", "hub:/x")),
