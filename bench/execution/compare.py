@@ -26,6 +26,7 @@ from fedbench.bench.results.store.replicas import (
     differences,
     known_apart,
     measured_once,
+    of_one_version,
     platform_of,
     results_of,
 )
@@ -201,7 +202,7 @@ def compare(store: Store, run_id: str, other: Store, again: Row, num_test: int) 
         alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
         row = next(alike, row)
     before, after = store.curve(store.key(row)), other.curve(again.row_id)
-    of_rounds = _round_differences(before, after)
+    of_rounds = _round_differences(before, after, one_version=of_one_version(row, again))
     judged = judge(row, again, store.rows(), num_test, of_rounds)
     return Reproduction(
         **vars(judged),
@@ -252,12 +253,12 @@ def _verdict(
 
 
 def _round_differences(
-    before: list[dict[str, Any]], after: list[dict[str, Any]]
+    before: list[dict[str, Any]], after: list[dict[str, Any]], *, one_version: bool
 ) -> list[Difference]:
     """Differences in values of rounds and in their number, apart from seconds.
 
-    A run without a curve, such as a trial, is compared by its row alone. Older curves have no
-    drift, which counts where both have it.
+    A run without a curve, such as a trial, is compared by its row alone. What only one of two
+    versions of the code has recorded is not compared.
     """
     if not before:
         return []
@@ -267,7 +268,7 @@ def _round_differences(
         for index, (old, new) in enumerate(zip(before, after, strict=False))
         for name in dict.fromkeys([*old, *new])
         if name != "seconds" and old.get(name) != new.get(name)
-        if not name.startswith("drift.") or (name in old) == (name in new)
+        if one_version or (name in old and name in new)
     ]
 
 

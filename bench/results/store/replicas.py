@@ -73,9 +73,14 @@ def measured_once(first: Row, second: Row) -> list[str]:
     One version may record more than another. Under one version such a metric is undefined in one
     of the rows, which is a difference.
     """
-    if (first.package_version, first.git_sha) == (second.package_version, second.git_sha):
+    if of_one_version(first, second):
         return []
     return sorted({*first.further} ^ {*second.further})
+
+
+def of_one_version(first: Row, second: Row) -> bool:
+    """Return True if two rows were made by one version of the code."""
+    return (first.package_version, first.git_sha) == (second.package_version, second.git_sha)
 
 
 def replica_hash(row: Row) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.execution.compare import Spread, judge, spreads
+from fedbench.bench.execution.compare import Spread, _round_differences, judge, spreads
 from fedbench.bench.execution.execute import facts
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.replicas import Difference
@@ -104,3 +104,12 @@ def test_a_wide_limit_cannot_tell(images: int, verdict: str) -> None:
     assert judged.verdict == verdict
     (spread,) = judged.spread
     assert spread.limit == pytest.approx(1.96 * sqrt(2) * sqrt(0.51 * 0.49 / images), rel=1e-4)
+
+
+def test_what_another_version_did_not_record_in_a_round_is_not_compared() -> None:
+    old, new = {"loss": 1.0, "seconds": 1.0}, {"loss": 1.0, "metrics.sep": 0.5, "seconds": 2.0}
+    assert _round_differences([old], [new], one_version=False) == []
+    (found,) = _round_differences([old], [new], one_version=True)
+    assert found == Difference("round 1 metrics.sep", None, 0.5)
+    (found,) = _round_differences([old], [{**new, "loss": 2.0}], one_version=False)
+    assert found == Difference("round 1 loss", 1.0, 2.0)
