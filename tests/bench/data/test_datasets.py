@@ -186,6 +186,9 @@ def test_missing_set_names_the_command(
     refused("svhn", r"no cache of data sets at '.{200}': File name too long", Path("x" * 5000))
     assert not list(tmp_path.iterdir())
 
+    (tmp_path / "raw").mkdir()
+    refused("cifar10", "no intact files of it", tmp_path)
+
     def refuse(*args: object, **kwargs: object) -> None:
         raise URLError("no route to host")
 

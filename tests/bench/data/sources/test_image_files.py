@@ -1,5 +1,7 @@
 """Pixels of compressed images as a viewer shows them: upright, on white."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,7 +13,7 @@ from fedbench.bench.data.sources.image_files import (
     header_of,
     pixels_of,
 )
-from tests.bench.data.files import encoded
+from tests.bench.data.files import encoded, refused
 
 WIDE = np.arange(48, dtype=np.uint8).reshape(2, 8, 3) * 5
 """An image of 8 x 2 pixels, no two of which are equal."""
@@ -53,6 +55,17 @@ def test_a_damaged_exif_turns_nothing() -> None:
         data = encoded(Image.fromarray(WIDE), "PNG", exif=exif)
         assert header_of(data, "x")[0] == (8, 2)
         np.testing.assert_array_equal(pixels_of(data, "x", "RGB")[0], WIDE)
+
+
+def test_a_png_that_is_turned_behind_its_pixels_is_refused(tmp_path: Path) -> None:
+    data = encoded(Image.fromarray(WIDE), exif=oriented(6))
+    start = data.index(b"eXIf") - 4
+    end = start + 12 + int.from_bytes(data[start : start + 4])
+    late = data[:start] + data[end:-12] + data[start:end] + data[-12:]  # before IEND
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        (tmp_path / split / "a" / "0.png").write_bytes(late)
+    refused(f"folder:{tmp_path}", r"0\.png: decoded it is 2x8, not 8x2 as it begins")
 
 
 def with_alpha(mode: str, alpha: int) -> bytes:

@@ -190,6 +190,7 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
         ("split", "train test ", "'split' is None"),
         ("split,is_test", "train,1 test,1 train,0", "row 0: 'split' says train and 'is_test'"),
         ("is_val,is_test", "1,1 0,0 0,1", "row 0"),
+        ("is_train,is_test", "1,0 0,0 0,1", "row 1: none of is_train, is_test is set"),
         ("split", "train-test train test", "two splits"),
         ("split", "test test test", "no training images"),
     ],
@@ -238,6 +239,15 @@ def test_columns_beside_those_that_say_the_split(column: str, values: str, tmp_p
     rows = [f"{{}},{label},{v}" for v in values.split() for label in "ab"]
     name = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
     assert counts(name) == SPLIT
+
+
+def test_a_column_of_other_words_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = csv(tmp_path / "set", "file,label,phase", "{},a,solid", "{},b,liquid")
+    with caplog.at_level(logging.WARNING):
+        assert whole(name) == {"a": 18, "b": 18}
+    assert "'phase' ('liquid', 'solid') says no split and is not used" in caplog.text
 
 
 def test_the_folders_of_files_say_the_split(tmp_path: Path) -> None:
