@@ -129,11 +129,11 @@ def client_statistics(
     """Alignment and uniformity of each client, in the given order; reads no label.
 
     `embed` maps normalised images to projections, in eval mode and on `device`. Clients are pairs
-    of an id and the indices of its training images, uint8 (N, C, H, W); those without images are
-    left out, and of many some are drawn. Draws depend on (seed, client) and not
-    on the round, so that rounds and trials with one seed are compared on the same images and views.
-    Several small clients share a forward pass. The accumulator is given all projections. Raises
-    `NonFiniteFeaturesError` if one is NaN or infinite.
+    of an id and the indices, at least one, of its training images, uint8 (N, C, H, W); of many
+    some are drawn. Draws depend on (seed, client) and not on the round, so that rounds and trials
+    with one seed are compared on the same images and views. Several small clients share a forward
+    pass. The accumulator is given all projections. Raises `NonFiniteFeaturesError` if one is NaN or
+    infinite.
     """
     seed, settings = config.seed, config.evaluation
     statistics: list[ClientScores] = []
@@ -162,13 +162,10 @@ def _packs(
 ) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
     """Group consecutive clients, with their drawn subsets of images, until they fill a batch."""
     pack: list[tuple[int, NDArray[np.int64]]] = []
-    for client_id, indices in clients:
-        if len(indices) == 0:
-            continue
-        chosen = indices
-        if len(indices) > max_examples:
+    for client_id, chosen in clients:
+        if len(chosen) > max_examples:
             rng = seeding.numpy_generator(seed, "objective-subset", client_id)
-            chosen = np.sort(rng.choice(indices, max_examples, replace=False))
+            chosen = np.sort(rng.choice(chosen, max_examples, replace=False))
         pack.append((client_id, chosen))
         if sum(len(indices) for _, indices in pack) >= BATCH_SIZE:
             yield pack

@@ -198,9 +198,6 @@ class Net(nn.ModuleDict):
             finally:
                 self.compiled = passes
 
-        def statistics() -> dict[str, list[Tensor]]:
-            return {"statistics": [buffer for norm in norms for buffer in norm.buffers()]}
-
         def read(outputs: tuple[Tensor, ...]) -> dict[str, Sequence[Tensor]]:
             if self.compiled is not None:  # its pass is compared with one by torch, gradients too
                 return {"outputs": outputs}
@@ -213,7 +210,7 @@ class Net(nn.ModuleDict):
             at_once,
             plain,
             read,
-            statistics,
+            lambda: {"statistics": [buffer for norm in norms for buffer in norm.buffers()]},
             first_use.VIEWS_TOLERANCE[self.precision],
             {"gradients": first_use.GRADIENT_FACTOR},
         )

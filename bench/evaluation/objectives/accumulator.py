@@ -105,7 +105,7 @@ class Accumulator:
         sent = [s for one in self._objectives if one.exchanges == 1 for s in one.statistics]
         self._statistics = {statistic.name: statistic for statistic in sent}  # each once
         self._noise = noise
-        self._share = max(1, KEPT // max(1, num_clients))
+        self._share = max(1, KEPT // num_clients)
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._sums: dict[str, Tensor] = {}
         self._dim = self._clients = 0
@@ -123,13 +123,11 @@ class Accumulator:
         self._clients += 1
 
     def values(self) -> dict[str, float]:
-        """Return metric -> value, without those that are undefined; empty without clients.
+        """Return metric -> value, without those that are undefined, of at least one client.
 
         `objective_bytes` is what all clients send for all of them, each statistic once;
         `objective_epsilon` what the scoring costs with noise.
         """
-        if not self._clients:
-            return {}
         found = {}
         sums: Sums = {name: value.cpu() for name, value in self._sums.items()}
         if self._noise is not None:
