@@ -119,45 +119,31 @@ def test_reading_uploads_one_by_one_is_declared_everywhere(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("spec", "values", "names"),
     [
-        ("simclr+scaffold+trimmed", {}, "control variate"),
-        ("simclr+fedu2+trimmed", {}, "single uploads"),
-        ("simclr+l-dawa+trimmed", {}, "scaled"),
-        ("fedsc+trimmed", {}, "statistics"),
-        ("lejepa+trimmed", {"method.statistics": "global"}, "statistics"),
-        ("central-ae+trimmed", {}, "one client"),
-        ("single-ae+trimmed", {}, "nothing is averaged"),
-        ("simclr+uv+trimmed", {"method.uv.rows": "mean"}, "rows"),
-        ("simclr+trimmed", {"privacy.clip": 1.0}, "privacy.clip"),
-        ("simclr+scaffold+watched", {}, "control variate"),  # a mean, but another than scaffold's
+        ("simclr+scaffold+trimmed", {}, "TrimmedMean .*control variate"),
+        ("simclr+fedu2+trimmed", {}, "TrimmedMean .*single uploads"),
+        ("simclr+l-dawa+trimmed", {}, "TrimmedMean .*scaled"),
+        ("fedsc+trimmed", {}, "TrimmedMean .*statistics"),
+        ("lejepa+trimmed", {"method.statistics": "global"}, "TrimmedMean .*statistics"),
+        ("central-ae+trimmed", {}, "TrimmedMean .*one client"),
+        ("single-ae+trimmed", {}, "TrimmedMean .*nothing is averaged"),
+        ("simclr+uv+trimmed", {"method.uv.rows": "mean"}, "TrimmedMean .*rows"),
+        ("simclr+trimmed", {"privacy.clip": 1.0}, "TrimmedMean .*privacy.clip"),
+        # A mean, but another than scaffold's.
+        ("simclr+scaffold+watched", {}, "Seeing .*control variate"),
+        ("simclr+trimmed", {"server.aggregator": "median"}, "must be mean .*TrimmedMean"),
+        ("simclr", {"server.aggregator": "krum", "server.num_byzantine": 3}, "= 9 .*for 8"),
+        ("simclr", {"server.aggregator": "krum", "federation.participation": 0.25}, "= 5 .*for 2"),
+        ("simclr", {"server.trim_fraction": 0.5}, "less than 0.5"),
+        ("simclr", {"server.aggregator": "median", "privacy.clip": 1.0}, "Median .*privacy.clip"),
     ],
 )
-def test_what_relies_on_a_mean_is_refused(spec: str, values: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=f"(TrimmedMean|Seeing) .*{names}") as refused:
-        resolve(spec, preset="demo", set=values)
+def test_what_cannot_be_aggregated_is_refused(
+    spec: str, values: dict[str, Any], names: str
+) -> None:
+    eight = {"data.num_clients": 8, "federation.participation": 1.0}
+    with pytest.raises(ConfigError, match=names) as refused:
+        resolve(spec, preset="demo", set={**eight, **values})
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({"server.aggregator": "krum", "server.num_byzantine": 3}, "= 9 clients .*for 8"),
-        ({"server.aggregator": "krum", "federation.participation": 0.25}, "= 5 clients .*for 2"),
-        ({"server.trim_fraction": 0.5}, "less than 0.5"),
-        ({"server.aggregator": "median", "privacy.clip": 1.0}, "Median .*privacy.clip"),
-    ],
-)
-def test_impossible_settings_are_refused(values: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=names):
-        resolve(
-            "simclr",
-            preset="demo",
-            set={"data.num_clients": 8, "federation.participation": 1.0, **values},
-        )
-
-
-def test_an_addon_and_a_setting_are_not_both_used() -> None:
-    with pytest.raises(ConfigError, match=r"server.aggregator: must be mean .*TrimmedMean"):
-        resolve("simclr+trimmed", preset="demo", set={"server.aggregator": "median"})
 
 
 @pytest.mark.parametrize("optimizer", ["average", "adam", "yogi"])
