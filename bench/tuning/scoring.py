@@ -49,7 +49,7 @@ class Scoring:
 
     def __post_init__(self) -> None:
         if self._plain not in (known := names()):
-            raise UnknownNameError("objective", self.name, known, f"; each may end in {GATE}")
+            raise UnknownNameError("objective", self._plain, known, f"; each may end in {GATE}")
 
     @property
     def _plain(self) -> str:

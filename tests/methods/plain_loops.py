@@ -8,14 +8,15 @@ momentum starts at zero in every round, and Orchestra's only client sends its ce
 Sources: SimCLR, Chen et al. 2020, https://arxiv.org/abs/2002.05709; SimSiam, Chen and He 2021,
 https://arxiv.org/abs/2011.10566; BYOL, Grill et al. 2020, https://arxiv.org/abs/2006.07733;
 Orchestra, Lubana et al. 2022, https://arxiv.org/abs/2205.11506. Layers of the heads and the scale
-of the losses are those of Orchestra's released code, which trained all four.
+of the losses are those of Orchestra's released code, which trained all four. `of` has the
+hyperparameters by their names.
 """
 
 import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -54,28 +55,24 @@ class Given(NamedTuple):
     after_round: AfterRound
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Mean loss over the steps of each round, and those of its terms."""
-
-    losses: list[float] = field(default_factory=list)
-    parts: dict[str, list[float]] = field(default_factory=dict)
+Curves = dict[str, list[float]]
+"""Mean `loss` over the steps of each round, and those of its terms by name."""
 
 
-def simclr(given: Given, *, hidden_dim: int, projection_dim: int, temperature: float) -> Curve:
+def simclr(given: Given, of: Any) -> Curves:
     """Train an encoder with the NT-Xent loss: find an image's other view among all views."""
     encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(given), hidden_dim, heads),
-        _linear(hidden_dim, projection_dim, heads),
-        nn.BatchNorm1d(projection_dim, affine=False),
+        *_hidden(_width(given), of.hidden_dim, heads),
+        _linear(of.hidden_dim, of.projection_dim, heads),
+        nn.BatchNorm1d(of.projection_dim, affine=False),
     )
 
     def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
         first, second = (projector(encoder(view(k, batch, draws))) for k in (0, 1))
         unit = F.normalize(torch.cat([first, second]), dim=1)  # (2B, d)
-        logits = unit @ unit.T / temperature  # (2B, 2B)
+        logits = unit @ unit.T / of.temperature  # (2B, 2B)
         itself = torch.eye(len(unit), dtype=torch.bool)
         partner = itself.roll(len(batch), dims=1)
         own = logits[partner]  # row i holds the similarity of i and its other view
@@ -85,17 +82,17 @@ def simclr(given: Given, *, hidden_dim: int, projection_dim: int, temperature: f
     return _train(given, [encoder, projector], loss)
 
 
-def simsiam(given: Given, *, hidden_dim: int, projection_dim: int, predictor_dim: int) -> Curve:
+def simsiam(given: Given, of: Any) -> Curves:
     """Train an encoder to predict the projection of the other view, which gets no gradient."""
     encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(given), hidden_dim, heads),
-        *_hidden(hidden_dim, hidden_dim, heads),
-        _linear(hidden_dim, projection_dim, heads, bias=False),
-        nn.BatchNorm1d(projection_dim, affine=False),
+        *_hidden(_width(given), of.hidden_dim, heads),
+        *_hidden(of.hidden_dim, of.hidden_dim, heads),
+        _linear(of.hidden_dim, of.projection_dim, heads, bias=False),
+        nn.BatchNorm1d(of.projection_dim, affine=False),
     )
-    predictor = _predictor(projection_dim, predictor_dim, heads)
+    predictor = _predictor(of.projection_dim, of.predictor_dim, heads)
 
     def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
         first, second = (projector(encoder(view(k, batch, draws))) for k in (0, 1))
@@ -106,15 +103,15 @@ def simsiam(given: Given, *, hidden_dim: int, projection_dim: int, predictor_dim
     return _train(given, [encoder, projector, predictor], loss)
 
 
-def byol(given: Given, *, hidden_dim: int, projection_dim: int, ema_decay: float) -> Curve:
+def byol(given: Given, of: Any) -> Curves:
     """Train an encoder to predict what a slowly following copy says about the other view."""
     encoder, view, plan = given.encoder, given.view, given.plan
     heads = plan.generator(0)
     projector = nn.Sequential(
-        *_hidden(_width(given), hidden_dim, heads),
-        _linear(hidden_dim, projection_dim, heads, bias=False),
+        *_hidden(_width(given), of.hidden_dim, heads),
+        _linear(of.hidden_dim, of.projection_dim, heads, bias=False),
     )
-    predictor = _predictor(projection_dim, hidden_dim, heads)
+    predictor = _predictor(of.projection_dim, of.hidden_dim, heads)
     online = nn.Sequential(encoder, projector)
     target = copy.deepcopy(online)
 
@@ -127,28 +124,12 @@ def byol(given: Given, *, hidden_dim: int, projection_dim: int, ema_decay: float
         return {"prediction": -(one.mean() + two.mean()) / 2}
 
     def after_step() -> None:
-        _follow(target, online, ema_decay)
+        _follow(target, online, of.ema_decay)
 
     return _train(given, [online, predictor], loss, after_step)
 
 
-def orchestra(
-    given: Given,
-    *,
-    hidden_dim: int,
-    projection_dim: int,
-    temperature: float,
-    ema_decay: float,
-    memory_size: int,
-    num_local_clusters: int,
-    num_global_clusters: int,
-    sinkhorn_strength: float,
-    local_iterations: int,
-    global_steps: int,
-    global_lr: float,
-    global_momentum: float,
-    global_weight_decay: float,
-) -> Curve:
+def orchestra(given: Given, of: Any) -> Curves:
     """Train the encoder of the only client to agree with its slow copy about global clusters.
 
     Before the first round the client fills its memory and clusters it, without any training. The
@@ -157,35 +138,40 @@ def orchestra(
     encoder, view, plan = given.encoder, given.view, given.plan
     heads, chance = plan.generator(0), plan.generator(1)
     projector = nn.Sequential(
-        *_hidden(_width(given), hidden_dim, heads),
-        _linear(hidden_dim, projection_dim, heads, bias=False),
-        nn.BatchNorm1d(projection_dim, affine=False),
+        *_hidden(_width(given), of.hidden_dim, heads),
+        _linear(of.hidden_dim, of.projection_dim, heads, bias=False),
+        nn.BatchNorm1d(of.projection_dim, affine=False),
     )
-    rotation = _linear(projection_dim, 4, heads)
+    rotation = _linear(of.projection_dim, 4, heads)
     online = nn.Sequential(encoder, projector)
     target = copy.deepcopy(online)
-    centroids = _linear(projection_dim, num_global_clusters, heads, bias=False).weight.detach()
-    memory = torch.empty(0, projection_dim)
+    centroids = _linear(
+        of.projection_dim, of.num_global_clusters, heads, bias=False
+    ).weight.detach()
+    memory = torch.empty(0, of.projection_dim)
 
     def remember(projections: Tensor) -> None:
         nonlocal memory
-        memory = torch.cat([memory, projections])[-memory_size:]
+        memory = torch.cat([memory, projections])[-of.memory_size :]
 
     def cluster() -> None:
         """Cluster the memory on the client, and its centroids on the server."""
         nonlocal centroids
         local = _local_clusters(
-            memory, num_local_clusters, local_iterations, sinkhorn_strength, chance
+            memory, of.num_local_clusters, of.local_iterations, of.sinkhorn_strength, chance
         )
         centres = nn.Parameter(centroids.clone())
         optimizer = torch.optim.SGD(
-            [centres], lr=global_lr, momentum=global_momentum, weight_decay=global_weight_decay
+            [centres],
+            lr=of.global_lr,
+            momentum=of.global_momentum,
+            weight_decay=of.global_weight_decay,
         )
-        for _ in range(global_steps):
+        for _ in range(of.global_steps):
             scores = local @ centres.T  # (L, G)
             with torch.no_grad():
-                goal = _sinkhorn(scores, sinkhorn_strength, iterations=100)
-            assigned = (scores / temperature).softmax(dim=1)
+                goal = _sinkhorn(scores, of.sinkhorn_strength, iterations=100)
+            assigned = (scores / of.temperature).softmax(dim=1)
             optimizer.zero_grad()
             (-F.cosine_similarity(assigned, goal, dim=1).mean()).backward()
             optimizer.step()
@@ -206,19 +192,19 @@ def orchestra(
             goal = F.normalize(target(first), dim=1)
             online(first)  # the released code makes this pass; only its batch statistics matter
         scores = F.normalize(online(second), dim=1) @ centroids.T
-        wanted = (goal @ centroids.T / temperature).softmax(dim=1)
-        agreement = -(wanted * (scores / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+        wanted = (goal @ centroids.T / of.temperature).softmax(dim=1)
+        agreement = -(wanted * (scores / of.temperature).log_softmax(dim=1)).sum(dim=1).mean()
         turning = F.cross_entropy(rotation(online(turned)), turns)
         remember(goal)
         return {"clusters": agreement, "rotation": turning}
 
     def after_step() -> None:
-        _follow(target, online, ema_decay)
+        _follow(target, online, of.ema_decay)
 
     # Round 0: the memory is filled, and the statistics of the batch norms stay as they were.
     before, draws = copy.deepcopy(target.state_dict()), plan.generator(2)
     target.train()
-    order = torch.randperm(len(given.images), generator=draws)[:memory_size]
+    order = torch.randperm(len(given.images), generator=draws)[: of.memory_size]
     for rows in order.split(plan.batch_size):
         with torch.no_grad():
             remember(F.normalize(target(view(0, given.images[rows], draws)), dim=1))
@@ -270,11 +256,12 @@ def _train(
     loss: Callable[[Tensor, Generator], dict[str, Tensor]],
     after_step: Callable[[], None] = lambda: None,
     end_of_round: Callable[[], None] = lambda: None,
-) -> Curve:
+) -> Curves:
     """Minimise the sum of the terms of a loss by SGD, round after round."""
     plan = given.plan
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    order, draws, curve = plan.generator(3), plan.generator(4), Curve()
+    order, draws = plan.generator(3), plan.generator(4)
+    curves: Curves = {"loss": []}
     for done in range(1, plan.rounds + 1):
         for module in modules:
             module.train()
@@ -290,12 +277,11 @@ def _train(
             after_step()
             steps.append({name: float(term.detach()) for name, term in terms.items()})
         for name in steps[0]:
-            mean = sum(step[name] for step in steps) / len(steps)
-            curve.parts.setdefault(name, []).append(mean)
-        curve.losses.append(sum(values[-1] for values in curve.parts.values()))
+            curves.setdefault(name, []).append(sum(step[name] for step in steps) / len(steps))
+        curves["loss"].append(sum(curves[name][-1] for name in steps[0]))
         end_of_round()
         given.after_round(done)
-    return curve
+    return curves
 
 
 def _batches(images: Tensor, plan: Plan, order: Generator) -> Iterator[Tensor]:

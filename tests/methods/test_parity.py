@@ -7,7 +7,6 @@ images; heads, order and views are drawn apart, so only their distributions can 
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +96,12 @@ def plain_run(spec: str, config: RunConfig, rounds: Collection[int]) -> Curves:
         weight_decay=client.weight_decay,
         seed=config.seed,
     )
-    loop: Callable[..., plain_loops.Curve] = getattr(plain_loops, spec)
-    hyperparameters = {
-        name: getattr(setup.method, name)
-        for name, parameter in signature(loop).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    }
+    loop: Callable[..., plain_loops.Curves] = getattr(plain_loops, spec)
     images = setup.client_data(0, "cpu").images
     with single_thread():
         given = plain_loops.Given(encoder, images, view, plan, after_round)
-        curve = loop(given, **hyperparameters)
-    losses = {"loss": curve.losses, **curve.parts}
-    by_round = {name: dict(enumerate(values, 1)) for name, values in losses.items()}
+        curves = loop(given, setup.method)
+    by_round = {name: dict(enumerate(values, 1)) for name, values in curves.items()}
     return {**by_round, "knn": accuracies}
 
 

@@ -62,8 +62,8 @@ def epsilon(multiplier: float, scorings: int = 1) -> float:
 
     >>> round(epsilon(3.73), 2)
     1.0
-    >>> epsilon(2.0, scorings=4) == epsilon(1.0)
-    True
+    >>> epsilon(2.0, scorings=4) == epsilon(1.0), epsilon(1e5)
+    (True, 0.0)
     """
     from scipy.optimize import brentq
     from scipy.stats import norm

@@ -105,7 +105,7 @@ SHIPPED = (
 
 def check_name(name: str | None) -> str | None:
     """Return a name, with `GATE` or without; only loading plugins tells their objectives' names."""
-    known = [*OF_CLIENTS, *SHIPPED]
-    if name is not None and name.removesuffix(GATE) not in known and not entry_points(group=GROUP):
-        raise UnknownNameError("objective", name, known, f"; each may end in {GATE}")
+    known, plain = [*OF_CLIENTS, *SHIPPED], name and name.removesuffix(GATE)
+    if plain is not None and plain not in known and not entry_points(group=GROUP):
+        raise UnknownNameError("objective", plain, known, f"; each may end in {GATE}")
     return name

@@ -19,10 +19,11 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     with_noise,
 )
 from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, triangle
-from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.evaluation.objectives.names import check_name
+from fedbench.bench.evaluation.objectives.registry import objectives, scored
 from fedbench.bench.evaluation.objectives.statistics import Slices
 from fedbench.bench.experiment.resolve import resolve
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
 from tests import specs
@@ -357,6 +358,13 @@ def test_noise_differs_between_scorings_and_not_between_runs() -> None:
     assert results[0] == results[2] != results[1]
     assert results[0].keys() - {"objective_bytes", "objective_epsilon"} <= {*METRICS}
     assert results[0]["objective_epsilon"] == epsilon(1.0)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="'rankme'"):
+        scored(["rankmee"])
+    with pytest.raises(UnknownNameError, match="'sep'"):
+        check_name("sepp+gate")
 
 
 def test_a_search_takes_an_objective_that_noise_leaves_an_epsilon() -> None:

@@ -82,6 +82,7 @@ def test_an_encoder_has_all_of_them() -> None:
     assert found["client_entropy"] == pytest.approx(math.log(2), abs=0.1)
     # By equation 6, of losses that are not negative.
     assert found["global_mi"] < found["local_mi"] + found["client_entropy"]
+    assert names.isdisjoint(measured(tiny_setup(tiny_config("single-ae")), ["theory"]))
 
 
 def test_the_bound_on_all_information_is_equation_6(monkeypatch: pytest.MonkeyPatch) -> None:

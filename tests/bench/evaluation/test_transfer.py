@@ -26,12 +26,14 @@ SMALL = {
 }
 
 
-def saved(path: Path, shape: tuple[int, ...], count: int = 40) -> str:
-    """Write images of two classes, bright and dark, (count, H, W[, C]), for both splits."""
+HALVES = np.arange(40) % 2
+
+
+def saved(path: Path, shape: tuple[int, ...], labels: Any = HALVES) -> str:
+    """Write images of two classes, bright and dark, (40, H, W[, C]), for both splits."""
     rng = np.random.default_rng(0)
-    labels = np.arange(count) % 2
     shades = labels.reshape(-1, *[1] * len(shape)) * 150
-    images = (shades + rng.integers(0, 100, (count, *shape))).astype(np.uint8)
+    images = (shades + rng.integers(0, 100, (40, *shape))).astype(np.uint8)
     halves: dict[str, Any] = {"train_images": images, "train_labels": labels, "test_images": images}
     np.savez(path, allow_pickle=False, **halves, test_labels=labels)
     return f"npz:{path}"
@@ -115,3 +117,9 @@ def test_other_content_than_in_the_run_is_refused(tmp_path: Path) -> None:
     setup = setup_of("simclr", evaluation__transfer=(f"{name}@{'0' * 64}",))
     with pytest.raises(DataError):
         with_transfer(setup, setup.make_net(), None)
+
+
+def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
+    name = saved(tmp_path / "none.npz", (12, 12), labels=np.full(40, -1))
+    with pytest.raises(ConfigError, match="label"):
+        with_revisions(tiny_config("simclr", evaluation__transfer=(name,)), None)

@@ -11,6 +11,7 @@ from fedbench.bench.data.partition import make_partition
 from fedbench.bench.evaluation import unseen
 from fedbench.bench.evaluation.metrics import get
 from fedbench.bench.evaluation.online import online_accuracy
+from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -47,10 +48,22 @@ def test_encoders_of_clients_have_no_online_accuracy() -> None:
     assert online_accuracy(setup, binding, torch.device("cpu")) == {}
 
 
+def test_an_encoder_that_diverged_has_no_metrics() -> None:
+    setup, cpu = tiny_setup(tiny_config("simclr")), torch.device("cpu")
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    binding.server.data.fill_(torch.nan)
+    assert online_accuracy(setup, binding, cpu) == {}
+    assert evaluate(setup, binding, lambda k: None, ["linear"], cpu) == {}
+
+
 UNSEEN: dict[str, Any] = {**SMALL, "data__held_out": 0.4, "evaluation__unseen_clients": 3}
 
 
-def test_unseen_clients_hold_what_no_client_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["dirichlet", "rotation"])
+def test_unseen_clients_hold_what_no_client_trained_on(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
 
     def record(labels: Any, num_classes: int, data: Any, seed: int) -> Any:
@@ -58,12 +71,13 @@ def test_unseen_clients_hold_what_no_client_trained_on(monkeypatch: pytest.Monke
         return made[-1][3]
 
     monkeypatch.setattr(unseen, "make_partition", record)
-    config = tiny_config("simclr", **UNSEEN, evaluation__unseen_alpha=100.0)
+    config = tiny_config("simclr", **UNSEEN, evaluation__unseen_alpha=100.0, data__partition=kind)
     found = measured(tiny_setup(config), config.evaluation.protocols)
     labels, data, seed, partition = made[0]
     assert (data.num_clients, data.held_out, data.alpha) == (3, 0.0, 100.0)
     assert seed != config.seed
     assert partition.sizes.sum() == len(labels)
+    assert (partition.angles is not None) == (kind == "rotation")
     assert 0 <= found["unseen_linear_acc"] <= 1
     assert found["unseen_linear_acc_std"] >= 0
     metric = get("unseen_linear_acc")

@@ -9,6 +9,7 @@ from torch import nn
 from fedbench.bench.method import Net
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn.norms import BatchNorm1d
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import generator
 
 calls: list[int] = []
@@ -65,3 +66,13 @@ def test_a_part_is_reused_on_the_same_tensor_only() -> None:
         assert calls == [3, 2]
     net(x, "encoder")
     assert calls == [3, 2, 3]
+
+
+def test_what_a_net_does_not_have_or_only_the_server_has_is_refused() -> None:
+    net = Net({"encoder": Counted(4, 4)})
+    for name in ("encoder.weights", "projector.weight", "encoder"):
+        with pytest.raises(PluginError, match=f"'{name}'"):
+            net.tensor(name)
+    net.remote = frozenset({"encoder"})
+    with pytest.raises(PluginError, match="'encoder'"):
+        net.call("encoder", "forward", torch.ones(1, 4))

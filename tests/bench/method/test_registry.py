@@ -105,6 +105,8 @@ def test_names_are_taken_once() -> None:
         registry.register("simclr")(Supervised)
     with pytest.raises(PluginError, match="'fed-simclr'"):
         registry.register("fed-simclr")(Supervised)
+    with pytest.raises(PluginError, match="'supervised'; subclass it"):
+        registry.register("supervised-2")(Supervised)
 
 
 def test_a_third_partys_method_is_as_good_as_any() -> None:

@@ -16,6 +16,7 @@ from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import Metric, heading, main_metrics
 from fedbench.bench.evaluation.objectives import registry
 from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_sums
+from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.scores import RankMe
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
@@ -127,10 +128,18 @@ def test_a_probe_declares_a_score_once(
     assert fedbench.verify(store).ok
 
 
-@pytest.mark.parametrize(("target", "named"), [(dict, "Objective"), (RankMe, "'rankme'")])
-def test_an_objective_that_is_none_or_takes_a_name_is_left_out(
-    foreign: Callable[..., None], target: type, named: str
+@pytest.mark.parametrize(
+    ("group", "target", "named"),
+    [
+        ("objectives", dict, "Objective"),
+        ("objectives", RankMe, "'rankme'"),
+        ("probes", Probe(("knn",), lambda *_: {}), "Probe of the protocol 'count'"),
+    ],
+)
+def test_what_is_none_or_takes_a_name_is_left_out(
+    foreign: Callable[..., None], group: str, target: Any, named: str
 ) -> None:
-    foreign("fedbench.objectives", "count", target)
+    foreign(f"fedbench.{group}", "count", target)
     with pytest.warns(PluginWarning, match=named):
-        assert "count" not in registry.objectives()
+        found = registry.objectives() if group == "objectives" else protocols.probes()
+    assert len(found) == len(SHIPPED if group == "objectives" else protocols.SHIPPED)
