@@ -85,7 +85,6 @@ class RungTrials(Trials):
         bracket, record = self._brackets[number], self._summary(trial)
         known = [value for value in record["seed_objectives"] if value is not None]
         record["score"] = mean(known)  # also of a trial that the gate refuses
-        del self._open[number]
         if record["status"] != "error":
             bracket.write(number, record)
         self._reached(number, record)

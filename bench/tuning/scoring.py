@@ -18,7 +18,7 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.shrinkage import SHARES, shrinkage
-from fedbench.bench.results.leaderboard.statistics import mean, sample_std
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, mean, sample_std
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 _DIM = 128
@@ -37,8 +37,6 @@ MOVEMENT, LEAST_MOVEMENT = "relative_movement", 0.1
 """Distance that a trial's weights moved, in shares of their length; below it, a best trial tends to
 be one that learnt little. Found on one study, held up on others:
 leaderboards/studies/equivalence."""
-
-_LEAST = 3  # fewest encoders before training whose spread means anything
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def noise_limit(objectives: Sequence[float]) -> float | None:
     None below three values.
     """
     centre, std = mean(objectives), sample_std(objectives)
-    if centre is None or std is None or len(objectives) < _LEAST:
+    if centre is None or std is None or len(objectives) < MIN_FOR_INTERVAL:
         return None
     from scipy.special import stdtrit
 

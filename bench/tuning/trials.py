@@ -64,7 +64,6 @@ class Trials:
         self._unseen = study.space.settings() if study.space.size is not None else iter(())
         self._next = 0
         self._records = {record["number"]: record for record in records}
-        self._open: dict[int, Open] = {}
         self._due: deque[Job] = deque()
         self._takes: dict[str, Callable[[Outcome], None]] = {}  # by the names of jobs
         starts = study.unmeasured()
@@ -229,7 +228,6 @@ class Trials:
     def _begin(self, number: int, params: Params) -> None:
         """Queue the runs of a trial; one whose values do not go together ends at once."""
         study, trial = self._study, Open(params)
-        self._open[number] = trial
         try:
             runs = [study.configure(params, seed) for seed in study.seeds]
         except ConfigError as err:  # values that are legal one by one but not together
@@ -242,21 +240,19 @@ class Trials:
         for seed, run in zip(study.seeds, runs, strict=True):
             of_seed = f" seed={seed}" if len(runs) > 1 else ""
             label = f"trial {number}{of_seed} ·{given}{stage}"
-            take = partial(self._take_run, number, seed)
+            take = partial(self._take_run, number, trial, seed)
             self._add(number, run, params, label, take, until_round=until)
 
     def _stage(self, number: int) -> tuple[str, int | None]:
         """Return what the labels of a trial end in, and the round after which its runs pause."""
         return "", None
 
-    def _take_run(self, number: int, seed: int, outcome: Outcome) -> None:
-        trial = self._open[number]
+    def _take_run(self, number: int, trial: Open, seed: int, outcome: Outcome) -> None:
         trial.outcomes[seed] = outcome
         if len(trial.outcomes) == len(self._study.seeds):
             self._close(number, trial)
 
     def _close(self, number: int, trial: Open) -> None:
-        del self._open[number]
         self._finish(number, self._summary(trial))
 
     def _summary(self, trial: Open) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.partitioners import fields_not_read
-from fedbench.bench.results.leaderboard.studies import is_usable
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.spaces.space import Choice, SearchSpace
 
 _READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
@@ -62,19 +62,17 @@ def dead_dimensions(
 
 
 def seen_without_effect(trials: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the dimensions in which trials differ alone without any difference in objectives.
+    """Return the dimensions in which some trials differ alone, all of them of equal objectives.
 
-    A dimension is named if some trials differ in it alone, and all such have equal objectives.
+    Every trial has an objective.
     """
-    usable = [trial for trial in trials if is_usable(trial)]
-    names = list(dict.fromkeys(name for trial in usable for name in trial["params"]))
     found = []
-    for name in names:
-        alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for trial in usable:
-            others = tuple(sorted((k, v) for k, v in trial["params"].items() if k != name))
-            alike.setdefault(others, []).append(trial)
+    for name in dict.fromkeys(name for trial in trials for name in trial["params"]):
+        alike: dict[str, list[float]] = {}  # objectives by the other parameters
+        for trial in trials:
+            others = canonical_json({k: v for k, v in trial["params"].items() if k != name})
+            alike.setdefault(others, []).append(trial["objective"])
         groups = [group for group in alike.values() if len(group) > 1]
-        if groups and all(len({one["objective"] for one in group}) == 1 for group in groups):
+        if groups and all(len({*group}) == 1 for group in groups):
             found.append(name)
     return found

@@ -1,7 +1,7 @@
 """Successive halving: decisions that follow from finished rungs only, and continued runs."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,8 @@ def test_brackets_follow_each_other_and_extend_a_study(
 
 
 def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: Use) -> None:
-    lowest = sorted(t["params"]["client.lr"] for t in _rates(tmp_path, in_one_process))
+    in_one_process(fake=by_curve(near))
+    lowest = sorted(t["params"]["client.lr"] for t in search(tmp_path / "rates").trials)
 
     def fake(job: Job) -> Outcome:
         if job.experiment.config.client.lr == lowest[0]:
@@ -226,12 +227,6 @@ def test_who_fails_at_the_last_rung_runs_again_until_others_are_suggested_after_
         assert len(ran) == {"a": 1, "b": 1 + 18, "c": 0}[name]
     whole = search(tmp_path / "whole", **settings, trials=32)
     assert search(tmp_path / "b", **settings, trials=32).trials == whole.trials
-
-
-def _rates(tmp_path: Path, in_one_process: Use) -> Sequence[Mapping[str, Any]]:
-    in_one_process(fake=by_curve(near))
-    trials: Sequence[Mapping[str, Any]] = search(tmp_path / "rates").trials
-    return trials
 
 
 def test_an_altered_record_is_refused(tmp_path: Path, in_one_process: Use) -> None:

@@ -255,13 +255,11 @@ def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
 
 
 def test_a_dimension_is_seen_to_change_nothing() -> None:
-    def trial(a: int, b: int, objective: float | None) -> dict[str, Any]:
-        return {"status": "ok", "params": {"a": a, "b": b}, "objective": objective}
+    points = [{"a": a, "b": b} for a in (1, 2) for b in (3, 4)]
 
     def seen(score: Callable[[int, int], float]) -> list[str]:
-        return seen_without_effect([trial(a, b, score(a, b)) for a in (1, 2) for b in (3, 4)])
+        return seen_without_effect([{"params": p, "objective": score(**p)} for p in points])
 
     assert seen(lambda a, b: a) == ["b"]
     assert seen(lambda a, b: 0.0) == ["a", "b"]
     assert seen(lambda a, b: a * b) == []
-    assert seen_without_effect([trial(1, 3, 0.0), trial(2, 3, None)]) == []
