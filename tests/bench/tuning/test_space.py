@@ -119,6 +119,8 @@ def test_single_dimensions() -> None:
         ("client.local_epochs: {type: int, low: 1, high: 4, step: 2}", "step 2"),
         ("client.local_epochs: {type: int, low: 1, high: 4, step: 3, log: true}", "step .*log"),
         ("client.optimizer: {type: choice, values: [sgd, sdg]}", "'sdg'"),
+        ("client.batch_size: {type: choice, values: [8]}\npoints: [{client.lr: 1.0}]", "client.lr"),
+        ("client.batch_size: {type: choice, values: [8]}\npoints: [{client.batch_size: 9}]", "9"),
     ],
 )
 def test_bad_dimensions_are_refused_at_load(tmp_path: Path, line: str, named: str) -> None:

@@ -196,6 +196,8 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
         ("auto", ["simclr"], "demo", "cifar10", f"'cifar10'.*{study}"),
         (f"{study}0", ["simclr"], "demo", "digits", study),
         (study, ["supervised"], "demo", "digits", "'simclr'"),
+        ([], ["simclr"], "demo", "digits", "--tuned"),
+        ([study, study], ["simclr"], "demo", "digits", f"{study} and {study}"),
     ):
         with pytest.raises(ConfigError, match=named):
             find_tuned(store, tuned, specs, preset, sets[data])
@@ -263,6 +265,31 @@ def test_untrained_encoders_that_are_missing_are_measured_later(
     second = small(tmp_path, trials=3)
     assert (again.ran, second.untrained, second.cautions) == ([], first.untrained, first.cautions)
     assert store.study(first.study_id)["cautions"] == list(first.cautions)
+
+
+def test_encoders_that_cannot_be_measured_leave_a_caution(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("fedbench.bench.tuning.job.untrained_figures")
+    in_one_process()
+    result = small(tmp_path, trials=1)
+    assert (result.failed, result.untrained) == (0, ())
+    assert any("only 0 of 5 encoders" in text for text in result.cautions)
+
+
+def test_values_that_do_not_go_together_are_an_error_of_their_trial(
+    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Krum takes uploads of 3 clients, which are half of 6 and more than a quarter."""
+    in_one_process(fake=scored(lambda job: 0.5))
+    space = tmp_path / "space.yaml"
+    shares = "{type: choice, values: [0.5, 0.25, 1.0]}"
+    space.write_text(f"method: simclr\nspace: {{federation.participation: {shares}}}\n")
+    krum = {"server.aggregator": "krum", "server.num_byzantine": 0, "data.num_clients": 6}
+    result = small(tmp_path, space_file=space, sampler="grid", trials=2, set=krum)
+    assert [trial["status"] for trial in result.trials] == ["ok", "error"]
+    assert "krum" in result.trials[1]["error"]
+    assert "2 of the search space's 3 points" in caplog.text
 
 
 def failing(cells: set[int]) -> Any:

@@ -103,7 +103,9 @@ def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
     assert old[0] in kept
 
 
-def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process: Use) -> None:
+def test_every_cell_runs_once_whatever_the_order(
+    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
+) -> None:
     in_one_process(width=1)
     first = small(tmp_path / "a")
     assert counts(first) == (4, 0, 4, 0, 0)
@@ -111,8 +113,9 @@ def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process:
         assert (cell["status"], sorted(cell["axes"])) == ("ok", ["data.alpha"])
         assert 0 <= cell["metrics"]["knn_acc"] <= 1
     again = in_one_process()
-    assert counts(small(tmp_path / "a")) == (4, 4, 0, 0, 0)
+    assert counts(small(tmp_path / "a", purpose="selection")) == (4, 4, 0, 0, 0)
     assert again.ran == []
+    assert "4 of these runs were made for evaluation and stay so" in caplog.text
     board = tmp_path / "a" / "leaderboard.parquet"
     whole = board.read_bytes()
     board.unlink()  # as if the first process had been killed before it wrote this file

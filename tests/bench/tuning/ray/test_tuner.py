@@ -212,6 +212,7 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Cluster(gpus_per_trial=1).share("cpu"), "--device cpu"),
         (lambda: Cluster(workers=0).share("cpu"), "--workers"),
         (lambda: Cluster(concurrency=0).at_a_time(Share()), "--concurrency"),
+        (lambda: Cluster(wait_for_nodes=1.0).share("cpu"), "--address"),
     ]
     for call, named in wrong:
         with pytest.raises(ConfigError, match=named):
