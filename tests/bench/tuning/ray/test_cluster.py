@@ -16,8 +16,6 @@ from fedbench.bench.tuning.ray import nodes, process, session
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import last, make_job
 
-TOKEN = "0123"
-
 
 @pytest.fixture(autouse=True)
 def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -27,46 +25,45 @@ def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def marked(root: Path) -> Path:
-    (root / "cells").mkdir(parents=True)
-    (root / "cells" / process.TOKEN_FILE).write_text(TOKEN)
-    return root
-
-
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
-    made = make_job(marked(tmp_path / "store"))
-    assert process.settle(made, TOKEN) == (made, False)
-    shared = replace(make_job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
-    assert process.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
+    """Nodes know the driver's folder by its token, which is of the folder, not of the command."""
+    made = make_job(tmp_path / "store")
+    token = process.driver_token(made.store)
+    assert process.driver_token(made.store) == token
+    assert process.settle(made, token) == (made, False)
+    other = process.driver_token(tmp_path / "other")
+    assert process.settle(made, other)[1]
+    shared = replace(make_job(tmp_path / "unseen"), checkpoints=tmp_path / "other")
+    assert process.settle(shared, other)[0].folder == tmp_path / "other" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(ResourceError, match=r"--checkpoint-dir '.*elsewhere'"):
-        process.settle(lost, TOKEN)
+        process.settle(lost, token)
 
 
 def test_a_node_that_sees_no_store_works_in_a_local_folder(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_job(tmp_path / "unseen")
-    settled, local = process.settle(made, TOKEN)
+    settled, local = process.settle(made, "0123")
     assert local
     assert scratch in settled.folder.parents
     outcome = last(settled, history=True)["outcome"]
     assert outcome.status == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
-    assert process.settle(made, TOKEN)[0].folder.exists()
+    assert process.settle(made, "0123")[0].folder.exists()
     context = SimpleNamespace(get_assigned_resources=dict, get_node_id=lambda: "a" * 8)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr("ray.get_gpu_ids", list)
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
-    process.train({"job": made, "token": TOKEN})
+    process.train({"job": made, "token": "0123"})
     assert reports[-1]["outcome"].status == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(FedbenchError, match="--checkpoint-dir"):
-        process.train({"job": elsewhere, "token": TOKEN})
+        process.train({"job": elsewhere, "token": "0123"})
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "--checkpoint-dir" in reports[-1]["error"]
 
@@ -83,7 +80,7 @@ def test_the_folder_of_another_user_is_not_used(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = make_job(tmp_path / "unseen")
-    process.settle(unseen, TOKEN)
+    process.settle(unseen, "0123")
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(process, "reopen", lambda *_: None)
@@ -92,7 +89,7 @@ def test_the_folder_of_another_user_is_not_used(
         Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
     )
     with pytest.raises(ResourceError, match="TMPDIR"):
-        process.settle(unseen, TOKEN)
+        process.settle(unseen, "0123")
 
 
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
@@ -109,20 +106,12 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
 
 
 def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
-    made = make_job(marked(tmp_path / "store"))
+    made = make_job(tmp_path / "store")
     for other in ({"path": tmp_path / "nowhere"}, {"revision": "f" * 64}):
         elsewhere = replace(made.experiment)
         vars(elsewhere)["data"] = replace(made.experiment.data, **other)
         with pytest.raises(ResourceError, match="`fedbench data prepare digits`"):
-            process.settle(replace(made, experiment=elsewhere), TOKEN)
-
-
-def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
-    token = process.driver_token(tmp_path / "store")
-    assert process.driver_token(tmp_path / "store") == token  # of the folder, not of the command
-    made = make_job(tmp_path / "store")
-    assert process.settle(made, token) == (made, False)
-    assert process.settle(made, process.driver_token(tmp_path / "other"))[1]
+            process.settle(replace(made, experiment=elsewhere), "0123")
 
 
 def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
