@@ -142,9 +142,7 @@ def _try_lock(descriptor: int) -> bool:
     """Lock an open file; return False if another holder has it, or the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as cause:
-        if cause.errno not in {errno.EWOULDBLOCK, *NO_LOCKS}:
-            raise
+    except OSError:
         return False
     return True
 

@@ -142,7 +142,18 @@ def test_a_reader_of_some_tensors_refuses_damage_to_others(tmp_path: Path) -> No
         read(path, "first")
 
 
-def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(save({"a": torch.arange(5)}, {"x": "1"}))
-    with pytest.raises(ValueError, match="no checksum"):
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("x", "1", "no checksum"),
+        ("x", json.dumps({KEY: ZEROS}), "not a tensor file"),
+        ("fedbench", "[" * 100_000 + json.dumps({KEY: ZEROS}), "nested too deeply"),
+    ],
+)
+def test_a_file_of_another_program_is_refused(
+    name: str, text: str, problem: str, tmp_path: Path
+) -> None:
+    data = save({"a": torch.arange(5)}, {name: text})
+    (tmp_path / "a").write_bytes(add_checksum(data) if KEY in text else data)
+    with pytest.raises(ValueError, match=problem):
         read(tmp_path / "a")

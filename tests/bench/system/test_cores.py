@@ -38,6 +38,7 @@ def test_quotas(own: str, files: dict[str, str], quota: int | None, tmp_path: Pa
             file.with_name("cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "own").write_text(f"{own}\n")
     assert cpu_quota(tmp_path / "groups", tmp_path / "own") == quota
+    assert cpu_quota(tmp_path / "groups", tmp_path / "absent") is None  # not Linux
 
 
 def test_the_smallest_of_cores_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,21 @@ def test_locks_say_no_at_once_and_come_back(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell cannot be claimed there; a file is written all the same, and a rest of one is left."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StoreError, match="no locks"), file_lock(tmp_path / "lock"):
+        pass
+    atomic_write_bytes(tmp_path / "file", b"all of it")
+    (tmp_path / ".rest.tmp").touch()
+    sweep_temporary(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".rest.tmp", "file", "lock"]
+
+
 def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (

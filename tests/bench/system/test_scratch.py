@@ -125,6 +125,10 @@ def test_a_folder_that_cannot_be_made_or_written(
     def refuse(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.gettempdir", refuse)
+        with pytest.raises(ResourceError, match="set TMPDIR"), temporary_folder():
+            pass
     monkeypatch.setattr(os, "fsync", refuse)
     with (
         pytest.raises(ResourceError, match=r"the disk is full .* \(TMPDIR\)$"),

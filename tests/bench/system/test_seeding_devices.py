@@ -66,3 +66,5 @@ def test_bad_requests_are_refused() -> None:
         choose_devices("gpu", 1)
     with pytest.raises(ConfigError, match=r"--workers: .*0\b"):
         choose_devices("cpu", 0)
+    with pytest.raises(ConfigError, match=r"--lanes: .*0\b"):
+        choose_devices("cpu", None, 0)

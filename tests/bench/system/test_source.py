@@ -103,6 +103,7 @@ def test_a_file_that_changes_after_its_import_is_noticed(
     assert hashed(package) == expected
     with pytest.raises(ResourceError, match="'mine'"):
         check_source({"mine": module}, code)
+    check_source({"mine": module}, {"mine": "version 2"})  # its author says when it changes
 
 
 def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +124,8 @@ def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.Monke
         "def f(x, t={}):\n    return x * t\n",
         "class A:\n    t = {}\n    def f(self):\n        return self.t\n",
         "T = {}\ndef f(x):\n    return x * T\n",
+        "T = (0, {})\ndef f(x):\n    return x * T[1]\n",
+        "class A:\n    @staticmethod\n    def f(x):\n        return x * {}\n",
         "from pydantic import BaseModel\nclass A(BaseModel):\n    t: int = {}\n"
         "    def f(self):\n        return self.t\n",
     ):

@@ -55,6 +55,11 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     assert (target.root / "leaderboard.parquet").exists()
     again = merge([anna, ben], target)
     assert (again.rows_added, again.rows_same) == (0, 4)
+    for name in ("submissions/a.json", "reproductions/run/b.json"):
+        (ben.root / name).parent.mkdir(parents=True)
+        (ben.root / name).write_text("who")
+        merge([ben], target)
+        assert (target.root / name).read_text() == "who"
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -143,6 +148,9 @@ def test_studies_grow_together(tmp_path: Path) -> None:
     failed.write_study("study", {**META, "trials": 3, "best": {"number": 1}})
     merge([long], failed)  # which ran the failed trial again
     assert failed.study("study")["best"] == {"number": 2}
+    (long.root / "trials" / "study" / "study.json").write_text("{")
+    torn = merge([long], Store(tmp_path / "new"))
+    assert (torn.trials_added, len(torn.problems)) == (0, 1)
 
 
 def test_studies_that_contradict(tmp_path: Path) -> None:

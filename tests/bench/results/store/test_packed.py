@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from fedbench.bench.config import ClientConfig, RunConfig
+from fedbench.bench.results.store import files
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
@@ -63,11 +64,11 @@ def test_files_in_which_a_setting_has_two_types_are_read_together(
     for row in (rows[0], rows[2]):
         store.write_row(row)
         store.write_curve(store.key(row), POINTS)
-    files, schema = pack.packs(store)
-    assert len(files) == 2
-    pack.write(store.root, files)
+    parts, schema = pack.packs(store)
+    assert len(parts) == 2
+    pack.write(store.root, parts)
     assert Store(store.root).rows() == [rows[0], rows[2]]
-    for data in files.values():
+    for data in parts.values():
         assert set(read_table(data).schema.names) <= set(schema.names)
 
 
@@ -117,6 +118,13 @@ def test_a_damaged_file_of_packed_runs_is_named(
     assert Store(packed.root).rows() == [new]
     (problem,) = Store(packed.root).problems()
     assert str(file) in problem
+
+
+def test_rounds_without_end_are_refused(packed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_TEXT", 10)
+    files.read_pack.cache_clear()
+    (problem,) = Store(packed.root).problems()
+    assert "10 characters" in problem
 
 
 def test_a_setting_of_two_kinds_stays_json(packed: Store) -> None:

@@ -4,6 +4,7 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,9 @@ def test_an_answer_is_bounded(
     with pytest.raises(StoreError, match=why) as raised:
         read_checked(f"{address}/{file}")
     assert "\n" not in str(raised.value)
+
+
+def test_a_folder_is_no_release(tmp_path: Path) -> None:
+    (tmp_path / "old.parquet").mkdir()
+    with pytest.raises(StoreError, match=r"old\.parquet"):
+        read_checked(str(tmp_path / "old.parquet"))

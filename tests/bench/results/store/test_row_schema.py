@@ -129,5 +129,9 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated() -> None:
     newer = more.set_column(index, "schema_version", pa.array([6], pa.int32()))
     with pytest.raises(StoreError, match="schema 6"):
         decode(table_bytes(newer), Row)
+    at = table.schema.names.index("started_at")
+    endless = table.set_column(at, "started_at", pa.array([2**62], pa.timestamp("us", tz="UTC")))
+    with pytest.raises(StoreError, match="values cannot be read"):
+        decode(table_bytes(endless), Row)
     with pytest.raises(StoreError, match="config_id"):
         decode(table_bytes(table.select(["row_id"])), Row)

@@ -8,6 +8,7 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store, former_ids
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
@@ -19,11 +20,32 @@ def test_runs_by_the_beginning_of_their_id(store: Store) -> None:
         store.write_row(build_row(row_id=start + 15 * "0"))
     assert store.find("bcde").row_id == "bcde0" + 15 * "0"
     assert store.find("abcd1" + 15 * "0").row_id == "abcd1" + 15 * "0"
-    for unknown in ("bcd", "ffff"):
+    for unknown in ("bcd", "ffff", "a/b"):
         with pytest.raises(StoreError, match=unknown):
             store.find(unknown)
-    with pytest.raises(ConfigError, match=r"abcd00+, abcd10+"):
-        store.find("abcd")
+    for start, match in (("abcd", r"abcd00+, abcd10+"), ("", "empty")):
+        with pytest.raises(ConfigError, match=match):
+            store.find(start)
+
+
+def test_what_is_no_file_of_a_store_is_named(store: Store) -> None:
+    good, other = build_row(), build_row(RunConfig(seed=1))
+    store.write_row(good)
+    (store.root / "rows" / "folder.parquet").mkdir()
+    (store.root / "rows" / "two.parquet").write_bytes(encode([good, other], Row))
+    assert store.rows() == [good]
+    two, folder = store.problems()
+    assert "folder.parquet" in folder
+    assert "2 rows" in two
+    (store.root / "trials" / "s" / "study.json").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"study\.json"):
+        store.study("s")
+    (store.cell_dir("cell") / "curve.parquet").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"curve\.parquet"):
+        store.curve("cell")
+    for name in ("x" * 300, "absent"):
+        with pytest.raises(StoreError, match=name):
+            Store(store.root / name).require()
 
 
 def test_an_id_of_before_the_first_release_finds_its_run(store: Store) -> None:

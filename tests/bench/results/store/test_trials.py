@@ -1,5 +1,6 @@
 """Trials, studies and curves in the store."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def test_trials_come_back_as_they_went_in(store: Store) -> None:
     store.write_trial("simclr-ab12", 3, {"status": "error", "objective": None, "error": "boom"})
     assert store.write_trial("simclr-ab12", 3, record)
     assert store.trials("simclr-ab12")[1]["objective"] == 0.8125
+    for name, value in (("objective", "high"), ("params", {"x": math.inf}), ("more", object())):
+        with pytest.raises(StoreError, match="trial 4 of 'simclr-ab12'"):
+            store.write_trial("simclr-ab12", 4, record | {name: value})
 
 
 def test_studies(store: Store) -> None:
