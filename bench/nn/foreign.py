@@ -112,8 +112,6 @@ def _made(name: str, image_shape: ImageShape) -> tuple[nn.Module, list[str]]:
     try:
         made = _of_timm if library == "timm" else _of_torchvision
         net, classifier = made(package, entry, image_shape)
-    except ConfigError:
-        raise
     except NotImplementedError as err:  # torch's, of nets that read values, such as RegNets
         reason = "reads its weights while it is made, when there are none yet"
         raise ConfigError(f"model.backbone: {name} {reason}; choose another") from err
@@ -171,10 +169,8 @@ def _sized(make: Callable[..., nn.Module], **size: Any) -> nn.Module:
     """Make a net for images of one size; without the size if its maker has no such parameter."""
     try:
         return make(**size)
-    except TypeError as err:
-        if not any(f"'{name}'" in str(err) for name in size):
-            raise
-    return make()
+    except TypeError:
+        return make()
 
 
 def _not_taken(name: str, image_shape: ImageShape, err: Exception) -> ConfigError:

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.method import DataSpec, Net, Sharing
-from fedbench.bench.method.registry import create
+from fedbench.bench.method import DataSpec, Needs, Net, Sharing
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import train
-from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.setup import Setup, num_batches
 from fedbench.methods.supervised import Supervised
 from tests.specs import SPECS, setup_of
 
@@ -79,7 +78,13 @@ def test_labels_reach_a_method_as_far_as_it_asked() -> None:
         assert setup.spec.labelled == (visible > 0)
         # What probes may use is the same for methods that see it and methods that do not.
         assert int((setup.known_labels >= 0).sum()) == (80 if fraction == 0 else 80 * fraction)
-    assert create("simclr", {}).needs().min_batch == 2
+
+
+def test_no_batch_is_smaller_than_the_method_needs() -> None:
+    for size, keep, expected in ((1, True, [0, 0, 0]), (4, True, [1, 1, 3]), (4, False, [0, 1, 2])):
+        config = setup_of("simclr", client__batch_size=size, client__keep_last_batch=keep).config
+        needs = Needs(views=(), min_batch=2)
+        assert num_batches(np.array([3, 5, 10]), config, needs).tolist() == expected
 
 
 @pytest.mark.parametrize("source", ["hsu", "rotation", "joint"])

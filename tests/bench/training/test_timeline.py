@@ -79,6 +79,13 @@ def test_a_round_lasts_as_long_as_its_slowest_client(fleet: Make, tmp_path: Path
     assert shown(fleet(client__local_epochs=2), tmp_path) == [("ABC", 10, 0, 0)] * 3
 
 
+def test_images_that_are_left_out_take_no_time(fleet: Make, tmp_path: Path) -> None:
+    """A supervised client trains on the half of its images whose labels it sees."""
+    assert (
+        shown(fleet("supervised", data__label_fraction=0.5), tmp_path) == [("ABC", 2.5, 0, 0)] * 3
+    )
+
+
 def test_of_those_asked_too_many_the_first_are_taken(fleet: Make, tmp_path: Path) -> None:
     setup = fleet(federation__participation=0.67, federation__over_selection=1.5)
     assert setup.config.cohort_size == 2
@@ -163,6 +170,8 @@ def test_only_those_online_are_asked_and_an_empty_hour_is_known_before(
 ) -> None:
     with pytest.raises(ConfigError, match=r"nobody is online when round 1 begins, at 00:00 of day"):
         trainer_of(fleet(columns={"online_from": 8, "online_hours": 2}), tmp_path)
+    with pytest.raises(ConfigError, match=r"nobody is online when server step 1 begins"):
+        trainer_of(fleet(**BUFFERED, columns={"online_from": 8, "online_hours": 2}), tmp_path)
     # The day begins at midnight; a round of five seconds at a time leaves the hour after 720.
     hour = {"online_from": 0, "online_hours": 1}
     with pytest.raises(ConfigError, match=r"nobody is online when round 721 begins, at 01:00"):
