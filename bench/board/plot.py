@@ -155,18 +155,22 @@ def search(study: StudyView) -> Picture:
         study: one of `fedbench.studies`.
     """
     trials = [trial for trial in study.trials if is_usable(trial)]
-    names = [n for n in (trials[0]["params"] if trials else ()) if _varies(n, trials)]
+    of_first = trials[0]["params"] if trials else {}
+    values_of = {n: [trial["params"].get(n) for trial in trials] for n in of_first}
+    names = [name for name, values in values_of.items() if len({*map(repr, values)}) > 1]
     if not names:
         raise ConfigError(f"study {study.study_id!r} has no two finished trials that differ")
-    shares = _importance(trials, names) if len(trials) >= _MIN_TRIALS else {}
+    scores = [trial["objective"] for trial in trials]
+    # Where all trials score the same, nothing explains it.
+    tell = len(trials) >= _MIN_TRIALS and min(scores) < max(scores)
+    shares = _importance(trials, names) if tell else {}
     names.sort(key=lambda name: -shares.get(name, 0.0))
     figure = Picture(2.5 * len(names) + 0.6, 3)
     figure.suptitle(f"{study.study_id} · {len(trials)} trials", fontsize=9)
     colour = COLOURS[places([study.spec])[study.spec]]
-    scores = [trial["objective"] for trial in trials]
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
-        values = [trial["params"][name] for trial in trials]
+        values = values_of[name]
         xs, within = [str(value) for value in values], _distribution(values)
         if isinstance(within, FloatDistribution):
             xs = values
@@ -268,10 +272,6 @@ def _lines(points: pd.DataFrame, key: str, metric: str, title: str, label: str) 
 def _plain(axes: Axes) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.tick_params(labelsize=8)
-
-
-def _varies(name: str, trials: Sequence[Mapping[str, Any]]) -> bool:
-    return len({repr(trial["params"].get(name)) for trial in trials}) > 1
 
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:

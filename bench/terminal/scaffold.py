@@ -36,7 +36,9 @@ def write_start(kind: Kind, name: str, folder: Path | None = None) -> tuple[list
     target = Path(name) if folder is None else folder
     if kind in _SCRIPTS:
         place, following = _SCRIPTS[kind]
-        texts = {place: _script(place, name)}
+        template = Template((_TEMPLATES / "cluster" / place).read_text(encoding="utf-8"))
+        values = {"name": name, "version": version("fedbench-ssl")}
+        texts = {place: template.safe_substitute(values)}  # a script has variables of its own
     else:
         place, following = "", "pip install -e {}"
         texts = _package(kind, name)
@@ -55,22 +57,14 @@ def write_start(kind: Kind, name: str, folder: Path | None = None) -> tuple[list
     return [target / file for file in texts], following.format(shlex.quote(str(target / place)))
 
 
-def _script(file: str, name: str) -> str:
-    text = (_TEMPLATES / "cluster" / file).read_text(encoding="utf-8")
-    values = {"name": name, "version": version("fedbench-ssl")}
-    return Template(text).safe_substitute(values)  # a script has variables of its own
-
-
 def _package(kind: Kind, name: str) -> dict[str, str]:
     """Return the texts of a package's files by their places in it."""
-    words = [word.capitalize() for word in name.split("-")]
-    module = "fedbench_" + name.replace("-", "_")
-    class_name = "".join(words)
+    module, class_name = "fedbench_" + name.replace("-", "_"), _class_name(name)
     major, minor, _ = version("fedbench-ssl").split(".")
     values = {
         "kind": kind,
         "name": name,
-        "title": " ".join(words),
+        "title": name.replace("-", " ").title(),
         "module": module,
         "class_name": class_name,
         "metric": name.replace("-", "_"),
@@ -96,6 +90,10 @@ def _package(kind: Kind, name: str) -> dict[str, str]:
     }
 
 
+def _class_name(name: str) -> str:
+    return "".join(map(str.capitalize, name.split("-")))
+
+
 def _check_name(kind: Kind, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ConfigError(
@@ -114,3 +112,7 @@ def _check_name(kind: Kind, name: str) -> None:
     }
     if name in taken[kind]:
         raise ConfigError(f"{kind} {name!r} is there already; choose another name")
+    code, own = (_TEMPLATES / kind / "module.py.txt").read_text(encoding="utf-8"), _class_name(name)
+    imports = " ".join(line for line in code.splitlines() if line.startswith("from "))
+    if keyword.iskeyword(own) or own in re.findall(r"\w+", imports):
+        raise ConfigError(f"{name!r} makes a class {own}, which has a meaning; choose another name")

@@ -70,6 +70,8 @@ WRONG = {
     "explain client.lr simcrl": "did you mean 'simclr'?",
     "presets one-gp": "did you mean 'one-gpu'?",
     "new method simclr": "simclr",
+    "new method net": "class Net",
+    "new objective none": "class None",
     "new method My_x": "My_x",
     "runs --method simcrl": "did you mean 'simclr'",
     "runs --where data.alpa=1": "'data.alpa'; did you mean",
