@@ -1,4 +1,4 @@
-"""The report page: its numbers equal the store's, and it needs no other file."""
+"""The report page: the numbers of the store, in one file, in a browser as well."""
 
 import base64
 import io
@@ -6,12 +6,12 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from PIL import Image
 
 import fedbench
-from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
@@ -20,7 +20,8 @@ from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
-from tests.bench.results.conftest import build_row
+from tests.bench.results.conftest import run_of
+from tests.browser import in_browser
 
 EVIL = "</script><script>document.title='taken'</script><b>&amp;"
 
@@ -31,9 +32,10 @@ def fill(store: Store) -> None:
         for index, spec in enumerate(("simclr", "byol", "supervised")):
             for seed in range(3):
                 accuracy = 0.3 + 0.1 * index + 0.013 * seed**2 + alpha / 1e4
-                config = RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha))
-                row = build_row(
-                    config,
+                row = run_of(
+                    spec,
+                    seed,
+                    data__alpha=alpha,
                     linear_acc=accuracy,
                     knn_acc=accuracy - 0.05,
                     objective=accuracy / 3,
@@ -49,8 +51,8 @@ def fill(store: Store) -> None:
                 point = {"round_index": 4, "bytes_up": 5, "bytes_down": 6, "metrics.knn_acc": 0.25}
                 point["loss"] = 2.0 + seed
                 store.write_curve(row.row_id, [point, {**point, "round_index": 9, "loss": 1.0}])
-    store.write_row(build_row(RunConfig(spec="shaky"), status="diverged"))
-    store.write_row(build_row(RunConfig(spec="broken"), status="error", error=EVIL))
+    store.write_row(run_of("shaky", status="diverged"))
+    store.write_row(run_of("broken", status="error", error=EVIL))
     folder = store.cell_dir(row.row_id)
     (folder / "geometry.json").write_text(json_with_checksum(geometry(row)))
     for number in range(5):
@@ -62,17 +64,14 @@ def fill(store: Store) -> None:
     store.write_study("study", study)
 
 
-def page_of(root: Path) -> tuple[Store, Path]:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
     """A filled store and its page."""
+    root = tmp_path_factory.mktemp("rep ort")
     store, file = Store(root / "störe"), root / "page.html"
     fill(store)
     assert fedbench.report(file, store).num_rows == 29
     return store, file
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
-    return page_of(tmp_path_factory.mktemp("rep ort"))
 
 
 def data_of(file: Path) -> dict[str, Any]:
@@ -116,9 +115,8 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
 def test_along_an_axis_means_are_whole_and_not_alone(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     fill(store)
-    config = RunConfig(spec="byol", seed=3, data=DataConfig(alpha=1.0))
-    store.write_row(build_row(config, status="diverged"))
-    store.write_row(build_row(config.model_copy(update={"spec": "alone"}), linear_acc=0.5))
+    store.write_row(run_of("byol", 3, data__alpha=1.0, status="diverged"))
+    store.write_row(run_of("alone", 3, data__alpha=1.0, linear_acc=0.5))
     fedbench.report(tmp_path / "page.html", store)
     (sweep,) = data_of(tmp_path / "page.html")["sweeps"]["linear_acc"]
     assert {p["name"] for p in sweep["points"]} == {"byol", "simclr", "supervised"}
@@ -169,7 +167,7 @@ def geometry(row: Row) -> dict[str, Any]:
 def test_angles_and_maps_where_there_are(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     for seed in range(2):
-        row = build_row(RunConfig(seed=seed), linear_acc=0.5)
+        row = run_of(seed=seed, linear_acc=0.5)
         store.write_row(row)
         text = json_with_checksum(geometry(row)) if seed == 0 else "{}"
         store.cell_dir(row.row_id).mkdir(parents=True)
@@ -183,10 +181,10 @@ def test_angles_and_maps_where_there_are(store: Store, tmp_path: Path) -> None:
 
 def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     digits = load_dataset("digits", tmp_path)
-    data = DataConfig(name="digits", alpha=0.1, num_clients=3)
-    row = build_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
-    again = build_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
-    other = build_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
+    row, again = (
+        run_of(seed=seed, data__num_clients=3, dataset_revision=digits.revision) for seed in (1, 2)
+    )
+    other = run_of(data__num_clients=3, dataset="elsewhere", dataset_revision="0" * 64)
     store = Store(tmp_path / "store")
     for each in (again, row, other):
         store.write_row(each)
@@ -227,11 +225,115 @@ def test_the_page_shows_one_line_of_each_method(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for lr, accuracies in ((0.1, (0.2, 0.3)), (0.2, (0.9,))):
         for seed, accuracy in enumerate(accuracies):
-            config = RunConfig(seed=seed, client=ClientConfig(lr=lr))
-            store.write_row(build_row(config, linear_acc=accuracy))
+            store.write_row(run_of(seed=seed, client__lr=lr, linear_acc=accuracy))
     fedbench.report(tmp_path / "page.html", store)
     (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
     assert dict(zip(group["points"]["name"], group["points"]["main"], strict=True)) == {
         "simclr (lr=0.2)": False,
         "simclr (lr=0.1)": True,
     }
+
+
+STEPS = r"""
+const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+const rowsOf = (label) => all(`table[aria-label="${label}"] tbody tr`).map(texts);
+const heads = (label) => all(`table[aria-label="${label}"] thead th`);
+const head = (label, title) => heads(label).find((cell) => cell.textContent === title);
+const search = (label, words) => {
+  const input = document.querySelector(`input[aria-label="Filter ${label}"]`);
+  input.value = words; input.dispatchEvent(new Event("input"));
+  const found = rowsOf(label); input.value = ""; input.dispatchEvent(new Event("input"));
+  return found;
+};
+const shut = all("figure:not([hidden]):has(svg) h3").map((each) => each.textContent);
+for (const each of all("details.part")) each.open = true;
+await pause();
+const out = { shut, title: document.title, runs: rowsOf("Runs"), board: rowsOf("Leaderboard") };
+out.heads = heads("Runs").map((cell) => cell.textContent);
+out.filtered = search("Runs", "byol alpha=100").length;
+out.nothing = search("Runs", "nosuchword").length;
+head("Leaderboard", "method").querySelector("button").click();
+out.byMethod = rowsOf("Leaderboard"); out.sort = head("Leaderboard", "method").ariaSort;
+head("Leaderboard", "linear %").querySelector("button").click();
+out.byAccuracy = rowsOf("Leaderboard");
+out.charts = all("figure svg").length;
+out.marks = all("figure svg path, figure svg circle").length;
+out.focusable = all("th button, input, select, summary").every((n) => n.tabIndex === 0);
+out.titles = all("figure:not([hidden]) h3").map((head) => head.textContent);
+const picture = document.querySelector("figure:has(#bytes) .plot > svg:last-child");
+const parsed = new DOMParser().parseFromString(svgText("a < b", [picture]), "image/svg+xml");
+const root = parsed.documentElement;
+out.svg = [root.tagName, root.querySelectorAll("path").length];
+out.svg.push(root.querySelector("title").textContent, /var\(/.test(root.outerHTML));
+out.csv = csvText(["a", "linear %"], [["=b,c", ["50.0", 0.5]], ["d", ""]]);
+choose("hide", "byol"); choose("metric", "knn_acc");
+out.link = location.hash;
+out.without = [rowsOf("Leaderboard").length, all(".methods summary")[0].textContent];
+const warned = () => all("p.warning:not([hidden])").map((each) => each.textContent);
+out.unwarned = warned(); choose("cell", "foo"); out.warned = warned();
+choose("hide"); choose("metric"); choose("cell");
+out.nolink = location.hash;
+return out;
+"""
+
+
+@pytest.mark.browser
+def test_in_a_browser(written: tuple[Store, Path]) -> None:
+    store, out = written[0], in_browser(written[1], STEPS)
+    assert out["errors"] == []
+    assert out["title"].startswith("fedbench")
+    assert (out["filtered"], out["nothing"]) == (3, 0)
+    assert out["charts"] >= 12
+    opened = "Methods,Along an axis,Training loss"
+    assert ",".join(out["shut"]) == opened  # the rest is drawn when it is opened
+    assert ",".join(out["titles"]) == (
+        f"{opened},Accuracy against bytes,Accuracy against minutes,Over rounds and bytes,"
+        "Methods and cells,Mean ranks,Objective against accuracy,Angles between classes,"
+        "Map of test features,Tuning history,Parallel coordinates of trials,"
+        "Objective against accuracy of trials"
+    )
+    assert out["svg"] == ["svg", ANY, "a < b", False]
+    assert out["svg"][1] >= 3
+    assert out["csv"] == 'a,linear\n"\'=b,c",0.5\nd,\n'
+    assert out["link"] == "#hide=byol&metric=knn_acc"
+    assert out["nolink"] in ("", "#")
+    assert out["unwarned"] == []
+    assert out["warned"] == ["Not on this page, so that the first of the list is shown: Cell foo."]
+    # Three cells: a title each, two methods of three; of the runs that failed, their two lines.
+    assert out["without"] == [len(out["board"]) - 3, "Lines shown: 4 of 5"]
+    assert out["marks"] > 40
+    assert out["focusable"]
+    assert out["wide"] == 0
+    assert out["sort"] == "ascending"
+
+    rows = store.rows()
+    assert len(out["runs"]) == len(rows)
+    place = {name: index for index, name in enumerate(out["heads"])}
+    for row, cells in zip(rows, out["runs"], strict=True):
+        assert cells[place["run"]] == row.row_id
+        assert cells[place["error"]] == (row.error or "")
+        for title, value in (("linear %", row.linear_acc), ("k-NN %", row.knn_acc)):
+            shown = "" if value is None else f"{value * 100:.1f}"
+            assert cells[place[title]] == shown
+
+    titles = [cells for cells in out["board"] if len(cells) == 1]
+    assert len(titles) == 3
+
+    def groups(table: list[list[str]]) -> list[list[str]]:
+        methods: list[list[str]] = []
+        for cells in table:
+            if len(cells) == 1:
+                methods.append([])
+            elif cells[0]:  # ranked
+                methods[-1].append(cells[1])
+        return methods
+
+    # Best first; by name; and by accuracy again: always within a class.
+    assert groups(out["board"])[1] == ["supervised", "byol", "simclr"]
+    assert groups(out["byMethod"])[1] == ["byol", "simclr", "supervised"]
+    assert groups(out["byAccuracy"])[1] == ["supervised", "byol", "simclr"]
+
+
+@pytest.mark.browser
+def test_on_a_phone(written: tuple[Store, Path]) -> None:
+    assert in_browser(written[1], "return {};", width=500)["wide"] == 0
