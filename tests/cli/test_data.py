@@ -84,6 +84,8 @@ def test_prepare_shows_what_a_set_holds(
     table = [["class", "train", "test"], ["a", "6", "2"], ["b", "6", "2"]]
     assert [line.split() for line in lines[:3]] == table
     assert ["test_in_train", "0"] in [line.split() for line in lines]
+    split = call("data", "split", *words[2:]).out.splitlines()
+    assert len(split) == 1 + 12 + 4
     # What speaks against the data is said before each study, too.
     (folder / "test" / "a" / "0.png").write_bytes((folder / "train" / "b" / "0.png").read_bytes())
     given = {**SMALL, "data.name": f"folder:{folder}"}.items()

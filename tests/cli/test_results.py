@@ -86,7 +86,9 @@ def test_studies(call: Call, tmp_path: Path) -> None:
             "bytes": 1_000_000,
         }
         store.write_trial("simclr-1", number, trial)
-    store.write_study("simclr-1", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
+    meta: dict[str, Any] = {"spec": "simclr", "preset": "demo", "sampler": "tpe"}
+    meta["space"] = {"client.lr": {"type": "float", "low": 0.0, "high": 1.0}}
+    store.write_study("simclr-1", meta)
     place = ("--store", store.root)
     listed = call("studies", *place)
     assert listed.code == 0
@@ -97,6 +99,8 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert {"3 min 0 s", "6.0 MB"} <= {*re.split(r"\s{2,}|\n", one.out)}
     record = call("studies", "simclr-1", *place, "--json").json
     assert (record["best"], len(record["trials"])) == (5, 6)
+    journal = call("dashboard", "simclr-1", *place, "--json").json["file"]
+    assert Path(journal).is_file()
     unknown = call("studies", "simclr-2", *place)
     assert unknown.code == 2
     assert "did you mean 'simclr-1'" in unknown.err
@@ -105,8 +109,9 @@ def test_studies(call: Call, tmp_path: Path) -> None:
 def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     run_id = finished.json["run_id"]
     place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
-    same = call("reproduce", run_id[:6], *place, "--json")
+    same = call("reproduce", run_id[:6], *place, "--json", "--by", "Ada")
     assert same.code == 0, same.err
+    assert Path(same.err.strip().removeprefix("recorded in ")).is_file()
     assert (same.json["same"], same.json["verdict"]) == (True, "same bits")
     assert len(set(same.json["platform"].values())) == 1
     assert same.json["num_rounds"] == 1

@@ -5,6 +5,7 @@ the configuration is changed, so are the ids that follow from it.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -16,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from fedbench.bench.board.boards import leaderboard
-from fedbench.bench.board.bundle import Run, files_of, pack, write_manifest
+from fedbench.bench.board.bundle import Run, files_of, pack, write_manifest, zipped
 from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
-from fedbench.bench.board.verify import _text, verify_bundle
+from fedbench.bench.board.verify import _text, submit, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.execution.run import run
@@ -27,8 +28,13 @@ from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import tiny_config
+from tests.bench.results.conftest import build_row
 from tests.specs import flip
+
+from .conftest import elsewhere
 
 Forge = Callable[[Run, Run], Run]
 """From the row of seed 0 and that of seed 1, which the board has, to a forged one."""
@@ -229,6 +235,17 @@ def another_file(folder: Path, row_id: str) -> None:
     (folder / "rows" / "notes.txt").write_text("trust me")
 
 
+def other_rows(folder: Path, row_id: str) -> None:
+    path = folder / "manifest.json"
+    content = parse_json(path.read_text())
+    path.write_text(json_with_checksum(content | {"rows": ["0" * 20]}))
+
+
+def other_format(folder: Path, row_id: str) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json_with_checksum(parse_json(path.read_text()) | {"format": 2}))
+
+
 def no_curve(folder: Path, row_id: str) -> None:
     (folder / files_of(row_id)[1]).unlink()
 
@@ -261,6 +278,8 @@ def device(folder: Path, row_id: str) -> None:
         (accuracy_above_one, "linear_acc"),
         (flipped_bit, "curve.parquet"),
         (edited_manifest, "manifest.json"),
+        (other_rows, "is of no row that it lists"),
+        (other_format, "format"),
         (another_file, "rows/notes.txt"),
         (no_curve, "curve.parquet"),
     ],
@@ -277,6 +296,43 @@ def test_forged_files(
     (problem,) = found(tmp_path, board)
     assert problem.check == "files"
     assert named in problem.problem
+
+
+def test_what_is_no_bundle(tmp_path: Path) -> None:
+    text, archive = tmp_path / "text.zip", tmp_path / "other.zip"
+    text.write_text("rows")
+    archive.write_bytes(zipped({"../rows": b""}))
+    for place, named in (
+        (text, "no .zip that can be read"),
+        (archive, "holds '../rows', no file of a bundle"),
+        (tmp_path, "it has no manifest.json"),
+        (tmp_path / "none", "there is no bundle"),
+        (tmp_path / ("x" * 300), "too long"),
+    ):
+        with pytest.raises(StoreError, match=re.escape(named)):
+            verify_bundle(place, tmp_path)
+
+
+def test_runs_that_cannot_be_submitted(honest: tuple[Run, ...], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    first, second, _ = (entry.row for entry in honest)
+    failed = build_row(tiny_config("byol"), status="error", error="no memory")
+    for row in (first, second, failed):  # the second has no curve
+        store.write_row(row)
+    store.write_curve(first.row_id, honest[0].points)
+    packed = submit(store=store, every=True, file=tmp_path / "one.zip")
+    assert packed.rows == (first.row_id,)
+    left_out = sorted(packed.left_out, key=len)
+    assert ["no memory" in left_out[0], "no curve" in left_out[1]] == [True, True]
+    with pytest.raises(StoreError, match="no memory"):
+        submit([first.row_id, failed.row_id], store)
+    with pytest.raises(ConfigError, match="is there already"):
+        submit([first.row_id], store, file=tmp_path)
+    other = elsewhere(honest[0]).row
+    store.write_replica(other)
+    store.write_curve(store.key(other), honest[0].points)
+    both = submit(store=store, every=True, file=tmp_path / "one.zip")  # of one platform
+    assert (both.id, "another platform" in " ".join(both.left_out)) == (packed.id, True)
 
 
 def test_the_partition_of_another_seed(tmp_path: Path) -> None:
