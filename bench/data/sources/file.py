@@ -409,14 +409,14 @@ def _csv(file: Path, reading: Reading) -> Rows:
 
 def _check_labels(shard: Shard) -> None:
     """Raise `DataError` for labels that are numbers and words for no value."""
-    label = shard.found().label or ()
-    values = (value for row in shard.open().read(label) for value in row.values())
+    label = shard.found().label
+    values = (row[label] for row in shard.open().read([label])) if label else ()
     texts = [value for value in values if isinstance(value, str)]
     if _kind_of_values(texts) == "numbers and none":
         missing = Counter(value for value in texts if value.lower() in NO_VALUE)
         listed = ", ".join(f"{count} x {value!r}" for value, count in missing.items())
         raise DataError(
-            f"{shard.place}: {label[0]!r} has numbers and {listed}; leave labels that are missing"
+            f"{shard.place}: {label!r} has numbers and {listed}; leave labels that are missing"
             " empty, or name all classes by words"
         )
 

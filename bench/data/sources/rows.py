@@ -44,16 +44,13 @@ _CLASSES = frozenset({"class", "classes", "label", "labels", "category", "target
 _FIRST = 1000  # rows in which the first word of a column is looked for
 _UNNAMED = re.compile(r"|unnamed: ?\d+", re.IGNORECASE)
 
-Field = tuple[str, ...]
-"""A column, or a column and a field of it."""
-
 
 class Columns(NamedTuple):
-    """Where the images, labels and clients of a shard are; None where it has none."""
+    """Columns of a shard with its images, labels and clients; None where it has none."""
 
-    image: Field
-    label: Field | None
-    client: Field | None
+    image: str
+    label: str | None
+    client: str | None
 
 
 class Rows(NamedTuple):
@@ -71,19 +68,19 @@ class Shard:
     open: Callable[[], Rows] = field(repr=False)
     reading: Reading
     split: Split  # that its name says, or columns
-    columns: tuple[Field, ...] = ()  # those that say the split of each row
+    columns: Sequence[str] = ()  # those that say the split of each row
     # rows of the split, which alone are read, if columns say it; None: all, which must be of it
     count: int | None = None
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the images in their order."""
-        columns = self.found()
+        image, label, client = self.found()
         with readable(self.place):
-            if self.split == "unlabelled":  # whatever its column of labels holds
-                columns = columns._replace(label=None)
-            names = self.names.get(columns.label, ())
-            rows = self._read([*filter(None, columns), *self.columns])
-            for number, row in enumerate(rows):
+            if self.split == "unlabelled":
+                label = None  # whatever the column of labels holds
+            names = self.names.get(label or "", ())
+            used = [*filter(None, (image, label, client)), *self.columns]
+            for number, row in enumerate(self._read(used)):
                 place = f"{self.place}, row {number}"
                 said = self._words(row, self.columns)
                 if self.count is not None:
@@ -96,17 +93,14 @@ class Shard:
                             f"{place}: {column!r} is {value!r}, but the name of the file says"
                             f" {self.split}; mend one of them, or remove the column"
                         )
-                image = value_of(row, columns.image)
-                content = image["bytes"] if isinstance(image, dict) else image
+                content = row[image]["bytes"] if isinstance(row[image], dict) else row[image]
                 if content is None:
                     raise DataError(f"{place}: no image bytes")
-                client = value_of(row, columns.client)
-                if columns.client and not isinstance(client, (str, int)):
-                    raise DataError(
-                        f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value"
-                    )
-                label = label_of(value_of(row, columns.label), names, place)
-                yield Picture(content, label, self.place, number, client)
+                holder = row[client] if client else None
+                if client and not isinstance(holder, (str, int)):
+                    raise DataError(f"{place}: {short(client)!r} is {holder!r}; needed: a value")
+                of_class = label_of(row[label] if label else None, names, place)
+                yield Picture(content, of_class, self.place, number, holder)
 
     @cached_property
     def schema(self) -> Any:
@@ -115,30 +109,40 @@ class Shard:
             return self.open().schema
 
     @cached_property
-    def names(self) -> dict[Field | None, tuple[str, ...]]:
+    def kinds(self) -> dict[str, Any]:
+        """Types of the columns; of fields of a `.json` in their place, as `json.label`."""
+        import pyarrow as pa
+
+        kinds: dict[str, Any] = {}
+        for column in self.schema:
+            kind, name = column.type, column.name
+            if name == "json" and pa.types.is_struct(kind):
+                kinds |= {f"json.{inner.name}": inner.type for inner in kind.fields}
+            elif name[:2] != "__":  # WebDataset's own columns are __key__ and __url__
+                kinds[name] = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return kinds
+
+    @cached_property
+    def names(self) -> dict[str, tuple[str, ...]]:
         """Names of classes by column, which the `datasets` library writes into a schema."""
-        kinds = kinds_of(self.schema)
         with readable(self.place):
             said = json.loads((self.schema.metadata or {}).get(b"huggingface", "{}"))
             features = said.get("info", {}).get("features") or {}
             return {
-                (column,): tuple(normalize("NFC", name) for name in feature["names"])
+                column: tuple(normalize("NFC", name) for name in feature["names"])
                 for column, feature in features.items()
-                if str(kinds.get((column,))) == "int64" and feature.get("_type") == "ClassLabel"
+                if str(self.kinds.get(column)) == "int64" and feature.get("_type") == "ClassLabel"
             }
 
     def found(self) -> Columns:
         """Find the columns of images, labels and clients, or raise a `DataError` with all."""
-        return columns_of(kinds_of(self.schema), self.place, self.reading, self.columns)
+        return columns_of(self.kinds, self.place, self.reading, self.columns)
 
     def read_as(self) -> str:
         """Say which column the labels are read from, and which columns are not read."""
         found = self.found()
-        used = {*filter(None, found), *self.columns, *(place[:1] for place in filter(None, found))}
-        rest = [".".join(place) for place in kinds_of(self.schema) if place not in used]
-        label = (
-            f"labels: column {'.'.join(found.label)!r}" if found.label else "no column of labels"
-        )
+        rest = [column for column in self.kinds if column not in {*found, *self.columns}]
+        label = f"labels: column {found.label!r}" if found.label else "no column of labels"
         return label + (f"; not read: {some(rest)}" if rest else "")
 
     @property
@@ -153,38 +157,36 @@ class Shard:
         asked = self.reading.test_column
         with readable(self.place):
             first = self._first()
-            if asked is not None:
-                places = [p for p in first if ".".join(p) == asked]
-                if not places:
-                    words_in = some([".".join(p) for p in first]) or "none"
-                    raise DataError(
-                        f"data.test_rows={self.reading.test_rows}: {self.place} has no column"
-                        f" {asked!r} of words; it has {words_in}"
-                    )
-            else:
-                places = [
-                    p
-                    for p, word in first.items()
-                    if may_be_split(p[-1]) or is_split_name(str(word)) or hints_at_split(str(word))
+            if asked is not None and asked not in first:
+                raise DataError(
+                    f"data.test_rows={self.reading.test_rows}: {self.place} has no column"
+                    f" {asked!r} of words; it has {some([*first]) or 'none'}"
+                )
+            columns = (
+                [asked]
+                if asked is not None
+                else [
+                    c
+                    for c, word in first.items()
+                    if may_be_split(c) or is_split_name(str(word)) or hints_at_split(str(word))
                 ]
+            )
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
             times = Counter[tuple[Any, ...]]()
-            for number, row in enumerate(self._read(places)):
-                said = tuple(self._words(row, places).values())
+            for number, row in enumerate(self._read(columns)):
+                said = tuple(self._words(row, columns).values())
                 found.setdefault(said, number)
                 times[said] += 1
-            names = [".".join(place) for place in places]
-            values = dict(zip(names, map(set, zip(*found, strict=True)), strict=False))
+            values = dict(zip(columns, map(set, zip(*found, strict=True)), strict=False))
             used = [asked] if asked is not None else columns_that_split(values, self.place)
             if not used:
                 return {}
             splits = Counter[Split]()
             for said, number in found.items():
-                given = {c: v for c, v in zip(names, said, strict=True) if c in used}
+                given = {c: v for c, v in zip(columns, said, strict=True) if c in used}
                 splits[self._split_of(given, f"{self.place}, row {number}")] += times[said]
-            columns = tuple(p for p, name in zip(places, names, strict=True) if name in used)
         return {
-            split: replace(self, columns=columns, split=split, count=count)
+            split: replace(self, columns=used, split=split, count=count)
             for split, count in splits.items()
         }
 
@@ -198,44 +200,46 @@ class Shard:
     def checked(self) -> Self:
         """Return the shard with the columns whose words must be those of its name."""
         with readable(self.place):
-            first = self._first()
-            said = [p for p in first if may_be_split(p[-1])]
-            said = [p for p in said if split_that(p[-1], first[p]) is not None]
-        return replace(self, columns=tuple(said))
+            first = self._first().items()
+            said = [c for c, word in first if may_be_split(c) and split_that(c, word) is not None]
+        return replace(self, columns=said)
 
-    def _first(self) -> dict[Field, Any]:
+    def _first(self) -> dict[str, Any]:
         """Return the first words of the columns that may say a row's split."""
-        asked = (self.reading.label_column, self.reading.natural_column, *LABEL_COLUMNS)
-        places = [p for p, kind in kinds_of(self.schema).items() if is_word(p[-1], kind)]
-        places = [p for p in places if not {p[-1], p[-1].lower()} & {*asked}]
-        first: dict[Field, Any] = {}
-        for row in islice(self._read(places), _FIRST):
-            words = self._words(row, places).values()
-            first = {p: first.get(p, word) for p, word in zip(places, words, strict=True)}
-            first = {p: word for p, word in first.items() if word is not None}
-            if len(first) == len(places):
+        asked = {self.reading.label_column, self.reading.natural_column, *LABEL_COLUMNS}
+        columns = [
+            column
+            for column, kind in self.kinds.items()
+            if is_word(column, kind) and not {short(column), short(column).lower()} & asked
+        ]
+        first: dict[str, Any] = {}
+        for row in islice(self._read(columns), _FIRST):
+            words = {c: first.get(c, word) for c, word in self._words(row, columns).items()}
+            first = {column: word for column, word in words.items() if word is not None}
+            if len(first) == len(columns):
                 break
         return first
 
-    def _read(self, places: Sequence[Field]) -> Iterator[dict[str, Any]]:
-        """Read the rows with the columns of some places, if any, alone."""
-        columns = list(dict.fromkeys(place[0] for place in places))
-        return self.open().read(columns) if columns else iter(())
+    def _read(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Read the rows of some columns, if any."""
+        stored = dict.fromkeys("json" if short(column) != column else column for column in columns)
+        for row in self.open().read([*stored]) if stored else ():
+            fields = row.get("json")
+            inner = fields.items() if isinstance(fields, dict) else ()
+            yield row | {f"json.{name}": value for name, value in inner}
 
-    def _words(self, row: Any, places: Sequence[Field]) -> dict[str, Any]:
+    def _words(self, row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
         """Return the values of a row by column, names instead of the numbers of classes."""
-        words = {}
-        for place in places:
-            value, names = value_of(row, place), self.names.get(place, ())
-            words[".".join(place)] = names[value] if names and isinstance(value, int) else value
+        words = {column: row[column] for column in columns}
+        for column in self.names.keys() & words.keys():
+            if isinstance(words[column], int):
+                words[column] = self.names[column][words[column]]
         return words
 
 
-def value_of(row: Any, place: Field | None) -> Any:
-    """Return a value of a row, or the feature of a column; None without a place."""
-    for name in place or ():
-        row = row[name]
-    return row if place else None
+def short(column: str) -> str:
+    """Return the name of a column, or of the field of a `.json` that it is."""
+    return column.removeprefix("json.")
 
 
 def label_of(value: Any, names: tuple[str, ...], place: str) -> int | str:
@@ -256,21 +260,6 @@ def label_of(value: Any, names: tuple[str, ...], place: str) -> int | str:
         allowed = f"{HIDDEN} (none), 0..{len(names) - 1}"
         raise DataError(f"{place}: label {label} is out of range; allowed: {allowed}")
     return names[label]
-
-
-def kinds_of(arrow_schema: Any) -> dict[Field, Any]:
-    """Return the type of each column; fields of a `.json` count as columns."""
-    import pyarrow as pa
-
-    # WebDataset's own columns are __key__ and __url__.
-    schema = [column for column in arrow_schema if column.name[:2] != "__"]
-    kinds: dict[Field, Any] = {}
-    for column in schema:
-        is_dictionary = pa.types.is_dictionary(column.type)
-        kinds[column.name,] = column.type.value_type if is_dictionary else column.type
-        if column.name == "json" and pa.types.is_struct(column.type):
-            kinds |= {("json", inner.name): inner.type for inner in column.type.fields}
-    return kinds
 
 
 def is_label(kind: Any) -> bool:
@@ -295,7 +284,7 @@ def is_word(name: str, kind: Any) -> bool:
 
 
 def columns_of(
-    kinds: Mapping[Field, Any], place: str, reading: Reading, splits: Collection[Field] = ()
+    kinds: Mapping[str, Any], place: str, reading: Reading, splits: Collection[str] = ()
 ) -> Columns:
     """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
 
@@ -312,11 +301,11 @@ def columns_of(
         return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
     kinds = {name: kind for name, kind in kinds.items() if name not in splits}
-    listed = ", ".join(f"{'.'.join(name)}: {kind}" for name, kind in kinds.items())
+    listed = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
 
-    def find(key: str, wanted: str) -> Field:
+    def find(key: str, wanted: str) -> str:
         for name, kind in kinds.items():
-            if name[-1] == wanted and is_label(kind):
+            if short(name) == wanted and is_label(kind):
                 return name
         raise DataError(
             f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
@@ -326,25 +315,25 @@ def columns_of(
     if reading.natural_column is not None:
         client = find("data.natural_column", reading.natural_column)
     images = [name for name, kind in kinds.items() if is_image(kind)]
-    known = [name for name in images if name[0] in IMAGE_COLUMNS]
+    known = [name for name in images if name in IMAGE_COLUMNS]
     # A column without a name numbers the rows, as pandas writes it.
-    others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(name[-1])]
+    others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(short(name))]
     fitting = [name for name in others if is_label(kinds[name])]
-    named = [name for name in others if name[-1].lower() in LABEL_COLUMNS]
+    named = [name for name in others if short(name).lower() in LABEL_COLUMNS]
     labels = [name for name in named if name in fitting]
-    labels.sort(key=lambda name: LABEL_COLUMNS.index(name[-1].lower()))
-    classes = [name for name in fitting if _may_be_classes(name[-1])]
-    meant = [n for n in kinds if (classes and n in fitting) or n[0] in LABEL_COLUMNS]
+    labels.sort(key=lambda name: LABEL_COLUMNS.index(short(name).lower()))
+    classes = [name for name in fitting if _may_be_classes(short(name))]
+    meant = [n for n in kinds if (classes and n in fitting) or n in LABEL_COLUMNS]
     if (wanted := reading.label_column) is not None:
         labels = [find("data.label_column", wanted)]
     elif named and not labels:
         raise DataError(
-            f"{place}: {'.'.join(named[0])}: {kinds[named[0]]} holds no classes; needed are whole"
+            f"{place}: {named[0]}: {kinds[named[0]]} holds no classes; needed are whole"
             f" numbers or text there, or in data.label_column=NAME; found: {listed}"
         )
-    elif not labels and fitting == classes and [len(name) for name in fitting] == [1]:
+    elif not labels and fitting == classes and [*map(short, fitting)] == fitting[:1]:
         labels = fitting
-    if not (known or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
+    if not (known or len(images) == 1) or (meant and not labels and short(meant[0]) == meant[0]):
         raise DataError(
             f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
             f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
@@ -385,7 +374,9 @@ def splits_of_shards(
     test = [replace(s, reading=replace(s.reading, natural_column=None)) for s in test]
     # Names in the order of the first file; those of further files follow.
     names = [
-        name for shard in labelled or test for name in shard.names.get(shard.found().label, ())
+        name
+        for shard in labelled or test
+        for name in shard.names.get(shard.found().label or "", ())
     ]
     columns = dict.fromkeys(shard.read_as() for shard in (*train[:1], *test[:1]))
     read_as = [*columns, *of_test]
