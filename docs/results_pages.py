@@ -66,7 +66,7 @@ def board_page(board: Leaderboard) -> str:
         _FILTER,
     ]
     for group in board.groups:
-        table = group_table(group, usual=board.usual)
+        table = group_table(group)
         left_out = table.narrow[:2]  # by a page that is no wider than a book
         lines = [
             [

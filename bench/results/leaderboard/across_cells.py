@@ -68,7 +68,7 @@ class CellComparison:
     num_common: int  # cells that all ranked methods have
     friedman_p: float | None  # that all methods are alike; None with too few cells
     critical_difference: float | None  # by Nemenyi; None unless Friedman's test rejects
-    frame: pd.DataFrame  # a row for each method with `COLUMNS`, best mean rank first
+    frame: pd.DataFrame  # `COLUMNS` of each method, and `left_out` of `Group`; best mean rank first
 
     @cached_property
     def entries(self) -> tuple[Any, ...]:
@@ -93,7 +93,8 @@ class CellComparison:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "frame"}
-        return {**plain, "entrants": self.frame.to_dict("records")}  # the name that users have
+        # By the name that users have.
+        return {**plain, "entrants": self.frame[[*COLUMNS]].to_dict("records")}
 
 
 def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int], ...]:
@@ -201,7 +202,7 @@ def _compare(
         scores.append(known["mean"].map(better).reindex(of.index, fill_value=-math.inf))
         records.append(
             {
-                **of.iloc[0][["method", "variant", "label", "minimises_objective"]],
+                **of.iloc[0][["method", "variant", "label", "left_out", "minimises_objective"]],
                 "means": tuple(line and line.mean for line in every),
                 "halves": tuple(line and half_interval(line) for line in every),
                 "ties": tuple(line and line.ties for line in every),
@@ -213,7 +214,7 @@ def _compare(
                 "num_at_chance": sum(of.num_at_chance),
             }
         )
-    found = pd.DataFrame(records, columns=[*COLUMNS], dtype=object)
+    found = pd.DataFrame(records, columns=[*COLUMNS, "left_out"], dtype=object)
     table = pd.concat(scores, axis="columns", ignore_index=True)[
         [*found.index[found.coverage > 0.5]]
     ]
@@ -238,7 +239,7 @@ def _compare(
         num_common=len(table),
         friedman_p=p,
         critical_difference=difference,
-        frame=plain(order[[*COLUMNS]].reset_index(drop=True)),
+        frame=plain(order.drop(columns="least").reset_index(drop=True)),
     )
 
 

@@ -205,9 +205,8 @@ def cells(line: Any, columns: Sequence[Column] = ()) -> dict[str, str]:
 
     `columns` are shown under their names if they have no heading; default: those with a heading.
     """
-    titled = [(column, column.heading(line.metric)) for column in columns or BOARD]
-    named = [(column, title or column.name) for column, title in titled if title or columns]
-    return {title: column.cell(line) for column, title in named}
+    shown = columns or [column for column in BOARD if column.heading(line.metric)]
+    return {column.heading(line.metric) or column.name: column.cell(line) for column in shown}
 
 
 def columns_named(names: Collection[str], metric: str) -> tuple[Column, ...]:

@@ -27,17 +27,15 @@ from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.results.store.settings import KEYS, method_defaults
 from fedbench.bench.system.identity import canonical_json
 
-Usual = Mapping[str, tuple[str, ...]]
-"""By method, the values that most of its configurations share and its labels leave out."""
-
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """Lines of one comparability class, best first.
 
     The frame has the columns of `BOARD`, `hyperparameters`, `joined_by` (lines of a method that
-    have it in common are one over the classes) and `curve_ids` (the runs of the seeds whose curves
-    have the most evaluations).
+    have it in common are one over the classes), `left_out` (what labels of the method leave out,
+    since most of its lines share it) and `curve_ids` (the runs of the seeds whose curves have the
+    most evaluations).
     """
 
     title: str  # names what sets the class apart
@@ -104,31 +102,29 @@ def ranked(found: pd.DataFrame) -> pd.DataFrame:
 # Names
 
 
-def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
-    """Return the lines of all classes with their names, and what labels leave out.
+def labelled(entries: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of all classes with their names, and what the names leave out.
 
     A label has, by its last name, each hyperparameter in which configurations of the method
-    differ, but for a value that more than half of them share; `variant` has all. `joined_by` is
-    what lines of a method have in common that are one over the classes.
+    differ, but for a value that more than half of them share; `variant` has all.
     """
     several = {*entries.method[entries.duplicated(["class_id", "method"])]}
-    names: dict[Any, tuple[str, str, str]] = {}  # by method and settings
-    usual: dict[str, tuple[str, ...]] = {}
-    columns = entries[["method", "settings_id", "hyperparameters"]]
-    for method, of in columns[columns.method.isin(several)].groupby("method"):
-        given = {name for settings in of.hyperparameters for name in settings}
+    names: dict[Any, tuple[str, str, str, tuple[str, ...]]] = {}  # by method and settings
+    settings = entries[["method", "settings_id", "hyperparameters"]]
+    for method, of in settings[settings.method.isin(several)].groupby("method"):
+        given = {name for each in of.hyperparameters for name in each}
         defaults = {**section_defaults(), **method_defaults(str(method), given)}
         there = given & {*defaults}
-        filled = [{n: defaults[n] for n in there} | settings for settings in of.hyperparameters]
+        filled = [{n: defaults[n] for n in there} | each for each in of.hyperparameters]
         parts, left_out = _parts(dict(zip(of.settings_id, filled, strict=True)))
         for identity, (whole, part) in parts.items():
-            names[method, identity] = whole, f"{method} ({part})" if part else str(method), identity
-        if left_out:
-            usual[str(method)] = left_out
+            label = f"{method} ({part})" if part else str(method)
+            names[method, identity] = whole, label, identity, left_out
     pairs = zip(entries.method, entries.settings_id, strict=True)
-    found = [names.get(pair, ("", pair[0], "")) for pair in pairs]
-    named = pd.DataFrame(found, entries.index, ["variant", "label", "joined_by"], dtype=object)
-    return pd.concat([entries, named], axis="columns"), usual
+    found = [names.get(pair, ("", pair[0], "", ())) for pair in pairs]
+    columns = ["variant", "label", "joined_by", "left_out"]
+    named = pd.DataFrame(found, entries.index, columns, dtype=object)
+    return pd.concat([entries, named], axis="columns")
 
 
 def _parts(

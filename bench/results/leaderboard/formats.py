@@ -27,7 +27,7 @@ from fedbench.bench.results.leaderboard.columns import (
     notes,
     number,
 )
-from fedbench.bench.results.leaderboard.entries import Group, Usual
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.text import markdown, plain_table, single_line
@@ -110,11 +110,11 @@ def _table(
     return TextTable(title, header, table, best, column, footer, sentences, narrow)
 
 
-def across_table(comparison: CellComparison, usual: Usual) -> TextTable:
+def across_table(comparison: CellComparison) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
     Lines with a result in one cell only are counted below and not listed. Below stands what labels
-    leave out, too, of methods that the table has several lines of (`usual`).
+    leave out, too, of methods that the table has several lines of.
     """
     percent, axis = is_accuracy(comparison.metric), comparison.axis
     shown = [] if axis is None else [f"{value:g}" for value in comparison.values]
@@ -147,7 +147,7 @@ def across_table(comparison: CellComparison, usual: Usual) -> TextTable:
         [*map(texts, listed)],
         [chance_notes(e.num_at_chance, e.num_runs, e.minimises_objective) for e in listed],
         [bool(entry.best) for entry in listed],
-        [_footer(comparison), *few, *letters, *_left_out(listed, usual)],
+        [_footer(comparison), *few, *letters, *_left_out(listed)],
         always=("method", *shown),
         narrow=("slope", "worst", "cells", "notes", "best"),
     )
@@ -172,7 +172,7 @@ def to_csv(board: Leaderboard) -> str:
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
     table = to_frame(board).map(_csv)
-    if board.columns != BOARD:
+    if board.columns:
         table = table[[column.name for column in board.columns]]
     return table.to_csv(index=False, lineterminator="\n")
 
@@ -234,13 +234,12 @@ def to_latex(board: Leaderboard) -> str:
 
 def tables(board: Leaderboard) -> list[TextTable]:
     """Return the tables of the groups, and those over several groups."""
-    chosen = board.columns if board.columns != BOARD else ()
-    groups = [group_table(group, board.usual, chosen) for group in board.groups]
-    return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
+    groups = [group_table(group, board.columns) for group in board.groups]
+    return [*groups, *map(across_table, board.across())]
 
 
-def group_table(group: Group, usual: Usual, columns: Sequence[Column] = ()) -> TextTable:
-    """Return a group as text; see `across_table` for `usual`, `cells` for `columns`."""
+def group_table(group: Group, columns: Sequence[Column] = ()) -> TextTable:
+    """Return a group as text; see `cells` for `columns`."""
     entries, no_area = group.entries, group.frame.area.isna()
     metric = entries[0].metric
     untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
@@ -257,7 +256,7 @@ def group_table(group: Group, usual: Usual, columns: Sequence[Column] = ()) -> T
             *[UNEQUAL_BUDGETS] * (len(budgets) > 1),
             *[UNEVEN_CURVES] * uneven,
             *[_NO_TEST] * untested,
-            *_left_out(entries, usual),
+            *_left_out(entries),
         ],
         always=[column.heading(metric) for column in BOARD if column.always],
         narrow=[column.heading(metric) for column in narrow],
@@ -265,12 +264,12 @@ def group_table(group: Group, usual: Usual, columns: Sequence[Column] = ()) -> T
     )
 
 
-def _left_out(entries: Sequence[Any], usual: Usual) -> list[str]:
-    times = Counter(entry.method for entry in entries)
+def _left_out(entries: Sequence[Any]) -> list[str]:
+    several = Counter((entry.method, entry.left_out) for entry in entries)
     return [
         f"{method} has {', '.join(parts)} unless stated otherwise"
-        for method, parts in usual.items()
-        if times[method] > 1
+        for (method, parts), times in sorted(several.items())
+        if parts and times > 1
     ]
 
 

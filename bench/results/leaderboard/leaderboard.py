@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import pandas as pd
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
-from fedbench.bench.results.leaderboard.columns import BOARD, Column, columns_named
+from fedbench.bench.results.leaderboard.columns import Column, columns_named
 from fedbench.bench.results.leaderboard.comparability import (
     classes,
     measured_metrics,
@@ -22,7 +22,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     unscaled_keys,
 )
 from fedbench.bench.results.leaderboard.data_names import dataset_name, named_by_content, on_dataset
-from fedbench.bench.results.leaderboard.entries import Group, Usual, entries, labelled, ranked
+from fedbench.bench.results.leaderboard.entries import Group, entries, labelled, ranked
 from fedbench.bench.results.leaderboard.seeds import Beside
 from fedbench.bench.results.leaderboard.separation import tested
 from fedbench.bench.results.store.row import FINAL_METRICS
@@ -36,8 +36,7 @@ class Leaderboard:
     metric: str
     groups: tuple[Group, ...]
     reach: float | None  # k-NN accuracy that curves were asked for
-    usual: Usual  # what labels of entries leave out, by method
-    columns: tuple[Column, ...]  # of tables and CSV
+    columns: tuple[Column, ...]  # of tables and CSV; () = all
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -71,9 +70,9 @@ def leaderboard(
     """
     rows = named_by_content(frame)
     metric, reach = _checked_metric(metric, rows), beside.get("reach")
-    chosen = BOARD if columns is None else columns_named(columns, metric)
+    chosen = () if columns is None else columns_named(columns, metric)
     if rows.empty:
-        return Leaderboard(metric, (), reach, {}, chosen)
+        return Leaderboard(metric, (), reach, chosen)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
     # No more columns than titles need: each is split by class.
@@ -81,7 +80,7 @@ def leaderboard(
     of_class = dict(iter(rows[asked].groupby("class_id")))
     presets = {i: of_class[i].preset.unique().tolist() for i in keys}
     title_of = titles(keys, presets, {i: unlike_preset(of_class[i], keys[i]) for i in keys})
-    found, usual = labelled(entries(rows, metric, **beside))
+    found = labelled(entries(rows, metric, **beside))
     # By default lines are shown whose runs all failed, or none of which has measured the metric.
     found = found[found.n_seeds + found.num_diverged >= (min_seeds if min_seeds > 1 else 0)]
     groups = []
@@ -90,7 +89,7 @@ def leaderboard(
         unscaled = unscaled_keys(of_class[i], keys[i])
         groups.append(Group(title_of[i], keys[i], table, note, unscaled))
     groups.sort(key=lambda group: order(group.keys))
-    return Leaderboard(metric, tuple(groups), reach, usual, chosen)
+    return Leaderboard(metric, tuple(groups), reach, chosen)
 
 
 def _checked_metric(metric: str, rows: pd.DataFrame) -> str:

@@ -224,7 +224,7 @@ def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, An
     short = short_titles([group.title for group in board.groups])
     groups = []
     for cell, group, title in zip(cell_ids(board.groups), board.groups, short, strict=True):
-        table = group_table(group, board.usual)
+        table = group_table(group)
         groups.append(
             {
                 "cell": cell,
@@ -242,7 +242,7 @@ def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, An
     for comparison in across:
         ranked = [entry for entry in comparison.entries if entry.mean_rank is not None]
         compared.append(
-            asdict(across_table(comparison, board.usual))
+            asdict(across_table(comparison))
             | {
                 "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
                 "difference": comparison.critical_difference,

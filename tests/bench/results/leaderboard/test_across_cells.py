@@ -56,7 +56,7 @@ def test_methods_over_alpha() -> None:
     # q(0.05, 3) = 2.343 (Demšar 2006, table 5); CD = 2.343 * sqrt(3 * 4 / (6 * 6)) = 1.353.
     assert comparison.critical_difference == pytest.approx(1.353, abs=1e-3)
     assert (a.best, entries["b"].best, c.best) == (True, True, False)
-    table = across_table(comparison, {})
+    table = across_table(comparison)
     assert list(table.rows[0]) == [
         "a", "50.0", "52.0", "54.0", "56.0", "58.0", "60.0",
         "50.0", "+2.0", "6/6", "1.00", "*",
@@ -91,7 +91,7 @@ def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:
     half = pytest.approx(0.0248, abs=1e-4)
     assert [entry.halves for entry in comparison.entries] == [(half, half)] * 2
     assert [entry.ties for entry in comparison.entries] == [("a", "a"), ("b", "b")]
-    assert across_table(comparison, {}).rows[0][1] == "50.0 ± 2.5 a"
+    assert across_table(comparison).rows[0][1] == "50.0 ± 2.5 a"
 
 
 def test_cliques_join_ranks_within_the_critical_difference() -> None:
@@ -121,7 +121,7 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
     (a,) = (entry for entry in comparison.entries if entry.method == "a")
     assert (a.means, a.diverged, a.worst) == ((None, 0.9), (True, False), None)
     assert a.coverage == 1.0
-    (shown,) = (row for row in across_table(comparison, {}).rows if row[0] == "a")
+    (shown,) = (row for row in across_table(comparison).rows if row[0] == "a")
     assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
 
 

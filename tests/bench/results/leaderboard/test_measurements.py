@@ -134,11 +134,11 @@ def test_areas_are_over_the_same_rounds() -> None:
     assert lines["later"].area == pytest.approx((4 * 0.2 + 5 * 0.4) / 9)
     assert (lines["c"].area, lines["c"].rounds_to_reach, lines["c"].num_reached) == (None,) * 3
     assert lines["a"].rounds_to_reach == 4  # round 2 is one that the others lack
-    assert group_table(board.groups[0], board.usual).footer == UNEVEN_CURVES
+    assert group_table(board.groups[0]).footer == UNEVEN_CURVES
     only_ends = {rows["c"].row_id: curves[rows["c"].row_id]}
     alone = rank([rows["c"]], curves=only_ends)
     assert alone.entries[0].area == pytest.approx(0.4)
-    assert group_table(alone.groups[0], alone.usual).footer == ""
+    assert group_table(alone.groups[0]).footer == ""
 
 
 def test_values_that_a_rule_scales_split_no_entry() -> None:

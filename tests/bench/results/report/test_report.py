@@ -100,7 +100,7 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
         shown = data["boards"][metric]["groups"]
         assert [group["title"] for group in shown] == [group.title for group in board.groups]
         for group, expected in zip(shown, board.groups, strict=True):
-            table = group_table(expected, board.usual)
+            table = group_table(expected)
             cells = dict(zip(group["header"], zip(*group["rows"], strict=True), strict=True))
             columns = zip(table.header, zip(*table.rows, strict=True), strict=True)
             assert all(cells[name] == column for name, column in columns)
