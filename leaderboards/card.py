@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedbench import open_store
-from fedbench.bench.board.release import Description
+from fedbench.bench.board.release import HOLDS, describe
 from fedbench.bench.results.store.files import PACKED
 from fedbench.bench.results.store.released import SUMS
 from fedbench.leaderboards.pack import packs, write
@@ -64,20 +64,19 @@ def files() -> Mapping[str, bytes]:
         f"| {' | '.join(key)} | {runs[key]} | {seconds[key] / 3600:.1f} |" for key in sorted(runs)
     ]
     lines.append(f"| all | | {len(rows)} | {sum(seconds.values()) / 3600:.1f} |")
-    described = Description(
+    described = describe(
+        rows,
+        schema,
         version=max(row.finished_at for row in rows).strftime("%Y.%m"),
         file=f"{PACKED}/*.parquet",
-        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
-        " every round",
+        holds=HOLDS,
         origin=_ORIGIN.format(
             compute="\n".join(["| preset | hardware | runs | hours |", "|---|---|---|---|", *lines])
         ),
-        schema=schema,
-        rows=rows,
         use=_USE,
     )
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in packed.items())
-    return {**packed, SUMS: sums.encode(), **described.files()}
+    return {**packed, SUMS: sums.encode(), **described}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ from fedbench.bench.system.files import atomic_write_bytes, user_path, write_err
 from fedbench.bench.system.text import markdown, visible_json
 
 _TITLE = "fedbench results: federated representation learning without labels"
+HOLDS = (
+    "configuration, label-free scores, accuracy of probes, traffic, time, and a record of every"
+    " round"
+)
 _LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
 _TYPES = {
     "string": "sc:Text",
@@ -36,147 +40,138 @@ _TYPES = {
 """Croissant's name of each Arrow type of a column."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """Runs in one Parquet file, or in many with the same columns."""
+def describe(
+    rows: Sequence[Row],
+    schema: pa.Schema,
+    *,
+    version: str,
+    file: str,
+    holds: str,
+    origin: str,
+    use: str,
+    data: bytes | None = None,
+) -> dict[str, bytes]:
+    """Return data card, citation and Croissant record of runs in Parquet files, by name.
 
-    version: str
-    file: str  # name of the Parquet file; a pattern if there are many
-    holds: str  # what is in the file
-    origin: str  # section of the card: where the numbers are from; `use`: how to use them
-    schema: pa.Schema  # of the file, with the meaning and unit of each column
-    rows: Sequence[Row]  # the runs in it
-    use: str
-
-    def files(self, digest: str | None = None, size: int | None = None) -> Mapping[str, bytes]:
-        """Return the files that describe the Parquet file, by name."""
-        return {
-            "README.md": self._card().encode(),
-            "CITATION.cff": self._citation().encode(),
-            "croissant.json": self._croissant(digest, size).encode(),
-        }
-
-    def _columns(self) -> list[tuple[str, pa.DataType, str]]:
-        """Name, type and meaning with its unit of each column."""
-        columns = []
-        for field in self.schema:
-            metadata = field.metadata or {}
-            unit = metadata.get(b"unit", b"").decode()
-            meaning = metadata[b"doc"].decode() + (f" [{unit}]" if unit else "")
-            columns.append((field.name, field.type, meaning))
-        return columns
-
-    def _newest(self) -> str:
-        """Date of the newest row; a release made again has the same."""
-        return max(row.finished_at for row in self.rows).date().isoformat()
-
-    def _summary(self) -> str:
-        methods, datasets = ({getattr(row, n) for row in self.rows} for n in ("method", "dataset"))
-        methods_text = f"{len(methods)} method" + ("" if len(methods) == 1 else "s")
-        return (
-            f"{len(self.rows):,} runs of {methods_text} for federated representation learning"
-            f" without labels on {', '.join(sorted(datasets))}: {self.holds}."
-        )
-
-    def _card(self) -> str:
-        counts = [
-            (name, Counter(str(getattr(row, name)) for row in self.rows))
-            for name in ("method", "dataset", "preset", "benchmark_version", "status", "platform")
-        ]
-        hub = {  # what the Hugging Face Hub reads of a card
-            "license": LICENCE.lower(),
-            "pretty_name": _TITLE,
-            "configs": [{"config_name": "runs", "data_files": self.file}],
-        }
-        return _CARD.format(
-            hub=dump_yaml(hub),
-            title=_TITLE,
-            version=self.version,
-            summary=markdown(self._summary()),
-            use=self.use,
-            origin=self.origin,
-            contents="\n".join(
-                f"| {name} | {markdown(value)} | {number:,} |"
-                for name, found in counts
-                for value, number in sorted(found.items())
-            ),
-            columns="\n".join(
-                f"| {markdown(name)} | {kind} | {markdown(text)} |"
-                for name, kind, text in self._columns()
-            ),
-            licence=f"{LICENCE}: {_LICENCE_URL}",
-        )
-
-    def _citation(self) -> str:
-        return dump_yaml(
-            {
-                "cff-version": "1.2.0",
-                "message": "If you use these results, please cite them and the papers of the"
-                " methods.",
-                "title": _TITLE,
-                "type": "dataset",
-                "version": self.version,
-                "date-released": self._newest(),
-                "license": LICENCE,
-                "authors": [{"name": "The fedbench authors"}],
+    Args:
+        rows: the runs.
+        schema: of the files, with the meaning and unit of each column.
+        version: of the release.
+        file: name of the Parquet file; a pattern if there are many.
+        holds: what is in it.
+        origin: section of the card: where the numbers are from.
+        use: section of the card: how to use them.
+        data: content of the file; None if there are many.
+    """
+    columns = [(field.name, str(field.type), _meaning(field)) for field in schema]
+    newest = max(row.finished_at for row in rows).date().isoformat()  # made again, it has the same
+    methods, datasets = ({getattr(row, name) for row in rows} for name in ("method", "dataset"))
+    summary = (
+        f"{len(rows):,} runs of {len(methods)} method{'s' * (len(methods) != 1)} for federated"
+        f" representation learning without labels on {', '.join(sorted(datasets))}: {holds}."
+    )
+    counted = ("method", "dataset", "preset", "benchmark_version", "status", "platform")
+    contents = [
+        f"| {name} | {markdown(value)} | {number:,} |"
+        for name in counted
+        for value, number in sorted(Counter(str(getattr(row, name)) for row in rows).items())
+    ]
+    card = _CARD.format(
+        hub=dump_yaml(
+            {  # what the Hugging Face Hub reads of a card
+                "license": LICENCE.lower(),
+                "pretty_name": _TITLE,
+                "configs": [{"config_name": "runs", "data_files": file}],
             }
-        )
+        ),
+        title=_TITLE,
+        version=version,
+        summary=markdown(summary),
+        use=use,
+        origin=origin,
+        contents="\n".join(contents),
+        columns="\n".join(
+            f"| {markdown(name)} | {kind} | {markdown(meaning)} |"
+            for name, kind, meaning in columns
+        ),
+        licence=f"{LICENCE}: {_LICENCE_URL}",
+    )
+    citation = {
+        "cff-version": "1.2.0",
+        "message": "If you use these results, please cite them and the papers of the methods.",
+        "title": _TITLE,
+        "type": "dataset",
+        "version": version,
+        "date-released": newest,
+        "license": LICENCE,
+        "authors": [{"name": "The fedbench authors"}],
+    }
+    croissant = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": "fedbench-results",
+        "description": summary,
+        "license": _LICENCE_URL,
+        "version": version,
+        "datePublished": newest,
+        "creator": {"@type": "sc:Organization", "name": "The fedbench authors"},
+        "citeAs": f"The fedbench authors. {_TITLE}, version {version}.",
+        **_records(columns, file, data),
+    }
+    return {
+        "README.md": card.encode(),
+        "CITATION.cff": dump_yaml(citation).encode(),
+        "croissant.json": f"{visible_json(croissant, indent=2)}\n".encode(),
+    }
 
-    def _croissant(self, digest: str | None, size: int | None) -> str:
-        """Return the description in Croissant's vocabulary, as JSON-LD."""
-        if digest is None:
-            source = "fileSet"
-            resource = {"@type": "cr:FileSet", "includes": self.file}
-        else:
-            source = "fileObject"
-            resource = {
-                "@type": "cr:FileObject",
-                "contentUrl": self.file,
-                "contentSize": f"{size} B",
-                "sha256": digest,
-            }
-        fields = [
-            {
-                "@type": "cr:Field",
-                "@id": f"runs/{name}",
-                "name": name,
-                "description": meaning,
-                "dataType": _TYPES[str(kind)],
-                "source": {source: {"@id": self.file}, "extract": {"column": name}},
-            }
-            for name, kind, meaning in self._columns()
-        ]
-        record = {
-            "@context": _CONTEXT,
-            "@type": "sc:Dataset",
-            "conformsTo": "http://mlcommons.org/croissant/1.0",
-            "name": "fedbench-results",
-            "description": self._summary(),
-            "license": _LICENCE_URL,
-            "version": self.version,
-            "datePublished": self._newest(),
-            "creator": {"@type": "sc:Organization", "name": "The fedbench authors"},
-            "citeAs": f"The fedbench authors. {_TITLE}, version {self.version}.",
-            "distribution": [
-                {
-                    "@id": self.file,
-                    "name": self.file,
-                    "description": "A line for each run.",
-                    "encodingFormat": "application/x-parquet",
-                    **resource,
-                }
-            ],
-            "recordSet": [
-                {
-                    "@type": "cr:RecordSet",
-                    "@id": "runs",
-                    "name": "runs",
-                    "description": "One record for each run.",
-                    "field": fields,
-                }
-            ],
+
+def _meaning(field: pa.Field) -> str:
+    """Return the meaning of a column with its unit."""
+    about: dict[bytes, bytes] = field.metadata
+    unit = about.get(b"unit", b"").decode()
+    return about[b"doc"].decode() + (f" [{unit}]" if unit else "")
+
+
+def _records(
+    columns: Sequence[tuple[str, str, str]], file: str, data: bytes | None
+) -> dict[str, Any]:
+    """Describe the files and their columns in Croissant's vocabulary."""
+    source, resource = "fileSet", {"@type": "cr:FileSet", "includes": file}
+    if data is not None:
+        source = "fileObject"
+        resource = {
+            "@type": "cr:FileObject",
+            "contentUrl": file,
+            "contentSize": f"{len(data)} B",
+            "sha256": _sha256(data),
         }
-        return visible_json(record, indent=2) + "\n"
+    fields = [
+        {
+            "@type": "cr:Field",
+            "@id": f"runs/{name}",
+            "name": name,
+            "description": meaning,
+            "dataType": _TYPES[kind],
+            "source": {source: {"@id": file}, "extract": {"column": name}},
+        }
+        for name, kind, meaning in columns
+    ]
+    distribution = {
+        "@id": file,
+        "name": file,
+        "description": "A line for each run.",
+        "encodingFormat": "application/x-parquet",
+        **resource,
+    }
+    record = {
+        "@type": "cr:RecordSet",
+        "@id": "runs",
+        "name": "runs",
+        "description": "One record for each run.",
+        "field": fields,
+    }
+    return {"distribution": [distribution], "recordSet": [record]}
 
 
 _CARD = """\
@@ -378,22 +373,20 @@ def release(
     runs = [(row, store.curve(store.key(row))) for row in rows]
     table = pack(runs, version)
     data, found = table_bytes(table), tuple[Change, ...]()
-    described = Description(
+    described = describe(
+        rows,
+        table.schema,
         version=version,
         file=RELEASE,
-        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
-        " every round",
+        holds=HOLDS,
         origin=_ORIGIN,
-        schema=table.schema,
-        rows=rows,
         use=_USE.format(file=RELEASE),
+        data=data,
     )
-    files = {RELEASE: data}
+    files = {RELEASE: data, **described}
     if against is not None:
         found = changes(open_store(against).require().rows(), rows)
         files["CHANGES.md"] = changes_text(found, str(against), version).encode()
-    digest = _sha256(data)
-    files |= described.files(digest, len(data))
     sums = "".join(f"{_sha256(files[name])}  {name}\n" for name in sorted(files))
     files[SUMS] = sums.encode()
     for name, content in files.items():
@@ -404,7 +397,7 @@ def release(
         files=tuple(sorted(files)),
         num_rows=len(rows),
         methods=tuple(sorted({row.method for row in rows})),
-        sha256=digest,
+        sha256=_sha256(data),
         num_bytes=len(data),
         against=None if against is None else str(against),
         changes=found,
