@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -135,8 +135,63 @@ class Shard:
             }
 
     def found(self) -> Columns:
-        """Find the columns of images, labels and clients, or raise a `DataError` with all."""
-        return columns_of(self.kinds, self.place, self.reading, self.columns)
+        """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
+
+        Labels are in the column that the configuration names, else in the first of `LABEL_COLUMNS`,
+        else in the only other column of whole numbers or text, if its words may name classes.
+        Several such columns are refused; without one the images are unlabelled. Columns that say
+        splits are none of these.
+        """
+        import pyarrow as pa
+
+        def is_image(kind: Any) -> bool:
+            if pa.types.is_struct(kind):
+                return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
+            return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+        place, reading = self.place, self.reading
+        kinds = {name: kind for name, kind in self.kinds.items() if name not in self.columns}
+        listed = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+
+        def find(key: str, wanted: str) -> str:
+            for name, kind in kinds.items():
+                if short(name) == wanted and is_label(kind):
+                    return name
+            raise DataError(
+                f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
+            )
+
+        client = None
+        if reading.natural_column is not None:
+            client = find("data.natural_column", reading.natural_column)
+        images = [name for name, kind in kinds.items() if is_image(kind)]
+        known = [name for name in images if name in IMAGE_COLUMNS]
+        # A column without a name numbers the rows, as pandas writes it.
+        others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(short(name))]
+        fitting = [name for name in others if is_label(kinds[name])]
+        named = [name for name in others if short(name).lower() in LABEL_COLUMNS]
+        labels = [name for name in named if name in fitting]
+        labels.sort(key=lambda name: LABEL_COLUMNS.index(short(name).lower()))
+        words = {name: {*words_of(short(name))} for name in fitting}
+        classes = [n for n in fitting if words[n] & _CLASSES or not words[n] & _NO_CLASSES]
+        meant = [n for n in kinds if (classes and n in fitting) or n in LABEL_COLUMNS]
+        if (wanted := reading.label_column) is not None:
+            labels = [find("data.label_column", wanted)]
+        elif named and not labels:
+            raise DataError(
+                f"{place}: {named[0]}: {kinds[named[0]]} holds no classes; needed are whole"
+                f" numbers or text there, or in data.label_column=NAME; found: {listed}"
+            )
+        elif not labels and fitting == classes and [*map(short, fitting)] == fitting[:1]:
+            labels = fitting
+        is_lacking = bool(meant and not labels and short(meant[0]) == meant[0])
+        if is_lacking or not (known or len(images) == 1):
+            raise DataError(
+                f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only"
+                f" one of bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other"
+                f" one, or data.label_column=NAME); found: {listed}"
+            )
+        return Columns((known or images)[0], labels[0] if labels else None, client)
 
     def read_as(self) -> str:
         """Say which column the labels are read from, and which columns are not read."""
@@ -270,76 +325,12 @@ def is_label(kind: Any) -> bool:
     return bool(text or pa.types.is_integer(kind))
 
 
-def _may_be_classes(column: str) -> bool:
-    words = words_of(column)
-    return _NO_CLASSES.isdisjoint(words) or not _CLASSES.isdisjoint(words)
-
-
 def is_word(name: str, kind: Any) -> bool:
     """True for the name and type of a column that may say splits; numbers as flags with gaps."""
     import pyarrow as pa
 
     flag = pa.types.is_boolean(kind) or (pa.types.is_floating(kind) and may_be_split(name))
     return is_label(kind) or bool(flag)
-
-
-def columns_of(
-    kinds: Mapping[str, Any], place: str, reading: Reading, splits: Collection[str] = ()
-) -> Columns:
-    """Find the columns of images, labels and clients, or raise a `DataError` with all columns.
-
-    Labels are in the column that the configuration names, else in the first of `LABEL_COLUMNS`,
-    else in the only other column of whole numbers or text, if its words may name classes. Several
-    such columns are refused; without one the images are unlabelled. Columns that say `splits` are
-    none of these.
-    """
-    import pyarrow as pa
-
-    def is_image(kind: Any) -> bool:
-        if pa.types.is_struct(kind):
-            return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-    kinds = {name: kind for name, kind in kinds.items() if name not in splits}
-    listed = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
-
-    def find(key: str, wanted: str) -> str:
-        for name, kind in kinds.items():
-            if short(name) == wanted and is_label(kind):
-                return name
-        raise DataError(
-            f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
-        )
-
-    client = None
-    if reading.natural_column is not None:
-        client = find("data.natural_column", reading.natural_column)
-    images = [name for name, kind in kinds.items() if is_image(kind)]
-    known = [name for name in images if name in IMAGE_COLUMNS]
-    # A column without a name numbers the rows, as pandas writes it.
-    others = [name for name in kinds if name != client and not _UNNAMED.fullmatch(short(name))]
-    fitting = [name for name in others if is_label(kinds[name])]
-    named = [name for name in others if short(name).lower() in LABEL_COLUMNS]
-    labels = [name for name in named if name in fitting]
-    labels.sort(key=lambda name: LABEL_COLUMNS.index(short(name).lower()))
-    classes = [name for name in fitting if _may_be_classes(short(name))]
-    meant = [n for n in kinds if (classes and n in fitting) or n in LABEL_COLUMNS]
-    if (wanted := reading.label_column) is not None:
-        labels = [find("data.label_column", wanted)]
-    elif named and not labels:
-        raise DataError(
-            f"{place}: {named[0]}: {kinds[named[0]]} holds no classes; needed are whole"
-            f" numbers or text there, or in data.label_column=NAME; found: {listed}"
-        )
-    elif not labels and fitting == classes and [*map(short, fitting)] == fitting[:1]:
-        labels = fitting
-    if not (known or len(images) == 1) or (meant and not labels and short(meant[0]) == meant[0]):
-        raise DataError(
-            f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
-            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, the only other one, or"
-            f" data.label_column=NAME); found: {listed}"
-        )
-    return Columns((known or images)[0], labels[0] if labels else None, client)
 
 
 def splits_of_shards(
