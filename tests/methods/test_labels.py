@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Loss, Net, Server, Upload
+from fedbench.bench.method import Loss, Net, Server, Upload
 from fedbench.bench.nn.losses import (
     client_cross_entropy,
     negative_cosine,
@@ -86,12 +86,16 @@ def test_a_labelled_batch_is_cross_entropy_of_the_weak_view() -> None:
     torch.testing.assert_close(out.total, F.cross_entropy(logits["weak"], labels))
 
 
-def test_the_first_rounds_can_be_without_guesses() -> None:
-    setup = semifed(method__warmup_rounds=2)
+@pytest.mark.parametrize("spec", ["semifed", "cbafed"])
+def test_the_first_rounds_are_of_the_labelled_images(spec: str) -> None:
+    setup = setup_of(spec, data__label_fraction=0.25, method__warmup_rounds=2)
     data = setup.client_data(0, "cpu")
-    for index, expected in ((0, 5), (1, 5), (2, 20)):  # a quarter of 20 images are labelled
-        client = Client(0, index, generator(0, "client"))
-        assert len(setup.method.before_local(setup.make_net(), data, client)) == expected
+    for index in (0, 1):
+        chosen = setup.method.before_local(setup.make_net(), data, client(0, index))
+        assert torch.equal(chosen.labels, data.labels[data.labels >= 0])
+        assert len(chosen) == 5  # a quarter of 20
+    later = setup.method.before_local(setup.make_net(), data, client(0, 2))
+    assert spec == "cbafed" or len(later) == 20
 
 
 SERVER = Server(0, generator(0, "server"), {})
@@ -108,14 +112,6 @@ def certain_of(net: Net, label: int, probability: float) -> None:
         bias = net.tensor("classifier.bias")
         bias.fill_(-50.0)
         bias[label], bias[label + 1] = (torch.tensor([probability, 1 - probability])).log()
-
-
-def test_warm_up_keeps_the_labelled_images() -> None:
-    setup = cbafed(method__warmup_rounds=3)
-    data = setup.client_data(0, "cpu")
-    selected = setup.method.before_local(setup.make_net(), data, client(0, 2))
-    assert len(selected) == 5  # a quarter of 20
-    assert torch.equal(selected.labels, data.labels[data.labels >= 0])
 
 
 @pytest.mark.parametrize(

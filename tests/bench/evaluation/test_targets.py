@@ -11,8 +11,8 @@ from fedbench.bench.method import Needs
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Trainer
 from fedbench.methods.byol import BYOL
+from tests import specs
 
 CPU = torch.device("cpu")
 BOTH = ("knn", "linear")
@@ -21,10 +21,6 @@ SETTINGS = {"evaluation__knn_neighbours": 5, "client__lr": 0.3, "evaluation__unt
 
 def setup_of(spec: str, **fields: Any) -> Setup:
     return tiny_setup(tiny_config(spec, **SETTINGS, **fields))
-
-
-def measured(trainer: Trainer, protocols: tuple[str, ...] = BOTH) -> dict[str, float]:
-    return evaluate(trainer.setup, trainer.binding, lambda k: None, protocols, CPU)
 
 
 def targets(metrics: dict[str, float]) -> dict[str, float]:
@@ -37,20 +33,22 @@ def test_a_target_scores_what_it_would_score_in_the_encoders_place(
 ) -> None:
     """For comparison its tensors are copied into the online encoder, which is then evaluated."""
     trainer = train(setup_of(spec, method__ema_decay=0.9), tmp_path)
-    metrics, net = measured(trainer), trainer.binding.net
+
+    def measured(protocols: tuple[str, ...] = BOTH) -> dict[str, float]:
+        return evaluate(trainer.setup, trainer.binding, lambda k: None, protocols, CPU)
+
+    metrics, net = measured(), trainer.binding.net
     assert not any(name.endswith("_std") for name in targets(metrics))
     names = {"knn_acc", "linear_acc", "linear_train_acc"}
     assert set(targets(metrics)) == {f"target_{name}" for name in names}
     online, target = net["encoder"].state_dict(), net["target_encoder"].state_dict()
     assert any(not torch.equal(online[name], target[name]) for name in online)
     net["encoder"].load_state_dict(target)
-    instead = measured(trainer)
+    instead = measured()
     assert {name: metrics[f"target_{name}"] for name in names} == {n: instead[n] for n in names}
-    assert set(targets(measured(trainer, ("linear",)))) == {
-        "target_linear_acc",
-        "target_linear_train_acc",
-    }
-    assert targets(measured(trainer, ())) == {}
+    linear = {"target_linear_acc", "target_linear_train_acc"}
+    assert set(targets(measured(("linear",)))) == linear
+    assert targets(measured(())) == {}
 
 
 @pytest.mark.parametrize(
@@ -63,10 +61,9 @@ def test_a_target_scores_what_it_would_score_in_the_encoders_place(
     ],
 )
 def test_targets_that_the_server_does_not_have_are_not_scored(
-    spec: str, fields: dict[str, Any], tmp_path: Path
+    spec: str, fields: dict[str, Any]
 ) -> None:
-    trainer = train(setup_of(spec, **fields), tmp_path, rounds=0)
-    assert targets(measured(trainer)) == {}
+    assert targets(specs.measured(setup_of(spec, **fields), BOTH)) == {}
 
 
 def test_an_encoder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
