@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.evaluation import sgd, suite
@@ -117,22 +118,17 @@ def test_equals_the_protocol_written_out(
     for batch in seen:
         torch.testing.assert_close(batch, torch.full_like(batch, 128 / 127.5 - 1))
 
-    # v <- 0.9 v + gradient, w <- w - lr v, no decay; Nesterov's w <- w - lr (gradient + 0.9 v).
-    # lr = peak * 12 / 256 * (1 + cos(pi t / 3)) / 2.
-    weight, bias = steps[0][0], steps[0][1]
-    features, onehot = np.tile([0.5, -0.25], (12, 1)), np.eye(3)[labels]
-    speed_weight, speed_bias = np.zeros_like(weight), np.zeros_like(bias)
+    # lr = peak * 12 / 256 * (1 + cos(pi t / 3)) / 2; momentum 0.9, no decay.
+    layer = [torch.from_numpy(value).requires_grad_() for value in steps[0][:2]]
+    plain = torch.optim.SGD(layer, lr=1.0, momentum=0.9, nesterov=nesterov)
+    features = torch.tensor([[0.5, -0.25]], dtype=torch.float64).expand(12, 2)
     for index, step in enumerate(steps):
-        logits = features @ weight.T + bias
-        error = np.exp(logits) / np.exp(logits).sum(1, keepdims=True) - onehot
-        slope_weight, slope_bias = error.T @ features / 12, error.mean(0)
-        speed_weight = 0.9 * speed_weight + slope_weight
-        speed_bias = 0.9 * speed_bias + slope_bias
-        lr = peak * 12 / 256 * (1 + math.cos(math.pi * index / 3)) / 2
-        weight = weight - lr * (slope_weight + 0.9 * speed_weight if nesterov else speed_weight)
-        bias = bias - lr * (slope_bias + 0.9 * speed_bias if nesterov else speed_bias)
-        np.testing.assert_allclose(step[2], weight, atol=1e-6 if nesterov else 1e-5)
-        np.testing.assert_allclose(step[3], bias, atol=1e-6 if nesterov else 1e-5)
+        plain.param_groups[0]["lr"] = peak * 12 / 256 * (1 + math.cos(math.pi * index / 3)) / 2
+        plain.zero_grad()
+        F.cross_entropy(F.linear(features, *layer), torch.from_numpy(labels)).backward()
+        plain.step()
+        for found, expected in zip(step[2:], layer, strict=True):
+            np.testing.assert_allclose(found, expected.detach(), atol=1e-6 if nesterov else 1e-5)
     assert len(steps) == 3
 
 
