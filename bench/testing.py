@@ -33,7 +33,7 @@ from fedbench.bench.data.batches import Batch, SecondBatches
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
-from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.evaluation.objectives.scores import objectives
 from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.execution.guarantees import needed_one_by_one

@@ -39,23 +39,21 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.evaluation.metrics import PROBES, Metric
 from fedbench.bench.evaluation.objectives.base import (
-    Objective,
-    Projections,
-    Statistic,
-    Sums,
-    noise_variance,
-    score_of_sums,
-    symmetric,
-    triangle,
-)
-from fedbench.bench.evaluation.objectives.statistics import (
     DirectionProducts,
     Directions,
     Frequencies,
     Moments,
+    Objective,
     Pairs,
+    Projections,
     Slices,
+    Statistic,
+    Sums,
     ViewScatter,
+    noise_variance,
+    score_of_sums,
+    symmetric,
+    triangle,
 )
 from fedbench.bench.evaluation.probes import Encoded
 from fedbench.bench.evaluation.protocols import Probe

@@ -27,7 +27,7 @@ def load_plugins() -> None:
 def load() -> None:
     """Register the metrics of all probes and objectives."""
     from fedbench.bench.evaluation import collapse, objective, online  # noqa: F401
-    from fedbench.bench.evaluation.objectives.registry import objectives
+    from fedbench.bench.evaluation.objectives.scores import objectives
     from fedbench.bench.evaluation.protocols import probes
 
     probes()

@@ -22,7 +22,7 @@ from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_imag
 from fedbench.bench.evaluation.objective import client_statistics, objective
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator, GaussianNoise
 from fedbench.bench.evaluation.objectives.base import separation
-from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.objectives.scores import scored
 from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED

@@ -10,7 +10,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.schema import PROBES, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
-from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.evaluation.objectives.scores import objectives
 from fedbench.bench.method import registry
 from fedbench.bench.nn import backbones
 from fedbench.bench.system.method_names import GROUP

@@ -17,7 +17,7 @@ from fedbench.bench.data.datasets import DATA_DIR_VARIABLE, content_names
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.views.recipes import check_view
-from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.objectives.scores import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin

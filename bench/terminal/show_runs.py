@@ -64,7 +64,7 @@ def show_plan(plan: RunPlan) -> None:
 
 def show_result(result: RunResult) -> None:
     """Print the result of a run: objective, the scores asked for, accuracies, cost, privacy."""
-    from fedbench.bench.evaluation.objectives.registry import objectives  # which loads torch
+    from fedbench.bench.evaluation.objectives.scores import objectives  # which loads torch
     from fedbench.bench.evaluation.protocols import probes
 
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")

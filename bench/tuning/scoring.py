@@ -15,8 +15,7 @@ from typing import Any
 from fedbench.bench.evaluation.objectives.accumulator import bytes_sent, with_noise
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
-from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
-from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.evaluation.objectives.scores import ALWAYS, objectives
 from fedbench.bench.evaluation.shrinkage import SHARES, shrinkage
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, mean, sample_std
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -71,7 +70,7 @@ class Scoring:
     @property
     def objectives(self) -> list[str]:
         """Return `evaluation.objectives` by which runs compute it."""
-        usual = {*OF_CLIENTS, *DEFAULT_OBJECTIVES}
+        usual = {*OF_CLIENTS, *ALWAYS}
         return [] if self._plain in usual else [self._plain]
 
     def check_noise(self, multiplier: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Label-free scores: alignment, spread and spectrum of all clients' images together.
+"""Label-free scores by name: alignment, spread and spectrum of all clients' images together.
 
 `RankMe` circulates with and without centring, of singular values and of eigenvalues, and with terms
 added before the logarithm; the docstrings say which is meant here. Nothing is added: shares below
@@ -6,32 +6,40 @@ added before the logarithm; the docstrings say which is meant here. Nothing is a
 """
 
 import math
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedbench.bench.evaluation.metrics import register
 from fedbench.bench.evaluation.objectives.base import (
-    Objective,
-    Projections,
-    Statistic,
-    Sums,
-    noise_variance,
-    score_of_sums,
-    separation,
-    symmetric,
-)
-from fedbench.bench.evaluation.objectives.statistics import (
     TEMPERATURE,
     DirectionProducts,
     Directions,
     Frequencies,
     Moments,
+    Objective,
     Pairs,
+    Projections,
     Slices,
+    Statistic,
+    Sums,
     ViewScatter,
+    noise_variance,
+    score_of_sums,
+    separation,
+    symmetric,
 )
+from fedbench.bench.evaluation.objectives.names import GROUP, OF_CLIENTS, SHIPPED
+from fedbench.bench.system.errors import PluginError, UnknownNameError
+from fedbench.bench.system.plugins import load, load_all
 from fedbench.bench.system.seeding import generator
+
+ALWAYS = ("participation-ratio",)
+"""Objectives of every run; `evaluation.objectives` names further ones."""
 
 
 class GlobalAlign(Objective):
@@ -443,3 +451,43 @@ def _centred(moment: Tensor, mean: Tensor) -> Tensor:
     matrix = moment - torch.outer(mean, mean)
     rounding = _ROUNDING * moment.diagonal().sum()
     return matrix if matrix.diagonal().sum() > rounding else torch.zeros_like(matrix)
+
+
+@cache
+def objectives() -> dict[str, Objective]:
+    """Return every objective that is computed from sums, by name.
+
+    A plugin that cannot be loaded, or whose name or metric is taken, is left out with a warning.
+    """
+    ours = [kind for kind in Objective.__subclasses__() if kind.__module__ == __name__]
+    kinds = {kind.name: kind for kind in ours}
+    found: dict[str, Objective] = {name: kinds[name]() for name in SHIPPED}
+    for objective in found.values():
+        register(objective.metric)
+
+    def accept(point: EntryPoint) -> None:
+        plugin = load(point)()
+        if not isinstance(plugin, Objective):
+            raise PluginError("it is no class of Objective")
+        if plugin.name in {**OF_CLIENTS, **found}:
+            raise PluginError(f"{plugin.name!r} is taken")
+        register(plugin.metric)
+        found[plugin.name] = plugin
+
+    load_all(GROUP, accept)
+    return found
+
+
+def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
+    """Return the objectives that a run computes, by `evaluation.objectives`, in order.
+
+    The scale of noise depends on how many sums share it. So that it does not depend on `names`,
+    with noise all objectives of fedbench that have an epsilon are computed.
+    """
+    known = objectives()
+    for name in names:
+        if name not in known:
+            more = "; every run has align, unif, rho, sep and the loss"
+            raise UnknownNameError("objective of evaluation.objectives", name, known, more)
+    asked = {*ALWAYS, *names, *(SHIPPED if noise else ())}
+    return [objective for name, objective in known.items() if name in asked]

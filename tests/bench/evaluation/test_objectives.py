@@ -18,10 +18,9 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     epsilon,
     with_noise,
 )
-from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Sums, triangle
+from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Slices, Sums, triangle
 from fedbench.bench.evaluation.objectives.names import check_name
-from fedbench.bench.evaluation.objectives.registry import objectives, scored
-from fedbench.bench.evaluation.objectives.statistics import Slices
+from fedbench.bench.evaluation.objectives.scores import objectives, scored
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.seeding import generator

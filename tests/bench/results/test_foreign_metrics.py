@@ -14,11 +14,10 @@ from fedbench.bench.config import EvaluationConfig, RunConfig, schema
 from fedbench.bench.evaluation import catalogue, metrics, protocols
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import Metric, heading, main_metrics
-from fedbench.bench.evaluation.objectives import registry
-from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_sums
+from fedbench.bench.evaluation.objectives import scores
+from fedbench.bench.evaluation.objectives.base import Objective, Pairs, Sums, score_of_sums
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.scores import RankMe
-from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.report.content import content
@@ -50,10 +49,10 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             monkeypatch.setattr(module, "entry_points", points.select)
 
     monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
-    for cached in (registry.objectives, protocols.probes):
+    for cached in (scores.objectives, protocols.probes):
         cached.cache_clear()
     yield install
-    for cached in (registry.objectives, protocols.probes):
+    for cached in (scores.objectives, protocols.probes):
         cached.cache_clear()
 
 
@@ -141,5 +140,5 @@ def test_what_is_none_or_takes_a_name_is_left_out(
 ) -> None:
     foreign(f"fedbench.{group}", "count", target)
     with pytest.warns(PluginWarning, match=named):
-        found = registry.objectives() if group == "objectives" else protocols.probes()
+        found = scores.objectives() if group == "objectives" else protocols.probes()
     assert len(found) == len(SHIPPED if group == "objectives" else protocols.SHIPPED)
