@@ -64,14 +64,12 @@ def mean_text(mean: float | None, half: float | None, percent: bool) -> str:
     return f"{round(mean * 100, 9) if percent else mean:.{digits}f} ± {scaled:.{digits}f}"
 
 
-def short(value: float | None) -> str:
+def short(value: float) -> str:
     """Return a number of three digits, or a whole one.
 
     >>> short(0.12345), short(99.96), short(999.7), short(19_700.2)
     ('0.123', '100', '1,000', '19,700')
     """
-    if value is None:
-        return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

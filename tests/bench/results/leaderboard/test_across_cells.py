@@ -16,7 +16,8 @@ from fedbench.bench.results.leaderboard.curves import (
     over_rounds,
     reached,
 )
-from fedbench.bench.results.leaderboard.formats import across_table
+from fedbench.bench.results.leaderboard.formats import across_table, to_latex
+from fedbench.bench.results.report.charts import curves_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import build_row, rank, run_of, seeds_of
@@ -62,6 +63,7 @@ def test_methods_over_alpha() -> None:
         "50.0", "+2.0", "6/6", "1.00", "*",
     ]  # fmt: skip
     assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
+    assert "t test" not in to_latex(rank(grid()))  # which a star of mean ranks does not mean
 
 
 def test_six_cells_and_five_percent_are_needed_to_tell_ranks_apart() -> None:
@@ -79,6 +81,9 @@ def test_six_cells_and_five_percent_are_needed_to_tell_ranks_apart() -> None:
     found = compared("abc", "abc", "abc", "bac", "bac", "acb")
     assert found.friedman_p == pytest.approx(math.exp(-3.5))  # 0.0302
     assert found.critical_difference == pytest.approx(1.353, abs=1e-3)
+    alike = compared(*["abc", "bca", "cab"] * 2)
+    assert (alike.friedman_p, alike.critical_difference) == (pytest.approx(1), None)
+    assert across_table(alike).footer.endswith("no method can be told from another")
     five = compared(*["abc"] * 5)
     assert [entry.mean_rank for entry in five.entries] == [1, 2, 3]
     assert (five.friedman_p, five.critical_difference) == (None, None)
@@ -228,6 +233,7 @@ def test_rounds_and_bytes_to_an_accuracy(store: Store) -> None:
     entry = rank(store.rows(), curves=curves, reach=0.5).entries[0]
     assert (entry.rounds_to_reach, entry.gb_to_reach, entry.num_reached) == (2, 4e-7, 1)
     assert entry.hours_to_reach == 1.0
+    assert curves_of(rank(store.rows(), curves=curves).groups[0], curves).hours.max() == 2.0
     entry = rank(store.rows(), curves=curves, reach=0.8).entries[0]
     assert (entry.rounds_to_reach, entry.num_reached) == (None, 0)
     Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")

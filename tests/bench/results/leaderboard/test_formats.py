@@ -140,16 +140,16 @@ def test_bold_is_explained_where_something_is_bold() -> None:
 def test_chosen_columns_in_tables_and_csv(board: Leaderboard) -> None:
     """By heading or by name; one without a heading goes by its name."""
     rows = [row for alpha in (0.1, 1.0) for row in seeds_of({"byol": (0.25, 0.5)}, alpha)]
-    chosen = rank(rows, columns=["std", "linear %", "num_failed"])
-    header = ("rank", "method", "std", "linear %", "num_failed")
+    chosen = rank(rows, columns=["std", "linear %", "num_failed", "values"])
+    header = ("rank", "method", "std", "linear %", "num_failed", "values")
     first = tables(chosen)[0]
     assert (tuple(first.header), first.rows[0][2:]) == (
         header,
-        ["0.1768", "37.5 (25.0, 50.0)", "0"],
+        ["0.1768", "37.5 (25.0, 50.0)", "0", "0.25 0.5"],
     )
     assert to_csv(chosen).splitlines()[:2] == [
-        "rank,method,std,mean,num_failed",
-        f"1,byol,{0.125 * 2**0.5!r},0.375,0",  # half of 0.25, times sqrt(2)
+        "rank,method,std,mean,num_failed,values",
+        f"1,byol,{0.125 * 2**0.5!r},0.375,0,0.25 0.5",  # half of 0.25, times sqrt(2)
     ]
     assert rank([], columns=["gain"]).columns != board.columns
     with pytest.raises(UnknownNameError, match="gain"):

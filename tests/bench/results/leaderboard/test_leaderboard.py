@@ -122,6 +122,14 @@ def test_a_title_names_what_differs_from_the_preset() -> None:
         assert group.title == f"digits · preset demo · alpha 0.1{words}"
 
 
+def test_titles_name_what_one_class_alone_has() -> None:
+    """A setting that this version does not know sets classes apart; its absence has no name."""
+    row = run_of(linear_acc=0.5)
+    settings = {**row.settings, "data": {**row.settings["data"], "of_old": 7}}
+    board = rank([row, row.model_copy(update={"settings": settings})])
+    assert {group.title.partition("alpha 0.1")[2] for group in board.groups} == {"", " · of old 7"}
+
+
 def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence() -> None:
     rows = [
         *seeds_of({"three": [0.4] * 3, "two": [0.6] * 2, "mixed": [0.5] * 2}),

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.experiment.fields import field_infos, flat_config
 from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.published import paper_cells, published_number
 from fedbench.bench.results.store.row import PaperCell, Row
 from fedbench.leaderboards import fields
 from tests.bench.results.conftest import build_row, rank
 
-CACHED = "published with a 50-epoch probe, ours with cached features"
+SOURCE, CACHED = "orchestra_table5", "published with a 50-epoch probe, ours with cached features"
 
 DATASETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "TinyImageNet": "tiny-imagenet"}
 METRICS = {
@@ -124,7 +126,7 @@ def test_a_cell_with_its_spread() -> None:
     assert number is not None
     assert (number.value, number.spread, number.n_seeds) == (58.36 / 100, 0.19 / 100, 3)
     assert (number.spread_kind, number.note) == ("standard deviation", "")
-    assert (number.source, number.setting) == ("orchestra_table5", "cross_device")
+    assert (number.source, number.setting) == (SOURCE, "cross_device")
     cached = published_number(row, "linear_acc")
     assert cached is not None
     assert (cached.value, cached.note) == (58.36 / 100, CACHED)
@@ -149,6 +151,8 @@ def test_a_row_without_a_fixed_field_has_no_number() -> None:
     del config["model"]["init"]  # rows of version 3 do not have it; they began with other weights
     old = row.model_copy(update={"settings": config})
     assert published_number(old, "linear_paper_acc") is None
+    now = old.model_copy(update={"benchmark_version": BENCHMARK_VERSION})  # with its default
+    assert published_number(now, "linear_paper_acc") is not None
 
 
 @pytest.mark.parametrize("source", MATCHED)
@@ -209,8 +213,11 @@ def test_printed_values(
 
 def test_the_line_has_the_difference() -> None:
     rows = [row_of("cross-device").model_copy(update={"linear_acc": 0.6})]
-    entry = rank(rows).entries[0]
+    board = rank(rows)
+    (entry,), (record,) = board.entries, board.to_dict()["rows"]
     assert entry.difference == pytest.approx(0.6 - 0.5836)
+    assert cells(entry)["published"] == "58.4 (+1.6)"
+    assert (record["published"]["source"], record["published"]["note"]) == (SOURCE, CACHED)
     assert rank(rows, published=False).entries[0].published is None
 
 

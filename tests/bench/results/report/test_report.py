@@ -125,7 +125,9 @@ def test_along_an_axis_means_are_whole_and_not_alone(tmp_path: Path) -> None:
 
 
 def test_curves_and_studies(written: tuple[Store, Path]) -> None:
-    data = data_of(written[1])
+    store, file = written
+    assert fedbench.studies(store)._repr_html_().count("<tr") == 2
+    data = data_of(file)
     curves = [*data["curves"].values()]
     knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
     assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
@@ -186,9 +188,11 @@ def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:
     )
     other = run_of(data__num_clients=3, dataset="elsewhere", dataset_revision="0" * 64)
     store = Store(tmp_path / "store")
-    for each in (again, row, other):
+    many = run_of(data__num_clients=2000, dataset_revision=digits.revision)
+    for each in (again, row, other, many):
         store.write_row(each)
-    (record,), (missing,) = partitions(store, store.frame(), tmp_path)
+    (record,), (impossible, missing) = partitions(store, store.frame(), tmp_path)
+    assert impossible.startswith("Clients of digits are not shown, dirichlet-balanced partition:")
     settings = {"data.num_clients": 3, "data.alpha": 0.1}
     expected = fedbench.partition(set=settings, seed=1, data_dir=tmp_path)
     assert record["counts"] == expected.as_dict()["class_counts"]
