@@ -23,7 +23,7 @@ from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps, measure
 from fedbench.bench.execution.picture import Picture
 from fedbench.bench.experiment.common_options import Folders, Sources
-from fedbench.bench.experiment.fields import get, show
+from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -118,17 +118,15 @@ def paper_figure(
     item, opened = known[name], folders.open_store()
     draw = item.draw
     assert draw is not None
-    preset, changes = sources.preset or draw.preset, {**draw.set, **(sources.set or {})}
-    words = ["--preset", preset, *(("--dataset", sources.dataset) if sources.dataset else ())]
-    words += [word for file in sources.config_files for word in ("--config", str(file))]
-    for key, value in changes.items():
-        words += ["--set", f"{key}={show(value)}"]
+    preset = sources.preset or draw.preset
+    given = replace(sources, preset=preset, set={**draw.set, **(sources.set or {})})
+    words = given.words(preset)
     words += () if folders.store is None else ("--store", str(opened.root))
     file = user_path(folder) / name.replace(":", "-").lower()
     if draw.x == "objective":
         return _of_trials(item, draw, opened, preset, words, file)
-    settings = vars(replace(sources, preset=preset, set=changes)) | {"methods": draw.methods}
-    settings |= {"content": content_names(folders.cache), "data_dir": folders.cache}
+    settings = vars(given) | {"methods": draw.methods, "data_dir": folders.cache}
+    settings["content"] = content_names(folders.cache)
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
     if draw.x == "client":
         picture = _drawn(item, draw, _of_clients(draw, cells))

@@ -84,6 +84,14 @@ class Sources:
     config_files: Annotated[Sequence[Path | str], _CONFIG] = ()
     set: Annotated[Mapping[str, Any] | None, SET] = None
 
+    def words(self, preset: str) -> list[str]:
+        """Return the words of a command line that give these sources, over a preset."""
+        from fedbench.bench.experiment.fields import show
+
+        words = ["--preset", preset, *(("--dataset", self.dataset) if self.dataset else ())]
+        words += [word for file in self.config_files for word in ("--config", str(file))]
+        return words + [f"--set={key}={show(value)}" for key, value in (self.set or {}).items()]
+
 
 @dataclass(frozen=True)
 class Settings(Sources):

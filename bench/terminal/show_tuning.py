@@ -65,12 +65,7 @@ def show_study(result: StudyResult) -> None:
 
 def advice(result: StudyResult, settings: Settings, store: Any) -> str:
     """Say in one sentence what to do after a study that was run with these settings."""
-    from fedbench.bench.experiment.fields import show
-
-    words = ["fedbench", "run", result.spec, "--preset", result.preset]
-    words += [] if settings.dataset is None else ["--dataset", settings.dataset]
-    words += [word for file in settings.config_files for word in ("--config", str(file))]
-    words += [f"--set={key}={show(value)}" for key, value in (settings.set or {}).items()]
+    words = ["fedbench", "run", result.spec, *settings.words(result.preset)]
     words += [] if store is None else ["--store", str(store)]
     command, ended = shlex.join(words), f"{len(result.trials)} trials"
     if result.best is None:
