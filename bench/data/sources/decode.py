@@ -371,13 +371,12 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
             raise DataError(f"{picture.place}: label {picture.label} is out of range; {allowed}")
         if isinstance(picture.content, np.ndarray):
             height, width, *channels = picture.content.shape
-            colour = colour or bool(channels)
-            sizes[width, height] += 1
+            size, has_colour = (width, height), bool(channels)
         else:
             picture.check_size()
             size, has_colour = header_of(picture.content, picture.place)
-            colour = colour or has_colour
-            sizes[size] += 1
+        sizes[size] += 1
+        colour = colour or has_colour
         if len(labels) == MAX_IMAGES:
             what = f"{picture.place}: the data set has more than {MAX_IMAGES:,} images"
             raise DataError(f"{what}; take a part of it")

@@ -63,12 +63,6 @@ class Folder:
         """Folders in it that have images at any depth."""
         return {name: each for name, each in self.folders.items() if each.all_images}
 
-    @property
-    def is_empty(self) -> bool:
-        """True if no file is in it at any depth."""
-        here = self.images or self.others
-        return not here and all(each.is_empty for each in self.folders.values())
-
     def all_folders(self) -> Iterator["Folder"]:
         """Yield the folder and those at any depth in it."""
         yield self
@@ -223,7 +217,11 @@ def _inner(folder: Folder, split: str | None = None) -> Folder:
         ((name, inner),) = folder.with_images.items()
         says = split_of(name, strict=False)
         # Beside an empty folder it is one class of two, of which the other lacks its images.
-        is_class = any(f.is_empty for f in folder.folders.values()) or not inner.with_images
+        is_empty = [
+            not any(each.images or each.others for each in f.all_folders())
+            for f in folder.folders.values()
+        ]
+        is_class = any(is_empty) or not inner.with_images
         if (says and says != split) or (is_class and not says and name.lower() not in WRAPPERS):
             break
         folder = inner
@@ -350,7 +348,7 @@ FOLDER = "tiny-imagenet-200"
 GET = f"get http://cs231n.stanford.edu/{FOLDER}.zip, then: unzip {FOLDER}.zip -d {{raw}}"
 
 
-class TinyImageNet(PathSource):
+class TinyImageNet(ImageFolders):
     """200 classes, 500 training and 50 validation images of 64x64 pixels each.
 
     `wnids.txt` names the classes, numbered by their sorted names. The test images are those of
@@ -361,9 +359,7 @@ class TinyImageNet(PathSource):
 
     def files(self) -> list[Path]:
         """Return the two lists and the images of both splits."""
-        lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
-        pictures = (*self._train(self._classes()), *self._test())
-        return [*lists, *(Path(picture.file) for picture in pictures)]
+        return [self.path / "wnids.txt", self.path / "val/val_annotations.txt", *super().files()]
 
     def require(self) -> None:
         if not self.path.is_dir():
@@ -373,28 +369,20 @@ class TinyImageNet(PathSource):
             )
 
     def splits(self, scratch: Path) -> Splits:
-        classes = self._classes()
-        return Splits([self._train(classes)], [list(self._test())], tuple(classes))
-
-    def _train(self, classes: Sequence[str]) -> list[Picture]:
-        return _training_pictures(Folder.read(self.path / "train"), classes)
-
-    def _classes(self) -> list[str]:
-        classes = sorted((self.path / "wnids.txt").read_text(encoding="utf-8").split())
+        named, listed = self.path / "wnids.txt", self.path / "val/val_annotations.txt"
+        classes = sorted(named.read_text(encoding="utf-8").split())
         if not classes or len(set(classes)) < len(classes):
-            raise DataError(f"{self.path / 'wnids.txt'} must name each class once, one per line")
-        return classes
-
-    def _test(self) -> Iterator[Picture]:
-        listed = self.path / "val" / "val_annotations.txt"
-        numbers = {name: label for label, name in enumerate(self._classes())}
+            raise DataError(f"{named} must name each class once, one per line")
+        numbers = {name: number for number, name in enumerate(classes)}
+        train = _training_pictures(Folder.read(self.path / "train"), classes)
+        test = []
         for number, line in enumerate(listed.read_text(encoding="utf-8").splitlines(), 1):
-            name, _, rest = line.partition("\t")
-            wnid = rest.partition("\t")[0]
-            file = self.path / "val" / "images" / name
+            name, wnid, *_ = [*line.split("\t"), ""]
             if wnid not in numbers:
-                raise DataError(f"{listed}, line {number}: class {wnid!r} is not in wnids.txt")
-            yield Picture(file, numbers[wnid], str(file))
+                raise DataError(f"{listed}, line {number}: class {wnid!r} is not in {named.name}")
+            file = self.path / "val/images" / name
+            test.append(Picture(file, numbers[wnid], str(file)))
+        return Splits([train], [test], tuple(classes))
 
 
 SOURCES["tiny-imagenet"] = Entry(
