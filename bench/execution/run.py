@@ -1,6 +1,7 @@
 """Run one configuration: read its stored result back, or execute it and store it."""
 
 import logging
+import math
 import shlex
 import shutil
 import sys
@@ -249,7 +250,7 @@ def drop_scratch(folder: Path) -> None:
     """Delete all checkpoints and personal tensors of clients but the newest."""
     for path in newest_first(folder)[1:]:
         path.unlink(missing_ok=True)
-    PersonalStore(folder / "clients").keep_latest()
+    PersonalStore(folder / "clients").keep(math.inf)
 
 
 def forget_cell(store: Store, identity: str) -> None:

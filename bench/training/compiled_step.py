@@ -107,7 +107,7 @@ class CompiledStep:
         for slots in (self._matrices, self._others):
             if slots:
                 span = self._vector.grad[slots[0].start : slots[-1].stop]
-                values = self._gathered(slots)
+                values = [self._gradient(slot).flatten() for slot in slots]
                 if values[0].dtype == span.dtype:
                     torch.cat(values, out=span)
                 else:
@@ -119,12 +119,7 @@ class CompiledStep:
                 view.add_(own.grad)
             own.grad = view
 
-    def _gathered(self, slots: list[Slot]) -> list[Tensor]:
-        gradients = []
-        for slot in slots:
-            leaf = self._leaves[slot.name]
-            gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            gradients.append(
-                (gradient.movedim(1, -1) if slot.channels_last else gradient).flatten()
-            )
-        return gradients
+    def _gradient(self, slot: Slot) -> Tensor:
+        leaf = self._leaves[slot.name]
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        return gradient.movedim(1, -1) if slot.channels_last else gradient

@@ -5,7 +5,6 @@ checkpoints of a run find the files that they name. Only the client that trains 
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from torch import Tensor
@@ -89,16 +88,16 @@ class PersonalStore:
         """Delete the file of a round that nothing needs any more."""
         self._path(client_id, round_index).unlink(missing_ok=True)
 
-    def keep(self, named: AbstractSet[tuple[int, int]]) -> None:
-        """Delete the files of all clients and rounds that are not named."""
-        for client_id, stored in self.rounds().items():
-            for round_index in stored:
-                if (client_id, round_index) not in named:
-                    self.drop(client_id, round_index)
+    def keep(self, *rounds_done: float) -> None:
+        """Delete all files but those that checkpoints after so many rounds name: the last before.
 
-    def keep_latest(self) -> None:
-        """Delete all but each client's last file, once a run has ended."""
-        self.keep({(client_id, stored[-1]) for client_id, stored in self.rounds().items()})
+        inf = each client's last one.
+        """
+        for client_id, stored in self.rounds().items():
+            earlier = ([index for index in stored if index < done] for done in rounds_done)
+            named = {index for indices in earlier for index in indices[-1:]}
+            for round_index in {*stored} - named:
+                self.drop(client_id, round_index)
 
     def rounds(self) -> dict[int, list[int]]:
         """Return by client the rounds of its files, ascending."""

@@ -64,7 +64,6 @@ class RunState:
         self.history: list[RoundRecord] = []
         self.personal = PersonalStore(folder / "clients")
         self.personal_rounds: dict[int, int] = {}
-        self._named: dict[int, int] = {}  # what the last checkpoint has of them
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
         self.platforms = [measure(device.type, setup.config.client.precision == TF32).as_dict()]
@@ -78,13 +77,6 @@ class RunState:
         """Number of configured rounds and the method's preparatory ones."""
         preparatory = self.setup.needs.preparatory_rounds
         return self.setup.config.federation.num_rounds + preparatory
-
-    def add(self, record: RoundRecord, *, checkpoint: bool) -> None:
-        """Append a round's record, and save the state after it if it is time to."""
-        self._records.append(record, sync=checkpoint)  # a checkpoint needs the rounds before it
-        self.history.append(record)
-        if checkpoint:
-            self.save()
 
     def save(self) -> None:
         """Write a checkpoint, and drop the files of clients that neither of the last two names."""
@@ -113,9 +105,8 @@ class RunState:
             "frozen": self._frozen,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
+        self.personal.keep(self._after, self.rounds_done)
         self._after = self.rounds_done
-        self.personal.keep({*self.personal_rounds.items(), *self._named.items()})
-        self._named = dict(self.personal_rounds)
 
     def _resume(self) -> None:
         for folder in (self.folder, self.folder / "clients"):
@@ -155,7 +146,6 @@ class RunState:
         self.train_seconds = state["train_seconds"]
         # Compared anew, a shortcut might pass this time, and the run would have other bits.
         first_use.switch_off(state["switched_off"])
-        self._named = dict(self.personal_rounds)
 
     def _has_personal(self, checkpoint: Checkpoint) -> bool:
         """Return False, with a warning, if a client's file is lost that an earlier one replaces.

@@ -96,8 +96,10 @@ class Trainer(RunState):
         while self.rounds_done < last:
             record = self._round(next(rounds), executor, evaluate, on_client)
             due = time.monotonic() - self._saved >= self._between or self.rounds_done == last
-            self.add(record, checkpoint=due)
+            self._records.append(record, sync=due)  # a checkpoint needs the rounds before it
+            self.history.append(record)
             if due:
+                self.save()
                 self._saved = time.monotonic()
             yield record
 
@@ -126,14 +128,16 @@ class Trainer(RunState):
             steps_itself = writes(self.setup.method, "server_step")
             before = self.binding.named(self.layout.server) if steps_itself else {}
             update = server_update(self.setup, self.binding, index)
+            uniform = self.setup.config.server.weighting == "uniform"
             # Clients come in the order of their ids, whoever is ready first: sums keep their bits.
             # On one thread: a second one would spin after each upload and slow the workers down.
             with single_thread():
                 for trained, upload in self._train(index, executor, tasks):
                     tally.add(trained, upload)
                     _check(trained.finite, index, f"the loss of client {trained.client_id} is")
-                    weight, steps = self._weight(trained), trained.num_steps
-                    update.fold(trained.client_id, weight, upload, steps)
+                    weight = 1 if uniform else trained.num_examples
+                    weight *= bool(trained.num_steps)
+                    update.fold(trained.client_id, weight, upload, trained.num_steps)
                     if trained.stored_personal:
                         self.personal_rounds[trained.client_id] = index
                     if on_client is not None:
@@ -204,11 +208,6 @@ class Trainer(RunState):
             server = Server(index, generator(self.setup.config.seed, "survey", index), {})
             self.setup.method.server_pre_round(self.binding.net.train(), there, server)
         exchanged.merge(self.timeline.resent, times=len(asking))
-
-    def _weight(self, trained: Trained) -> float:
-        uniform = self.setup.config.server.weighting == "uniform"
-        weight = 1 if uniform else trained.num_examples
-        return weight * bool(trained.num_steps)
 
     def _spread(self, tally: RoundTally) -> Spread:
         """Return what the monitor finds, of one client's net where nets differ."""

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -88,50 +87,30 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, RUN)
 
 
-RECORD = RoundRecord(
-    round_index=0,
-    loss=1.5,
-    parts={"uv": 0.5},
-    cohort_size=2,
-    idle_clients=0,
-    num_steps=4,
-    bytes_up=10,
-    bytes_down=20,
-    std_ratio=0.9,
-    projection_std_ratio=0.8,
-    effective_rank=3.0,
-    collapsed=False,
-)
+RECORDS = [
+    RoundRecord(index, 1.5, {"uv": 0.5}, 2, 0, 4, 10, 20, 0.9, 3.0, 0.8, collapsed=False)
+    for index in range(3)
+]
 
 
-def test_history_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
+def test_history_goes_back_to_the_checkpoint_and_drops_a_torn_line(tmp_path: Path) -> None:
     history = History(tmp_path)
     assert history.read() == history.rewind(0) == []
-    records = [replace(RECORD, round_index=index) for index in range(3)]
-    for record in records:
+    for record in RECORDS:
         history.append(record)
-    assert history.read() == records
-    assert history.rewind(2) == records[:2]
-    assert history.read() == records[:2]
-
-
-def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    records = [replace(RECORD, round_index=index) for index in range(3)]
-    for record in records[:2]:
-        history.append(record)
-    path = tmp_path / "history.jsonl"
-    with path.open("a") as file:
-        file.write(json.dumps(records[2].as_dict())[:25])  # killed in mid-write
-    assert history.rewind(2) == records[:2]
-    history.append(records[2])
-    assert history.read() == records
+    assert history.read() == RECORDS
+    assert history.rewind(2) == history.read() == RECORDS[:2]
+    with (tmp_path / "history.jsonl").open("a") as file:
+        file.write(json.dumps(RECORDS[2].as_dict())[:25])  # killed in mid-write
+    assert history.read() == history.rewind(2) == RECORDS[:2]
+    history.append(RECORDS[2])
+    assert history.read() == RECORDS
 
 
 @pytest.mark.parametrize("left", ["", "one round", "one round and a half"])
 def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: str) -> None:
     history = History(tmp_path)
-    line = json_with_checksum(RECORD.as_dict())
+    line = json_with_checksum(RECORDS[0].as_dict())
     contents = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
     path = tmp_path / "history.jsonl"
     path.write_text(contents[left])
@@ -143,8 +122,8 @@ def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: 
 
 def test_an_altered_round_is_refused_by_line(tmp_path: Path) -> None:
     history, path = History(tmp_path), tmp_path / "history.jsonl"
-    for index in range(3):
-        history.append(replace(RECORD, round_index=index))
+    for record in RECORDS:
+        history.append(record)
     whole = path.read_text()
     path.write_text(whole.replace('"loss": 1.5', '"loss": 1.4', 1))
     for read in (history.rewind, history.read):
@@ -162,17 +141,15 @@ CPU = torch.device("cpu")
 ROUNDS = 8
 
 
-@dataclass
 class Clock:
     """A second per round, counted when a round's record is taken."""
 
-    now: float = 0.0
+    now = 0.0
 
     def monotonic(self) -> float:
         return self.now
 
-    def perf_counter(self) -> float:
-        return self.now
+    perf_counter = monotonic
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Personal files: content, one per client, no bit lost however a run ends."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,14 +34,14 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
     store = PersonalStore(tmp_path)
-    store.keep_latest()  # nothing there yet
+    store.keep(math.inf)  # nothing there yet
     for client, index in ((0, 0), (0, 1), (0, 10), (11, 1)):
         store.save(client, index, torch.tensor([float(client), float(index)]))
     assert store.load(0, 10).tolist() == [0.0, 10.0]
     assert store.rounds() == {0: [0, 1, 10], 11: [1]}
     store.drop(0, 0)
     assert names(tmp_path) == ["0-1.safetensors", "0-10.safetensors", "11-1.safetensors"]
-    store.keep_latest()
+    store.keep(math.inf)
     assert names(tmp_path) == ["0-10.safetensors", "11-1.safetensors"]
     torn = tmp_path / "0-10.safetensors"
     torn.write_bytes(torn.read_bytes()[:30])
