@@ -144,7 +144,8 @@ def decoded(
     """Check images (N, H, W) or (N, H, W, C), at `rows` of a file, and labels (N,) or (N, 1)."""
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+    is_image = images.ndim in (3, 4) and images.shape[3:] in ((), (3,)) and all(images.shape[1:])
+    if images.dtype != np.uint8 or not is_image:
         raise DataError(
             f"{file}: images are {images.dtype}{list(images.shape)}; needed: uint8 [N, H, W], or"
             " [N, H, W, C] with 1 or 3 channels"

@@ -147,7 +147,7 @@ class Shard:
         def is_image(kind: Any) -> bool:
             if pa.types.is_struct(kind):
                 return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
-            return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+            return str(kind) in ("binary", "large_binary", "binary_view")
 
         place, reading = self.place, self.reading
         kinds = {name: kind for name, kind in self.kinds.items() if name not in self.columns}
@@ -321,8 +321,7 @@ def is_label(kind: Any) -> bool:
     """True for the type of a column that may name classes."""
     import pyarrow as pa
 
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(text or pa.types.is_integer(kind))
+    return str(kind) in ("string", "large_string", "string_view") or pa.types.is_integer(kind)
 
 
 def is_word(name: str, kind: Any) -> bool:

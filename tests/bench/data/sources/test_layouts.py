@@ -85,6 +85,12 @@ def of_dictionary(content: pa.Table) -> pa.Table:
     return content.set_column(1, "label", words.dictionary_encode())
 
 
+def of_views(content: pa.Table) -> pa.Table:
+    words = pa.array([WORDS[label] for label in content["label"].to_pylist()], pa.string_view())
+    images = content["image"].combine_chunks().field("bytes").cast(pa.binary_view())
+    return pa.table({"image": images, "label": words})
+
+
 def of_two_sizes(content: pa.Table) -> pa.Table:
     images = [shade(i, 4 + i % 2 * 4) for i in range(len(content))]
     return content.set_column(0, "image", pa.array(images))
@@ -364,6 +370,11 @@ def test_who_prepares_allows_the_network_unless_hf_hub_offline_is_set(
         monkeypatch.setattr(place, "HF_HUB_OFFLINE", set_by_user)
     prepare("hf:owner/name", tmp_path)
     assert hub == [("owner/name", None, None, set_by_user, set_by_user)]
+
+
+def test_other_types_of_bytes_and_text(tmp_path: Path) -> None:
+    dataset = load_dataset(changed(tmp_path / "set", of_views))
+    assert (numbers(dataset), dataset.class_names) == ((COUNT, 6, 3, 0), ("bird", "cat", "dog"))
 
 
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ([0, -2], (2, 1, 2, 2), "u1", "mine"),
         ([0], (2, 1, 2, 2), "u1", "mine"),
         ([0, 1], (2, 2), "u1", "mine"),
+        ([0, 1], (2, 1, 0, 2), "u1", r"images are uint8\[2, 0, 2\]"),
         ([0, 1], (2, 1, 2, 2), "i8", r"train_images: int64\[2, 1, 2, 2\] does not fit"),
     ],
 )
