@@ -46,9 +46,8 @@ from fedbench.bench.terminal.progress import (
 )
 from fedbench.bench.terminal.scaffold import Kind, write_start
 from fedbench.bench.terminal.tables import show_records
-from fedbench.bench.tuning.cells import Cells
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.search import Search
+from fedbench.bench.tuning.options import Cells, Search
 
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
@@ -621,7 +620,7 @@ def doctor(
     ] = False,
 ) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
-    from fedbench.bench.tuning.doctor.checkup import checkup
+    from fedbench.bench.tuning.doctor import checkup
 
     store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)
     result = checkup(store, data_dir, address, gpu=gpu)

@@ -38,7 +38,7 @@ from fedbench.bench.training.client import Task
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Executor
-from fedbench.bench.tuning.doctor.first_runs import first_run
+from fedbench.bench.tuning.doctor import first_run
 from perf.context import dataset_folder
 from perf.gpu_profile import kernels, launches, orchestra_parts
 from perf.measure import log, save, spread

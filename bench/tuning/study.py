@@ -40,12 +40,11 @@ from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.confirm import Confirmed
 from fedbench.bench.tuning.executor import Cost, Executor
+from fedbench.bench.tuning.options import Search
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.scoring import NUM_SEEDS, Scoring
-from fedbench.bench.tuning.search import Search
-from fedbench.bench.tuning.spaces.effect import dead_dimensions
 from fedbench.bench.tuning.spaces.samplers import SAMPLERS, check_space
-from fedbench.bench.tuning.spaces.space import SearchSpace, load_space
+from fedbench.bench.tuning.spaces.space import SearchSpace, dead_dimensions, load_space
 from fedbench.bench.tuning.verdict import Verdict, judge
 
 Params = dict[str, Any]

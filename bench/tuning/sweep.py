@@ -30,12 +30,12 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
-from fedbench.bench.tuning.cells import Cells
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.job import Job, Outcome
+from fedbench.bench.tuning.options import Cells
 from fedbench.bench.tuning.ray.session import short_folder
 
 _log = logging.getLogger(__name__)

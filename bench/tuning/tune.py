@@ -22,7 +22,7 @@ from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.halving import RungTrials
-from fedbench.bench.tuning.search import Search
+from fedbench.bench.tuning.options import Search
 from fedbench.bench.tuning.study import Study, StudyResult
 from fedbench.bench.tuning.trials import Trials
 

@@ -11,6 +11,7 @@ from typing import Any
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.leaderboard.statistics import correlation, mean, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
+from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.scoring import (
     LEAST_MOVEMENT,
     MOVEMENT,
@@ -19,7 +20,6 @@ from fedbench.bench.tuning.scoring import (
     noise_limit,
     shrinkage_of,
 )
-from fedbench.bench.tuning.spaces.effect import seen_without_effect
 
 _LEAST_TRIALS = 5  # fewest whose order by two scores is compared
 Figures = Mapping[str, float]
@@ -180,3 +180,20 @@ def _start(best: Mapping[str, Any], untrained: Sequence[Figures], scoring: Scori
     if text := shrinkage_of(best, untrained):
         texts.append(f"the encoder of the best trial is narrower than before training: {text}")
     return texts
+
+
+def seen_without_effect(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the dimensions in which some trials differ alone, all of them of equal objectives.
+
+    Every trial has an objective.
+    """
+    found = []
+    for name in dict.fromkeys(name for trial in trials for name in trial["params"]):
+        alike: dict[str, list[float]] = {}  # objectives by the other parameters
+        for trial in trials:
+            others = canonical_json({k: v for k, v in trial["params"].items() if k != name})
+            alike.setdefault(others, []).append(trial["objective"])
+        groups = [group for group in alike.values() if len(group) > 1]
+        if groups and all(len({*group}) == 1 for group in groups):
+            found.append(name)
+    return found

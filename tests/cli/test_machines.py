@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.tuning.doctor import checkup as doctor
-from fedbench.bench.tuning.doctor.checkup import Check
+from fedbench.bench.tuning import doctor
+from fedbench.bench.tuning.doctor import Check
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport
 from fedbench.bench.tuning.ray.session import ray_environment, short_folder

@@ -26,8 +26,7 @@ from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.trainer import Trainer
-from fedbench.bench.tuning.doctor import checkup as doctor
-from fedbench.bench.tuning.doctor import first_runs
+from fedbench.bench.tuning import doctor
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
 from tests.specs import extended
 
@@ -196,7 +195,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
 
 def test_tiny_runs_on_a_gpu_say_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "RUNS", (("simclr", "fp32"), ("no-such-method", "fp32")))
-    monkeypatch.setattr(first_runs, "_TINY", {**first_runs._TINY, "data.train_subset": 64})
+    monkeypatch.setattr(doctor, "_TINY", {**doctor._TINY, "data.train_subset": 64})
     fused_sgd_without_weight_decay(monkeypatch)
     with FakeGPU():
         checks = {check.name: check for check in doctor._first_runs()}

@@ -1,1 +1,1 @@
-"""Search spaces, their dimensions without effect, and the samplers that draw from them."""
+"""Search spaces, and the samplers that draw from them."""

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator, model_validator
 
 from fedbench.bench.config import RunConfig, Strict
+from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.config.yaml_files import installed, load_yaml
 from fedbench.bench.experiment.fields import build_config, check_key, field_infos, flat_config
 from fedbench.bench.method import registry
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Scalar = bool | int | float | str
+_READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
+    "average": (),
+    "momentum": ("momentum",),
+    **dict.fromkeys(("adam", "adam-reddi", "yogi"), ("beta1", "beta2", "epsilon")),
+    "adagrad": ("epsilon",),
+}
+_SERVER = {"momentum", "beta1", "beta2", "epsilon"}
+_SWITCHES = ("server.optimizer", "client.optimizer", "data.partition")
+"""Fields by whose value others are read or not."""
 
 
 class _Range(Strict):
@@ -262,3 +272,43 @@ def space_records() -> list[dict[str, Any]]:
         }
         for space in spaces
     ]
+
+
+def unread(config: RunConfig) -> dict[str, str]:
+    """Map fields that a run does not read to the setting because of which it does not."""
+    server, client, partition = config.server.optimizer, config.client.optimizer, config.data
+    found = {
+        f"server.{name}": f"server.optimizer={server}"
+        for name in _SERVER - {*_READ_BY_SERVER.get(server, _SERVER)}
+    }
+    if client == "adam":
+        found["client.momentum"] = "client.optimizer=adam"
+    for name in fields_not_read(partition.partition):
+        found[f"data.{name}"] = f"data.partition={partition.partition}"
+    return found
+
+
+def dead_dimensions(
+    space: SearchSpace, configure: Callable[[dict[str, Any]], RunConfig]
+) -> dict[str, str]:
+    """Map dimensions that no trial reads to the reason.
+
+    `configure` makes the configuration of parameters. ConfigError if no other dimension is there.
+    """
+    switches = {
+        key: part.values
+        for key, part in space.dimensions.items()
+        if key in _SWITCHES and isinstance(part, Choice)
+    }
+    every = [
+        unread(configure(dict(zip(switches, values, strict=True))))
+        for values in itertools.product(*switches.values())
+    ]
+    dead = {key: every[0][key] for key in space.dimensions if all(key in names for names in every)}
+    if len(dead) == len(space.dimensions):
+        reasons = "; ".join(f"{key} is not read with {why}" for key, why in dead.items())
+        raise ConfigError(
+            f"the search space of {space.spec}: {reasons}: all trials would be the same run; set"
+            " another value there, or give --space with other dimensions"
+        )
+    return dead

@@ -21,12 +21,18 @@ from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Outcome
-from fedbench.bench.tuning.search import Search
-from fedbench.bench.tuning.spaces.effect import dead_dimensions, seen_without_effect
+from fedbench.bench.tuning.options import Search
 from fedbench.bench.tuning.spaces.samplers import check_space, find_sampler
-from fedbench.bench.tuning.spaces.space import Choice, FloatRange, IntRange, SearchSpace
+from fedbench.bench.tuning.spaces.space import (
+    Choice,
+    FloatRange,
+    IntRange,
+    SearchSpace,
+    dead_dimensions,
+)
 from fedbench.bench.tuning.study import Study
 from fedbench.bench.tuning.trials import Trials
+from fedbench.bench.tuning.verdict import seen_without_effect
 
 from .conftest import InOneProcess, KilledError
 
@@ -257,7 +263,7 @@ def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
 def test_a_dimension_is_seen_to_change_nothing() -> None:
     points = [{"a": a, "b": b} for a in (1, 2) for b in (3, 4)]
 
-    def seen(score: Callable[[int, int], float]) -> list[str]:
+    def seen(score: Callable[..., float]) -> list[str]:
         return seen_without_effect([{"params": p, "objective": score(**p)} for p in points])
 
     assert seen(lambda a, b: a) == ["b"]

@@ -2,30 +2,61 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 import torch
+from torch import Tensor
 
 from fedbench.bench.data.datasets import dataset_records
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.experiment.fields import build_config
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system import first_use
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import FedbenchError, ResourceError
-from fedbench.bench.system.first_use import MEANS
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.regime import reproducible
+from fedbench.bench.system.regime import TF32, reproducible
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.tuning.cluster import local_gpus
-from fedbench.bench.tuning.doctor.first_runs import RUNS, FirstRun, first_run
 from fedbench.bench.tuning.job import one_line
 from fedbench.bench.tuning.ray.nodes import facts, report_nodes
 from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
 
 _DEVICES = Path(os.sep, "dev")
 _LITTLE = 2e9  # bytes of memory or disk below which there is a warning
+RUNS = (
+    *((spec, "fp32") for spec in ("simclr", "simsiam", "byol", "orchestra")),
+    ("simclr", "tf32"),
+    ("simclr", "bf16"),
+)
+"""Method specs and precisions of the runs that `fedbench doctor --gpu` makes."""
+_LANES = 2
+_TINY: Mapping[str, Any] = {
+    "data.train_subset": 160,
+    "data.test_subset": 40,
+    "data.num_clients": 4,
+    "data.partition": "iid",
+    "model.norm": "batch",
+    "model.width": 4,
+    "client.batch_size": 8,
+    "client.lr": 1e-4,  # a larger one amplifies rounding: 0.5 % of the loss at 0.003, 6e-7 here
+    "federation.num_rounds": 2,
+}
+# Beyond `RUNS`, perf/gpu.py makes this run of every method.
+_BY_METHOD: Mapping[str, Mapping[str, Any]] = {
+    "orchestra": {"method.global_steps": 5},
+    "cbafed": {"data.label_fraction": 0.5},  # without labels it trains nothing
+}
 
 
 @dataclass(frozen=True)
@@ -124,42 +155,6 @@ def _gpus() -> Iterator[Check]:
         yield Check("gpu", "ok", f"none{hidden}: runs use the processor")
 
 
-def _first_runs() -> Iterator[Check]:
-    """Make tiny runs, and say what of them holds and which means of speed are wrong."""
-    device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
-    with reproducible(device):
-        for spec, precision in RUNS:
-            name = f"{spec} in {precision}"
-            try:
-                run = first_run(spec, precision, device)
-            except Exception as err:  # a run that fails is a result, and the others go on
-                remedy = f"fedbench run {spec} --device cuda --debug shows where"
-                yield Check(name, "problem", one_line(err), remedy)
-                continue
-            off |= run.switched_off
-            holds |= {*run.holds}
-            yield _first_run(name, run, 0.02 if precision == "fp32" else 0.05)
-    for means in MEANS:
-        if means in holds and means not in off:
-            yield Check(means, "ok", "gives what the plain way gives")
-        else:
-            detail = off.get(means, "not compared: no run came to use it")
-            yield Check(means, "warning", detail, "runs go on without, slower; their rows say so")
-
-
-def _first_run(name: str, run: FirstRun, allowed: float) -> Check:
-    loss = f"loss {run.loss:.4f}, on the CPU {run.cpu_loss:.4f}"
-    if not abs(run.loss - run.cpu_loss) <= allowed * abs(run.cpu_loss):
-        remedy = "use --device cpu: results made here would be wrong"
-        return Check(name, "problem", loss, remedy)
-    same = {"twice": run.same_bits_twice, "in lanes": run.same_bits_in_lanes}
-    bits = ", ".join(f"{'same' if held else 'other'} bits {how}" for how, held in same.items())
-    detail = f"{loss}; {bits}; lanes: {run.lanes}"
-    if all(same.values()):
-        return Check(name, "ok", detail)
-    return Check(name, "warning", detail, "repeated runs differ in their last digits")
-
-
 def _store(store: Store) -> Iterator[Check]:
     store.check_writable()
     folder = next(f for f in (store.root, *store.root.absolute().parents) if f.exists())
@@ -205,3 +200,90 @@ def _nodes(address: str) -> Iterator[Check]:
             yield Check(name, "warning", detail, "results may differ in their last digits")
         else:
             yield Check(name, "ok", detail)
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """How a tiny run on a device compares with the same run on the CPU."""
+
+    loss: float  # of the first round with steps: later ones of so small nets amplify rounding
+    cpu_loss: float
+    same_bits_twice: bool  # whether a second run there has the weights of the first
+    same_bits_in_lanes: bool
+    lanes: str  # what lanes recorded
+    holds: tuple[str, ...]  # of `first_use.MEANS`, those that give what the plain way gives
+    switched_off: Mapping[str, str]  # those that do not, and the difference
+
+
+def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:
+    """Train a method for two rounds on a device: twice, in lanes, and on the CPU."""
+    there = _setup(spec, precision)
+    loss, weights, _ = _train(there, device)
+    _, again, _ = _train(there, device)
+    _, in_lanes, lanes = _train(there, device, _LANES)
+    holds, off = first_use.agreed(), first_use.switched_off()
+    on_cpu = _setup(spec, "fp32" if precision == TF32 else precision)
+    cpu_loss, _, _ = _train(on_cpu, torch.device("cpu"))
+    return FirstRun(
+        loss,
+        cpu_loss,
+        torch.equal(weights, again),
+        torch.equal(weights, in_lanes),
+        lanes,
+        tuple(sorted(holds)),
+        off,
+    )
+
+
+def _setup(spec: str, precision: str) -> Setup:
+    values = {**_TINY, **_BY_METHOD.get(spec.partition("+")[0], {}), "client.precision": precision}
+    return Experiment(build_config(spec, values)).setup
+
+
+def _train(
+    setup: Setup, device: torch.device, lanes: int | None = None
+) -> tuple[float, Tensor, str]:
+    """Return the loss of the first round with steps, the last weights, and the lanes' summary."""
+    with tempfile.TemporaryDirectory() as name, single_thread():
+        folder = Path(name)
+        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+        executor = LaneExecutor(setup, device, folder / "clients", lanes)
+        rounds = list(trainer.rounds(executor))
+        losses = [record.loss for record in rounds if record.loss is not None]
+        return losses[0], trainer.vector.cpu().clone(), executor.summary
+
+
+def _first_runs() -> Iterator[Check]:
+    """Make tiny runs, and say what of them holds and which means of speed are wrong."""
+    device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
+    with reproducible(device):
+        for spec, precision in RUNS:
+            name = f"{spec} in {precision}"
+            try:
+                run = first_run(spec, precision, device)
+            except Exception as err:  # a run that fails is a result, and the others go on
+                remedy = f"fedbench run {spec} --device cuda --debug shows where"
+                yield Check(name, "problem", one_line(err), remedy)
+                continue
+            off |= run.switched_off
+            holds |= {*run.holds}
+            yield _first_run(name, run, 0.02 if precision == "fp32" else 0.05)
+    for means in first_use.MEANS:
+        if means in holds and means not in off:
+            yield Check(means, "ok", "gives what the plain way gives")
+        else:
+            detail = off.get(means, "not compared: no run came to use it")
+            yield Check(means, "warning", detail, "runs go on without, slower; their rows say so")
+
+
+def _first_run(name: str, run: FirstRun, allowed: float) -> Check:
+    loss = f"loss {run.loss:.4f}, on the CPU {run.cpu_loss:.4f}"
+    if not abs(run.loss - run.cpu_loss) <= allowed * abs(run.cpu_loss):
+        remedy = "use --device cpu: results made here would be wrong"
+        return Check(name, "problem", loss, remedy)
+    same = {"twice": run.same_bits_twice, "in lanes": run.same_bits_in_lanes}
+    bits = ", ".join(f"{'same' if held else 'other'} bits {how}" for how, held in same.items())
+    detail = f"{loss}; {bits}; lanes: {run.lanes}"
+    if all(same.values()):
+        return Check(name, "ok", detail)
+    return Check(name, "warning", detail, "repeated runs differ in their last digits")

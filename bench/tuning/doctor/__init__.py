@@ -1,1 +1,0 @@
-"""What `fedbench doctor` checks."""
