@@ -26,7 +26,6 @@ from fedbench.bench.data.sources.decode import (
     MAX_IMAGES,
     NO_VALUE,
     LeftOut,
-    Picture,
     Splits,
     decoded,
 )
@@ -108,7 +107,7 @@ class OneFile(PathSource):
             with readable(self.path):
                 return _npz(self.path)
         if kind == "idx":
-            train, *test = map(_pictures_of_idx, files.values())
+            train, *test = (decoded(_idx(f), _idx(_labels_of(f)), str(f)) for f in files.values())
             return Splits([train], test, None, read_as=_beside(files))
         tables: dict[Split, Rows] = {}
         for split, file in files.items() if kind == "csv" else ():
@@ -229,17 +228,11 @@ def _rows(file: Path, table: Rows | None) -> Rows:
     return table or parquet_rows(_read(file) if _is_packed(file) else file, str(file))
 
 
-def _pictures_of_idx(file: Path) -> list[Picture]:
-    with readable(file):
-        labels = _labels_of(file)
-        with readable(labels):
-            return decoded(_idx(file), _idx(labels), str(file))
-
-
 def _idx(file: Path) -> npt.NDArray[np.uint8]:
-    data = _read(file)
-    shape = np.frombuffer(data, ">u4", data[3], 4).tolist()
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape))
+    with readable(file):
+        data = _read(file)
+        shape = np.frombuffer(data, ">u4", data[3], 4).tolist()
+        values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape))
     if data[2] != 8 or len(values) != math.prod(shape):
         raise DataError(
             f"{file}: an IDX file of {shape} unsigned bytes (type 8) has {math.prod(shape):,}; this"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedbench.bench.data.views.resampling import Interpolation, resampling, separable
 from fedbench.bench.system.compute import to_device
-from fedbench.bench.system.errors import DataError
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 """The four operations of `color_jitter`, as its `order` names them."""
@@ -173,8 +172,6 @@ def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
 
 def rotate90(images: Tensor, turns: Tensor) -> Tensor:
     """Turn images (B, C, N, N) of any dtype counter-clockwise by `turns` (B,) quarters, mod 4."""
-    if images.shape[-1] != images.shape[-2]:
-        raise DataError(f"quarter turns need square images (got {tuple(images.shape)})")
     turns = torch.remainder(to_device(turns, images.device), 4)
     images = torch.where(_per_image(turns >= 2, images), images.flip((-2, -1)), images)
     return torch.where(_per_image(turns % 2 == 1, images), images.mT.flip(-2), images)

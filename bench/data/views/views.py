@@ -40,8 +40,9 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
     recipe = VIEWS.get(name)
     if recipe is None:
         raise UnknownNameError("view", name, VIEWS)
-    _check(images)
     batch, channels, height, width = images.shape
+    if min(height, width) < MIN_SIDE:
+        raise DataError(f"views need {MIN_SIDE}x{MIN_SIDE} pixels or more, got {height}x{width}")
     draws = _draw(recipe, generator, batch, (height, width))
     result = torch.empty(images.shape, dtype=torch.float32, device=images.device)
     most = max(batch, 1)
@@ -96,17 +97,6 @@ def draw_resized_crop(
     )
     box = {"top": top, "left": left, "height": height, "width": width}
     return {key: value.long() for key, value in box.items()}
-
-
-def _check(images: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.dim() != 4:
-        got = f"{images.dtype} {tuple(images.shape)}"
-        raise DataError(f"views are made from uint8 images (B, C, H, W), got {got}")
-    if images.shape[1] not in (1, 3) or min(images.shape[2:]) < MIN_SIDE:
-        raise DataError(
-            f"views need 1 or 3 channels and at least {MIN_SIDE}x{MIN_SIDE} pixels, "
-            f"got (B, C, H, W) = {tuple(images.shape)}"
-        )
 
 
 def _draw(
