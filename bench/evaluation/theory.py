@@ -43,7 +43,6 @@ from fedbench.bench.evaluation.metrics import Metric
 from fedbench.bench.evaluation.probes import Encoded, LogisticFit, fit_logistic
 from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
 from fedbench.bench.system.seeding import generator, numpy_generator
-from fedbench.bench.training.setup import Setup
 
 _CLIENTS, _IMAGES = 20, 128
 _GLOBAL, _LOCAL = 32, 8
@@ -104,7 +103,9 @@ def _samples(encoded: Encoded) -> Iterator[_Sample]:
     setup, net, device = encoded.setup, encoded.net, encoded.device
     seed, view = setup.config.seed, setup.config.evaluation.objective_view
     embed = partial(setup.method.embed, net)
-    for client_id in _clients(setup):
+    holders = np.flatnonzero(setup.client_partition.sizes)
+    drawn = numpy_generator(seed, "theory-clients").permutation(holders)[:_CLIENTS]
+    for client_id in sorted(drawn.tolist()):
         held = setup.client_partition.client(client_id).astype(np.int64)
         order = numpy_generator(seed, "theory-images", client_id).permutation(len(held))
         chosen = held[order[:_IMAGES]]
@@ -116,12 +117,6 @@ def _samples(encoded: Encoded) -> Iterator[_Sample]:
         check_finite("features and projections of views", torch.cat([h1, h2, z1, z2], dim=1))
         labels = torch.from_numpy(setup.known_labels[chosen].astype(np.int64))
         yield _Sample(labels, (h1, h2), (F.normalize(z1, dim=1), F.normalize(z2, dim=1)))
-
-
-def _clients(setup: Setup) -> list[int]:
-    holders = np.flatnonzero(setup.client_partition.sizes)
-    order = numpy_generator(setup.config.seed, "theory-clients").permutation(holders)
-    return sorted(order[:_CLIENTS].tolist())
 
 
 def clusters(projections: Sequence[tuple[Tensor, Tensor]], seed: int) -> dict[str, float]:

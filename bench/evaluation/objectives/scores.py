@@ -278,7 +278,10 @@ class ParticipationRatio(Objective):
     def combine(self, sums: Sums) -> float | None:
         covariance = direction_covariance(sums)
         noise = _noise_of_squares(sums, len(covariance)) / float(sums["pairs"][0]) ** 2
-        return participation_ratio(covariance, noise)
+        squares = float(covariance.square().sum()) - noise
+        if squares <= 0:
+            return None if noise else 1.0
+        return float(covariance.diagonal().sum()) ** 2 / squares
 
 
 class AlphaReq(Objective):
@@ -395,17 +398,6 @@ def entropy_rank(values: Tensor) -> float:
 def over_largest(values: Tensor) -> float:
     """Return the sum of values >= 0 over the first, the largest; 1 if all are 0."""
     return float(values.sum() / values[0]) if values[0] > 0 else 1.0
-
-
-def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
-    """Return tr(C)^2 / |C|_F^2 of a covariance; 1 if it is 0.
-
-    `noise` is what noise adds to |C|_F^2 on average; None if nothing else is left.
-    """
-    squares = float(matrix.square().sum()) - noise
-    if squares <= 0:
-        return None if noise else 1.0
-    return float(matrix.diagonal().sum()) ** 2 / squares
 
 
 def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
