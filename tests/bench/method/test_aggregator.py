@@ -78,7 +78,10 @@ def _plugins(_own_registry: None) -> None:
 
 @pytest.mark.parametrize("optimizer", ["average", "adam", "yogi"])
 def test_the_servers_optimizer_steps_towards_the_aggregate(optimizer: str, tmp_path: Path) -> None:
-    """One round equals a loop over the numbers of the four uploads, then the optimizer's step."""
+    """One round equals a loop over the numbers of the four uploads, then the optimizer's step.
+
+    An add-on that brings the aggregator and the setting that names it give the same bits.
+    """
     values: dict[str, Any] = {"server__lr": ADAPTIVE.get(optimizer, 1.0)}
     values |= {"server__optimizer": optimizer, "federation__num_rounds": 1}
     watched = train(setup_of("simclr+watched", **values), tmp_path / "watched")
@@ -89,6 +92,8 @@ def test_the_servers_optimizer_steps_towards_the_aggregate(optimizer: str, tmp_p
     ServerOptimizer(trimmed.setup.config.server, len(theta), "cpu").step(theta, change)
     torch.testing.assert_close(trimmed.vector, theta, rtol=0, atol=1e-7)
     assert not torch.equal(trimmed.vector, watched.vector)
+    named = {"server__aggregator": "trimmed-mean", "server__trim_fraction": 0.25}
+    assert_same_run(train(setup_of("simclr", **values, **named), tmp_path / "named"), trimmed)
 
 
 def test_lanes_change_no_bits_of_a_trimmed_mean(tmp_path: Path) -> None:
@@ -144,14 +149,6 @@ def test_what_cannot_be_aggregated_is_refused(
     with pytest.raises(ConfigError, match=names) as refused:
         resolve(spec, preset="demo", set={**eight, **values})
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("optimizer", ["average", "adam", "yogi"])
-def test_a_setting_gives_the_bits_of_the_addon(optimizer: str, tmp_path: Path) -> None:
-    values = {"server__optimizer": optimizer, "server__lr": ADAPTIVE.get(optimizer, 1.0)}
-    given = {"server__aggregator": "trimmed-mean", "server__trim_fraction": 0.25}
-    by_setting = train(setup_of("simclr", **values, **given), tmp_path / "setting")
-    assert_same_run(by_setting, train(setup_of("simclr+trimmed", **values), tmp_path / "addon"))
 
 
 def test_settings_that_do_nothing_are_named() -> None:
