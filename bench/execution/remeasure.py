@@ -16,12 +16,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import DataError, StoreError
-from fedbench.bench.system.files import (
-    atomic_write_bytes,
-    atomic_write_text,
-    copy_folder,
-    write_error,
-)
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, copy_folder
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
@@ -91,16 +86,12 @@ def train(
 
 def _drop_taken(folder: Path) -> None:
     """Delete weights that an interrupted call took from another run: this run is trained."""
-    if not (folder / _TAKEN).exists():
-        return
-    try:
+    if (folder / _TAKEN).exists():
         for path in (*newest_first(folder), folder / "history.jsonl"):
             path.unlink(missing_ok=True)
         if (folder / "clients").exists():
             shutil.rmtree(folder / "clients")
         (folder / _TAKEN).unlink()
-    except OSError as cause:
-        raise write_error(folder, cause) from cause
 
 
 def take_weights(store: Store, row: Row, folder: Path) -> bool:

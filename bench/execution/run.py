@@ -29,7 +29,7 @@ from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
@@ -231,13 +231,8 @@ def store_run(
         drop_scratch(elsewhere)
         copy_folder(elsewhere, folder)
     if history is None and folder.exists():
-        try:
-            # A run that diverged may have done a round of which there is no record.
-            at_least = (row.rounds_done or 0) if row.status == "ok" else 0
-            history = points_of(folder, at_least)
-        except DataError:
-            if row.status != "error":  # else it may be why, and the row names it
-                raise
+        # A run that diverged may have done a round of which there is no record.
+        history = points_of(folder, (row.rounds_done or 0) if row.status == "ok" else 0)
     if history is not None:
         store.write_curve(row.row_id, history)
         drop_scratch(folder)

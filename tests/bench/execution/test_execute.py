@@ -52,6 +52,8 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
     first = run(config, store=store, workers=1, on_round=watch)
     row = first.row
     assert not first.stored_before
+    shown = f"<run {row.row_id[:8]}: simclr+uv, preset custom, seed 0, ok, linear_acc 0."
+    assert repr(first).startswith(shown)
     assert seen == [(0, 2), (1, 2)]
     assert (row.status, row.method, row.rounds_done, row.resumes) == ("ok", "simclr+uv", 2, 0)
     for name in (

@@ -124,7 +124,7 @@ def test_evaluations_between_rounds_need_the_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["checkpoint", pytest.param("personal", marks=pytest.mark.extended)]
+    "damage", extended(["checkpoint", "history", "personal"], "checkpoint".__ne__)
 )
 def test_damaged_weights_are_trained_again(
     personal: RunResult, store: Store, tmp_path: Path, damage: str
@@ -132,7 +132,8 @@ def test_damaged_weights_are_trained_again(
     config, folder = measured(tiny_config("pfedae"), **LESS), store.cell_dir(personal.run_id)
     (checkpoint,) = folder.glob("round-*")
     own = min((folder / "clients").glob("*"))
-    path = {"checkpoint": checkpoint, "personal": own}[damage]
+    history = folder / "history.jsonl"
+    path = {"checkpoint": checkpoint, "history": history, "personal": own}[damage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     again, trained = execute(config, store)
     fresh, _ = execute(config, Store(tmp_path / "other"))

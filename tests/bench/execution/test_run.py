@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from fedbench.bench.execution import workers
+from fedbench.bench.execution.execute import facts
+from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.result import RunResult
-from fedbench.bench.execution.run import command_line, run
+from fedbench.bench.execution.run import command_line, reproduce, run
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import registry
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
 
@@ -154,3 +157,36 @@ def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert not anew.stored_before
     assert store.row(row.row_id) == anew.row
     assert "torn or altered" in caplog.text
+
+
+def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    row = again(store).row
+
+    def put(row: Row) -> str:
+        for path in (store.root / "rows").glob("*.parquet"):
+            path.unlink()
+        store.write_row(row)
+        return row.row_id
+
+    ended = {"status": "error", "error": "it fell", "finished_at": row.finished_at}
+    failed = Row(**facts(Experiment(CONFIG), "", row.started_at, "cpu"), **ended)
+    elsewhere = row.model_copy(update={"dataset_revision": "0" * 64})
+    for changed, named in (
+        (failed, "it fell"),
+        (row.model_copy(update={"benchmark_version": "4"}), "benchmark version 4"),
+        (elsewhere.model_copy(update={"row_id": "0" * 20}), "revision 00000000"),
+    ):
+        with pytest.raises(StoreError, match=named):
+            reproduce(put(changed), store)
+    for changed, error, named in (
+        (failed, StoreError, "it fell"),
+        (elsewhere, DataError, "revision 00000000"),
+        (row.model_copy(update={"partition_hash": "0"}), StoreError, "in another way"),
+    ):
+        with pytest.raises(error, match=named):
+            load_run(store, put(changed))
+    with pytest.raises(StoreError, match="nothing was run again"):
+        reproduce(put(row), store, keep=store)
+    with pytest.raises(DataError, match="nowhere"):
+        reproduce(row.row_id, store, data_name=f"folder:{tmp_path}/nowhere")

@@ -10,6 +10,7 @@ import torch
 
 from fedbench.bench.execution import run as run_module
 from fedbench.bench.experiment import experiment
+from fedbench.bench.experiment.data import prepare_data
 from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.resolve import experiment_of, resolve
 from fedbench.bench.system.errors import ConfigError
@@ -93,3 +94,8 @@ def test_an_experiment_of_resolve_is_run_as_it_is(tmp_path: Path) -> None:
     for given in ({"seed": 1}, {"preset": "demo"}, {"data_dir": tmp_path}):
         with pytest.raises(ConfigError, match=f"Experiment.*{next(iter(given))}"):
             run_module.run(resolved, store=tmp_path / "store", **given)
+
+
+def test_what_does_not_change_a_data_set_is_refused_where_one_is_prepared() -> None:
+    with pytest.raises(ConfigError, match=r"^client\.lr .*data\.image_size"):
+        prepare_data("digits", set={"client": {"lr": 0.1}})

@@ -190,3 +190,28 @@ def test_rules_apply_in_order_and_see_earlier_rules() -> None:
     assert preset.values_for("simclr+uv", {})["server.lr"].value == 3.0
     assert set(preset.values_for("simclr+uv", {"client.lr": 9.0})) == {"client.lr"}
     assert preset.values_for("supervised", {})["client.lr"].value == 1.0
+
+
+ONE = "{value: 1.0, from: ours}"
+
+
+@pytest.mark.parametrize(
+    ("when", "key", "named"),
+    [
+        ("", "method.temperature", "'method.temperature' .* rule"),
+        ("method: simcrl", "client.lr", "'simclr'"),
+        ("method: orchestra, addon: uv", "client.lr", "no registered method"),
+        ("client.lr: 0.5", "method.temperature", "condition 'method'"),
+        ("method: simclr", "method.uv.weight", "condition 'addon'"),
+    ],
+)
+def test_rules_of_no_method_are_refused(when: str, key: str, named: str) -> None:
+    values = f"values: {{{key}: {ONE}}}"
+    rules = f"values: {{}}\nrules:\n- {{when: {{{when}}}, {values}}}\n" if when else values
+    with pytest.raises(ConfigError, match=f"^x: .*{named}"):
+        parse_preset(HEAD + rules, "x")
+
+
+def test_a_preset_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.yaml: no such file"):
+        load_preset(str(tmp_path / "mine.yaml"))

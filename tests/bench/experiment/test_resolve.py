@@ -119,6 +119,9 @@ def test_parse_override(text: str, expected: tuple[str, Any]) -> None:
         ("client.keep_last_batch", 1),
         ("evaluation.protocols", ["linaer"]),
         ("evaluation.labels_from", "held-out"),
+        ("evaluation.rounds", [2, 1]),
+        ("client.batch_size", 2**31),
+        ("data.test_rows", "fold"),
     ],
 )
 def test_bad_overrides(key: str, value: Any) -> None:
@@ -146,8 +149,11 @@ def test_a_file_for_another_method_is_refused(tmp_path: Path) -> None:
     assert settle("simclr", config_files=[file]).config.client.lr == 0.5
     with pytest.raises(ConfigError, match=r"'local-simclr'.*'superv"):
         settle("supervised", config_files=[file])
-    with pytest.raises(ConfigError, match="preset"):
-        settle(config_files=[write(tmp_path, "preset: 3\n")])
+    for text, named in (
+        ("preset: 3\n", "preset"), ("", "no settings"), ("a.b: 1\na: {b: 2}\n", "'a.b' .* twice"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"x\.yaml: .*{named}"):
+            settle(config_files=[write(tmp_path, text)])
 
 
 WORDS: dict[str, Any] = {
@@ -185,6 +191,7 @@ def test_files_and_overrides_read_words_alike(word: str) -> None:
         ("a: 1\nb: 2\na: 3", r"^f\.yaml:3: .*\"a\""),
         ("a: [1", r"^f\.yaml:1: expected"),
         ("- 1", "must be a mapping"),
+        ("a: !!set {b}", "neither text"),
         ("a: 1\n---\nb: 2", r"^f\.yaml:2: but found another document"),
         ("a: !!python/name:os.system x", "could not determine a constructor"),
         ("a: \x00", r"^f\.yaml: "),
@@ -202,6 +209,24 @@ def test_yaml_tags_aliases_and_empty_values() -> None:
     expected = {"a": {"b": 1}, "c": {"b": 1}, "d": 1e3, "e": "1e3", "7": None, "off": 8}
     assert parse_yaml(text, "f") == expected
     assert parse_yaml("", "f") == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"model.norm": "batch-local", "model.head_norm": "batch"}, "model.head_norm"),
+        (
+            {
+                "evaluation.unseen_clients": 2, "data.held_out": 0.1,
+                "data.partition": "natural", "data.natural_column": "writer",
+            },
+            "data.partition",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_exclude_each_other(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{named}: must be .*\[--set\]$"):
+        settle(set=values)
 
 
 def test_a_phase_that_would_never_come_is_refused() -> None:

@@ -111,6 +111,8 @@ def test_a_run_in_which_nobody_trains_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"125 images.*client\.batch_size=256.*keep_last_batch"):
         steps.check()
     replace(steps, idle_clients=399).check()
+    single = planned("simclr", "cross-device", client__batch_size=1)
+    assert "client.batch_size=1 is below the 2" in single.idle
     planned("simclr", "cross-silo", data__num_clients=400, client__local_epochs=0).check()
 
 
