@@ -111,7 +111,7 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
             version = (status.st_dev, status.st_ino)
             if not S_ISFIFO(status.st_mode):
                 version += (status.st_mtime_ns, status.st_size)
-    return dict(_load(path, version))
+    return dict(_load(path, version))  # type: ignore[arg-type]
 
 
 @cache

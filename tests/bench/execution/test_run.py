@@ -169,7 +169,7 @@ def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
         store.write_row(row)
         return row.row_id
 
-    ended = {"status": "error", "error": "it fell", "finished_at": row.finished_at}
+    ended: dict[str, Any] = {"status": "error", "error": "it fell", "finished_at": row.finished_at}
     failed = Row(**facts(Experiment(CONFIG), "", row.started_at, "cpu"), **ended)
     elsewhere = row.model_copy(update={"dataset_revision": "0" * 64})
     for changed, named in (
