@@ -85,11 +85,6 @@ def test_keyword_names_are_a_contract(name: str) -> None:
     assert [word for word in KEYWORDS[name] if f" {word}: " not in text] == []
 
 
-def test_a_misspelt_keyword_is_named_with_its_nearest() -> None:
-    with pytest.raises(TypeError, match=r"'trails'.*'trials'"):
-        fedbench.tune("simclr", trails=4)
-
-
 def test_run_returns_a_record_and_prints_nothing(
     store: Path, result: fedbench.RunResult, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,12 +177,3 @@ def test_the_home_folder_may_be_written_as_a_tilde(
     assert fedbench.open_store("~/store").root == tmp_path / "store"
     # Studies and sweeps make it absolute for their processes: a tilde would be below this folder.
     assert as_path("~/data") == tmp_path / "data"
-
-
-def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
-    with pytest.raises(fedbench.UnknownNameError, match="'simcrl'"):
-        fedbench.run("simcrl", store=tmp_path)
-    with pytest.raises(fedbench.FedbenchError, match="'none'"):
-        fedbench.sweep("none", store=tmp_path, dry_run=True)
-    with pytest.raises(fedbench.ConfigError, match="--trials"):
-        fedbench.tune("simclr", trials=0, store=tmp_path)

@@ -123,7 +123,10 @@ def _show_metrics(metrics: Mapping[str, float], rounds: int) -> None:
         if name.startswith(_BEFORE):
             continue
         record = {"metric": name, measured: text(name, value)}
-        if (first := before.get(name)) is not None:
+        first = before.get(name)
+        if isinstance(value, bool) and first is not None:
+            record["start"] = text(name, bool(first))
+        elif first is not None:
             gain = text(name, value - first).removesuffix(" %")  # points
             record |= {
                 "start": text(name, first),

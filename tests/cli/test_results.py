@@ -57,7 +57,7 @@ def test_figures_of_papers_are_one_answer(call: Call, tmp_path: Path) -> None:
     lacking = call("figures", "O:7", "O:5", *place, "--json")
     assert lacking.code == 4
     assert [(each["figure"], each["files"]) for each in lacking.json] == [("O:7", []), ("O:5", [])]
-    assert call("figures", "O:7", "0123", *place)[:2] == (2, "")
+    assert call("figures", "O:7", "O:99", *place)[:2] == (2, "")
 
 
 def test_verify(call: Call, copy: Path) -> None:
@@ -198,6 +198,7 @@ def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
     row = next(row for row in rows if "objective_bytes" in row.further)
     answer = call("show", row.row_id[:8], "--store", str(STORE))
     assert answer.code == 0
+    assert ["collapsed", "no", "no"] in [line.split() for line in answer.out.splitlines()]
     for text in (
         f"{row.linear_acc * 100:.1f} %" if row.linear_acc else "",
         "loss",
