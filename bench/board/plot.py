@@ -52,7 +52,7 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
         ConfigError: where no axis has two settings with one method.
         UnknownNameError: for another axis.
     """
-    found = sweeps(ranking.board, ranking.board.across())
+    found = sweeps(ranking.board)
     if not found:
         raise ConfigError("no axis: accuracy needs a method in two settings that differ in one key")
     first_of_axis = {chart["axis"]: chart for chart in reversed(found)}

@@ -41,7 +41,7 @@ def test_mean_ranks_and_friedmans_test_over_cells_are_those_of_whole_numbers() -
             totals.append([sum(counts[spec]) for spec in METHODS])
             shares = {spec: [n / IMAGES for n in counts[spec]] for spec in METHODS}
             rows += seeds_of(shares, 0.1 * (cell + 1))
-        (comparison,) = rank(rows).across()
+        (comparison,) = rank(rows).across
         places = [stats.rankdata([-total for total in row]) for row in totals]
         expected = dict(zip(METHODS, (sum(p) / 8 for p in zip(*places, strict=True)), strict=True))
         assert {e.method: e.mean_rank for e in comparison.entries} == pytest.approx(expected)

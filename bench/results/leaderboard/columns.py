@@ -113,36 +113,29 @@ def notes(line: Any) -> list[Note]:
     spread = f"{replicas}, spread {number(line.replica_spread, percent)}"
     secret = f"ε {line.epsilon or 0:.3g} for {line.epsilon_of}"
     terms = f" ({', '.join(line.at_chance)})"
-    found = {
-        Note(f"{line.num_diverged} diverged", ""): line.num_diverged,
-        Note(f"{line.num_failed} failed", ""): line.num_failed,
-        Note(f"{heading(line.metric)} not measured", ""): not (
-            line.n_seeds or line.num_diverged or line.num_failed
-        ),
-        Note("collapsed", "features or projections point almost one way, or lie on a line"): (
-            line.collapsed
-        ),
-        Note("shrunk", "lost half of the spread of projections, or three quarters of the rank"): (
-            line.contracted and not line.collapsed
-        ),
-        **dict.fromkeys(
-            chance_notes(line.num_at_chance, line.n_seeds, line.minimises_objective, terms), True
-        ),
-        Note("no weight moved", "no weight moved, so that nothing was trained"): line.unmoved,
-        Note("not above its start", "not above the same encoder before training"): not gained,
-        Note(tuned, ""): line.tuned,
-        Note("tuned with labels, not ranked", ""): line.selection == "oracle",
-        Note(secret, f"differential privacy: {secret}"): line.epsilon is not None,
-        Note("shows single images", "a message shows the server something of a single image"): (
-            line.revealing_messages
-        ),
-        Note(spread, f"a seed has other values elsewhere: {spread}"): line.num_replicas,
-        Note("descriptive", "fewer than 3 seeds, so no interval and no test"): (
-            0 < line.n_seeds < 3
-        ),
-        Note(f"reproduced by {line.reproduced}", ""): line.reproduced,
-    }
-    return [Note(note.words, note.sentence or note.words) for note, holds in found.items() if holds]
+    chance = chance_notes(line.num_at_chance, line.n_seeds, line.minimises_objective, terms)
+    measured = line.n_seeds or line.num_diverged or line.num_failed
+    found = [
+        (line.num_diverged, f"{line.num_diverged} diverged", ""),
+        (line.num_failed, f"{line.num_failed} failed", ""),
+        (not measured, f"{heading(line.metric)} not measured", ""),
+        (line.collapsed, "collapsed", "features or projections point almost one way, or lie on a"
+         " line"),
+        (line.contracted and not line.collapsed, "shrunk", "lost half of the spread of projections,"
+         " or three quarters of the rank"),
+        *((True, *note) for note in chance),
+        (line.unmoved, "no weight moved", "no weight moved, so that nothing was trained"),
+        (not gained, "not above its start", "not above the same encoder before training"),
+        (line.tuned, tuned, ""),
+        (line.selection == "oracle", "tuned with labels, not ranked", ""),
+        (line.epsilon is not None, secret, f"differential privacy: {secret}"),
+        (line.revealing_messages, "shows single images", "a message shows the server something of a"
+         " single image"),
+        (line.num_replicas, spread, f"a seed has other values elsewhere: {spread}"),
+        (0 < line.n_seeds < 3, "descriptive", "fewer than 3 seeds, so no interval and no test"),
+        (line.reproduced, f"reproduced by {line.reproduced}", ""),
+    ]  # fmt: skip
+    return [Note(words, sentence or words) for holds, words, sentence in found if holds]
 
 
 # Columns

@@ -235,7 +235,7 @@ def to_latex(board: Leaderboard) -> str:
 def tables(board: Leaderboard) -> list[TextTable]:
     """Return the tables of the groups, and those over several groups."""
     groups = [group_table(group, board.columns) for group in board.groups]
-    return [*groups, *map(across_table, board.across())]
+    return [*groups, *map(across_table, board.across)]
 
 
 def group_table(group: Group, columns: Sequence[Column] = ()) -> TextTable:
@@ -302,7 +302,7 @@ class Ranking:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
         return {
             **self.board.to_dict(),
-            "across": [comparison.as_dict() for comparison in self.board.across()],
+            "across": [comparison.as_dict() for comparison in self.board.across],
             "problems": list(self.problems),
             **({"reproductions": list(self.reproductions)} if self.reproductions else {}),
         }

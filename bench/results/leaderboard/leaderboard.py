@@ -7,6 +7,7 @@ same encoder, same probe. The differences between classes become the titles of t
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Unpack
 
 import pandas as pd
@@ -43,8 +44,9 @@ class Leaderboard:
         """All entries in the order of groups and ranks."""
         return tuple(entry for group in self.groups for entry in group.entries)
 
+    @cached_property
     def across(self) -> tuple[CellComparison, ...]:
-        """Compare the methods over the groups: mean ranks, worst values, slopes."""
+        """The methods compared over the groups: mean ranks, worst values, slopes."""
         return compare_cells(self.groups, self.metric)
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import classes, measured_alike, metric_values
 from fedbench.bench.results.leaderboard.curves import MEASURED, Curve, Losses
 from fedbench.bench.results.leaderboard.entries import Group
@@ -136,12 +135,12 @@ def losses_of(group: Group, losses: Mapping[str, Losses]) -> pd.DataFrame:
     return pd.DataFrame(points)
 
 
-def sweeps(board: Leaderboard, across: Sequence[CellComparison]) -> list[dict[str, Any]]:
+def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
     """Return along each axis the means, with intervals, of entries that have two of them."""
     groups = {group.class_id: group for group in board.groups}
     names = {"mean": "mean", "low": "ci95_low", "high": "ci95_high", "n": "n_seeds"}
     charts = []
-    for comparison in across:
+    for comparison in board.across:
         points = [
             {"name": entry.label, "method": entry.method, "x": value}
             | {k: None if entry.num_diverged else getattr(entry, of) for k, of in names.items()}

@@ -1,7 +1,7 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
@@ -18,7 +18,6 @@ from fedbench.bench.evaluation.catalogue import load_plugins
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
-from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.columns import BOARD
 from fedbench.bench.results.leaderboard.comparability import measured_metrics, metric_values
 from fedbench.bench.results.leaderboard.curves import load_curves
@@ -167,12 +166,11 @@ def content(
     views = studies(store)
     by_client, not_known = partitions(store, frame, data_dir)
     metrics = _metrics(frame)
-    studied = spent(store, frame.study_id.dropna().unique())
+    studied = spent(store, frame.study_id)
     beside: Beside = {"curves": curves, "marks": marked, "studies": studied}
     tell(f"ranking them by {', '.join(map(heading, metrics))}")
     boards = {metric: leaderboard(frame, metric=metric, **beside) for metric in metrics}
     tell("comparing methods over cells")
-    across = {metric: board.across() for metric, board in boards.items()}
     groups = boards[metrics[0]].groups if metrics else ()
     cells = dict(zip(cell_ids(groups), groups, strict=True))
     specs = {*frame.method} | {view.spec for view in views}
@@ -184,8 +182,8 @@ def content(
         "colours": COLOURS,
         "styles": styles(labels | {name: name for name in specs}),
         "columns": [c.heading(metric) for metric in metrics[:1] for c in BOARD if c.title],
-        "boards": {metric: _board(board, across[metric]) for metric, board in boards.items()},
-        "sweeps": {metric: sweeps(board, across[metric]) for metric, board in boards.items()},
+        "boards": {metric: _board(board) for metric, board in boards.items()},
+        "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
         "losses": {cell: by_column(losses_of(group, losses)) for cell, group in cells.items()},
         "curves": {cell: by_column(curves_of(group, curves)) for cell, group in cells.items()},
         "scatter": {m: scatter(frame, boards[m]) for m in metrics if m != "objective"},
@@ -219,7 +217,7 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
     return sorted(there, key=lambda name: (name != "linear_acc", name == "objective"))
 
 
-def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, Any]:
+def _board(board: Leaderboard) -> dict[str, Any]:
     """Return tables and numbers of a metric; `order` is of the rows of the heatmap."""
     short = short_titles([group.title for group in board.groups])
     groups = []
@@ -239,7 +237,7 @@ def _board(board: Leaderboard, across: Sequence[CellComparison]) -> dict[str, An
             }
         )
     compared, by_rank = [], []
-    for comparison in across:
+    for comparison in board.across:
         ranked = [entry for entry in comparison.entries if entry.mean_rank is not None]
         compared.append(
             asdict(across_table(comparison))

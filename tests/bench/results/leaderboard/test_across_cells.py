@@ -42,7 +42,7 @@ def grid() -> list[Row]:
 
 
 def test_methods_over_alpha() -> None:
-    (comparison,) = rank(grid()).across()
+    (comparison,) = rank(grid()).across
     assert (comparison.axis, comparison.values, comparison.num_common) == ("alpha", ALPHAS, 6)
     entries = {entry.method: entry for entry in comparison.entries}
     a, c, d = entries["a"], entries["c"], entries["d"]
@@ -76,7 +76,7 @@ def test_six_cells_and_five_percent_are_needed_to_tell_ranks_apart() -> None:
             for place, spec in enumerate(order)
             for row in seeds_of({spec: [0.5 - place / 10]}, alpha)
         ]
-        return rank(rows).across()[0]
+        return rank(rows).across[0]
 
     found = compared("abc", "abc", "abc", "bac", "bac", "acb")
     assert found.friedman_p == pytest.approx(math.exp(-3.5))  # 0.0302
@@ -91,7 +91,7 @@ def test_six_cells_and_five_percent_are_needed_to_tell_ranks_apart() -> None:
 
 def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:
     values = {"a": (0.49, 0.5, 0.51), "b": (0.39, 0.4, 0.41)}
-    (comparison,) = rank([*seeds_of(values), *seeds_of(values, 1.0)]).across()
+    (comparison,) = rank([*seeds_of(values), *seeds_of(values, 1.0)]).across
     # t(0.975, 2) = 4.303 times 0.01 / sqrt(3)
     half = pytest.approx(0.0248, abs=1e-4)
     assert [entry.halves for entry in comparison.entries] == [(half, half)] * 2
@@ -100,7 +100,7 @@ def test_means_have_their_intervals_and_the_letters_of_their_cell() -> None:
 
 
 def test_cliques_join_ranks_within_the_critical_difference() -> None:
-    (comparison,) = rank(grid()).across()
+    (comparison,) = rank(grid()).across
     assert comparison.cliques == ((0, 1), (1, 2))  # ranks 1, 2 and 3, and a difference of 1.353
     assert cliques([1.0, 2.0, 2.5, 4.0], 1.2) == ((0, 1), (1, 2))
     assert cliques([1.0, 1.5, 2.0, 4.0], 1.2) == ((0, 2),)
@@ -118,7 +118,7 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
         row.model_copy(update={"status": "diverged", "linear_acc": None}) if gone(row) else row
         for row in (*seeds_of(values), *seeds_of(values, 1.0))
     ]
-    (comparison,) = rank(rows).across()
+    (comparison,) = rank(rows).across
     assert comparison.num_common == 2
     # a: last of three, then first; b: first, then second; c: second, then last.
     ranks = {entry.method: entry.mean_rank for entry in comparison.entries}
@@ -135,7 +135,7 @@ def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
     untrained = run_of("a", federation__num_rounds=0, linear_acc=0.3)
     iid = [run_of(spec, data__partition="iid", linear_acc=0.9) for spec in "ab"]
     rows = [*seeds_of({"a": [0.8], "b": [0.7]}), *iid, untrained]
-    (comparison,) = rank(rows).across()
+    (comparison,) = rank(rows).across
     assert (comparison.axis, len(comparison.values)) == (None, 2)
     assert {entry.method: entry.worst for entry in comparison.entries} == {"a": 0.8, "b": 0.7}
 
@@ -146,7 +146,7 @@ def test_lower_is_better_for_the_loss() -> None:
         for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
-    (comparison,) = rank(rows, metric="final_loss").across()
+    (comparison,) = rank(rows, metric="final_loss").across
     assert [(e.method, e.worst, e.mean_rank) for e in comparison.entries] == [
         ("a", 2.0, 1.0),
         ("b", 4.0, 2.0),
@@ -165,7 +165,7 @@ def test_axes_are_kept_apart_and_followers_follow() -> None:
         for index, spec in enumerate("ab")
         for alpha, clients in ((0.1, 4), (1.0, 4), (1.0, 8), (1.0, 16))
     ]
-    comparisons = {comparison.axis: comparison for comparison in rank(rows).across()}
+    comparisons = {comparison.axis: comparison for comparison in rank(rows).across}
     assert {axis: len(comparison.values) for axis, comparison in comparisons.items()} == {
         "alpha": 2,
         "num_clients": 3,
@@ -177,7 +177,7 @@ def test_axes_are_kept_apart_and_followers_follow() -> None:
 def test_a_control_without_epochs_is_on_no_axis_of_epochs() -> None:
     epochs = (0, 1, 2)
     rows = [run_of(s, client__local_epochs=n, linear_acc=0.5) for s in "ab" for n in epochs]
-    found = {comparison.axis: comparison.values for comparison in rank(rows).across()}
+    found = {comparison.axis: comparison.values for comparison in rank(rows).across}
     assert found["local_epochs"] == (1, 2)
 
 
@@ -266,7 +266,7 @@ def test_all_cells_are_those_of_one_data_set() -> None:
     board = rank(rows)
     keys = ("dataset_revision", "benchmark_version")
     data = {group.class_id: tuple(map(group.keys.get, keys)) for group in board.groups}
-    whole = [comparison for comparison in board.across() if comparison.axis is None]
+    whole = [comparison for comparison in board.across if comparison.axis is None]
     assert [{data[i] for i in comparison.class_ids} for comparison in whole] == [
         {("a", "4"), ("b", "4")},
         {("a", "5"), ("b", "5")},

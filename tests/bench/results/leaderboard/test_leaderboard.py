@@ -172,7 +172,7 @@ def test_values_tuned_for_each_class_are_one_name() -> None:
     settings = ((0.1, 0.3), (1.0, 0.03))
     board = rank(run_of(data__alpha=a, client__lr=lr, linear_acc=0.5) for a, lr in settings)
     assert [(entry.label, entry.left_out) for entry in board.entries] == [("simclr", ())] * 2
-    assert [entry.label for entry in board.across()[0].entries] == ["simclr"]
+    assert [entry.label for entry in board.across[0].entries] == ["simclr"]
 
 
 def test_runs_that_were_not_compiled_as_asked_have_a_board_of_their_own() -> None:

@@ -152,7 +152,7 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
             }
             scaled = {} if factor == 1 else {"client.lr": lr}
             rows.append(run_of(**settings, linear_acc=accuracy - share / 10, scaled=scaled))
-    (comparison,) = rank(rows).across()
+    (comparison,) = rank(rows).across
     assert comparison.axis == "participation"
     low, high = sorted(entry.means for entry in comparison.entries)
     assert low == pytest.approx((0.45, 0.4))
@@ -163,7 +163,7 @@ def test_values_that_a_rule_scales_split_no_entry() -> None:
     unrecorded = [row.model_copy(update={"scaled": {}}) for row in rows]
     split = rank(unrecorded)
     assert len({entry.label for entry in split.entries}) == 4
-    assert split.across() == ()  # no entry is in two cells
+    assert split.across == ()  # no entry is in two cells
 
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart() -> None:
