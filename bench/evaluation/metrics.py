@@ -94,7 +94,7 @@ def get(name: str) -> Metric | None:
     unit = "score" if base.percent and not name.endswith("_acc") else base.unit
     if plain.startswith("transfer_"):  # on other data, whose revisions are in this field
         base = replace(base, reads=(*base.reads, "transfer"))
-    elif plain.startswith("unseen_"):  # of clients that are drawn by these fields
+    elif "unseen_" in plain:  # of clients that are drawn by these fields
         base = replace(base, reads=(*base.reads, "unseen_clients", "unseen_alpha"))
     local = name == base.name.replace("_acc", "_local_acc") and base.title
     title = base.title.replace(" %", ", local %") if local else ""

@@ -19,11 +19,12 @@ def unseen_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str,
     The images of `data.held_out` are dealt to `evaluation.unseen_clients` by the run's partitioner,
     at `evaluation.unseen_alpha` (of labels and of rotations), with draws of its own: where clients
     rotate their images, unseen ones have other angles. The probe learns from the clients that
-    trained, as `linear` does. As `unseen_linear_acc` and `unseen_linear_acc_std`.
+    trained, as `linear` does. As `unseen_linear_acc` and `unseen_linear_acc_std`; nothing for the
+    other data sets of `evaluation.transfer`.
     """
     setup = encoded.setup
     config, data = setup.config.evaluation, setup.config.data
-    if not config.unseen_clients:
+    if not config.unseen_clients or encoded.splits.dataset is not setup.dataset:
         return {}
     labels, seed = setup.dataset.train_labels, setup.config.seed
     outside = held_out(labels, data.held_out, seed)

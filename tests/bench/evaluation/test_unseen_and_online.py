@@ -1,5 +1,6 @@
 """Probes after every round, and on clients that took no part."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import fedbench
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.evaluation import unseen
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import get
 from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.suite import evaluate
@@ -72,7 +74,9 @@ def test_unseen_clients_hold_what_no_client_trained_on(
 
     monkeypatch.setattr(unseen, "make_partition", record)
     config = tiny_config("simclr", **UNSEEN, evaluation__unseen_alpha=100.0, data__partition=kind)
-    found = measured(tiny_setup(config), config.evaluation.protocols)
+    setup = tiny_setup(config)
+    setup = replace(setup, transfer=(replace(setup.dataset, name="other"),))
+    found = measured(setup, config.evaluation.protocols)
     labels, data, seed, partition = made[0]
     assert (data.num_clients, data.held_out, data.alpha) == (3, 0.0, 100.0)
     assert seed != config.seed
@@ -80,9 +84,11 @@ def test_unseen_clients_hold_what_no_client_trained_on(
     assert (partition.angles is not None) == (kind == "rotation")
     assert 0 <= found["unseen_linear_acc"] <= 1
     assert found["unseen_linear_acc_std"] >= 0
-    metric = get("unseen_linear_acc")
-    assert metric is not None
+    assert "transfer_other_linear_acc" in found
+    assert "transfer_other_unseen_linear_acc" not in found
+    metric = needed("target_unseen_linear_acc")
     assert metric.needs_labels
+    assert {"unseen_clients", "unseen_alpha"} < {*metric.reads}
 
 
 @pytest.mark.parametrize(
