@@ -43,21 +43,18 @@ def resized_crop(
     left: Tensor,
     height: Tensor,
     width: Tensor,
-    size: tuple[int, int],
-    interpolation: Interpolation = "bicubic",
+    interpolation: Interpolation,
     mirrored: Tensor | None = None,
 ) -> Tensor:
-    """Cut one box from each image and resize it, with anti-aliasing where it shrinks.
+    """Cut one box from each image and bring it to the image's size.
 
     Both axes are one matrix product per image. Bicubic overshoot is clamped to [0, 1], as an 8-bit
     image clamps it; torchvision leaves it in float images. Images (B, C, H, W) are uint8 or float
     in [0, 1]; the boxes, integers (B,), do not leave the image. `mirrored`, bool (B,), flips the
-    result, float32 (B, C, *size). The kernel is the cubic one with a = -0.5, or the triangle.
+    result, float32 (B, C, H, W). The kernel is the cubic one with a = -0.5, or the triangle.
     """
-    rows = resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
-    columns = resampling(
-        left, width, images.shape[3], size[1], interpolation, mirrored, images.device
-    )
+    rows = resampling(top, height, images.shape[2], interpolation, None, images.device)
+    columns = resampling(left, width, images.shape[3], interpolation, mirrored, images.device)
     if images.dtype == torch.uint8:
         columns.div_(255.0)
     return separable(images.to(torch.float32), rows, columns).clamp_(0.0, 1.0)
@@ -164,10 +161,10 @@ def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
     return images
 
 
-def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
-    """Invert every value at or above the threshold."""
+def solarize(images: Tensor) -> Tensor:
+    """Invert every value of at least 128 / 255."""
     # |1 - x| or |0 - x|: exact, and several times faster than a choice between two tensors.
-    return (images >= threshold).to(images.dtype).sub_(images).abs_()
+    return (images >= 128.0 / 255.0).to(images.dtype).sub_(images).abs_()
 
 
 def rotate90(images: Tensor, turns: Tensor) -> Tensor:

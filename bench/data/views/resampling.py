@@ -18,26 +18,25 @@ _TABLE_VALUES = 2**21
 def resampling(
     start: Tensor,
     length: Tensor,
-    size_in: int,
-    size_out: int,
+    size: int,
     interpolation: Interpolation,
     mirrored: Tensor | None,
     device: torch.device,
 ) -> Tensor:
-    """Weights (B, size_out, size_in) that resize a box of each image along one axis.
+    """Weights (B, size, size) that resize a box of each image to the image, along one axis.
 
     A box has `length` (B,) pixels, at least 1, from `start` (B,), all within the image; `mirrored`
     (B,) flips results. Small images have few boxes, whose weights are computed once: copying them
     takes a thirtieth of the time.
     """
-    boxes = size_in * (size_in + 1) // 2
-    if 2 * boxes * size_in * size_out > _TABLE_VALUES:
-        return _weights(start, length, size_in, size_out, interpolation, mirrored, device)
-    # Boxes of one pixel come first; of `length` pixels there are size_in + 1 - length.
-    index = (length - 1) * (size_in + 1) - (length - 1) * length // 2 + start
+    boxes = size * (size + 1) // 2
+    if 2 * boxes * size**2 > _TABLE_VALUES:
+        return _weights(start, length, size, interpolation, mirrored, device)
+    # Boxes of one pixel come first; of `length` pixels there are size + 1 - length.
+    index = (length - 1) * (size + 1) - (length - 1) * length // 2 + start
     if mirrored is not None:
         index = index + boxes * to_device(mirrored, index.device)
-    table = _table(size_in, size_out, interpolation, device)
+    table = _table(size, interpolation, device)
     return table.index_select(0, to_device(index, device))
 
 
@@ -53,40 +52,35 @@ def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 @cache
-def _table(
-    size_in: int, size_out: int, interpolation: Interpolation, device: torch.device
-) -> Tensor:
+def _table(size: int, interpolation: Interpolation, device: torch.device) -> Tensor:
     """Weights of all boxes, by length and then by start; after them, the same mirrored."""
-    boxes = [(i, n) for n in range(1, size_in + 1) for i in range(size_in + 1 - n)]
+    boxes = [(i, n) for n in range(1, size + 1) for i in range(size + 1 - n)]
     start, length = torch.tensor(boxes * 2).T
     mirrored = torch.arange(len(start)) >= len(boxes)
-    return _weights(start, length, size_in, size_out, interpolation, mirrored, device)
+    return _weights(start, length, size, interpolation, mirrored, device)
 
 
 def _weights(
     start: Tensor,
     length: Tensor,
-    size_in: int,
-    size_out: int,
+    size: int,
     interpolation: Interpolation,
     mirrored: Tensor | None,
     device: torch.device,
 ) -> Tensor:
     """Compute the weights that `resampling` returns.
 
-    Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
-    widened where it shrinks, never narrowed; it sees nothing outside the box, and rows sum to 1.
+    Output pixel i looks at (i + 1/2) * length / size from the start of the box. The kernel is not
+    widened, as no box shrinks; it sees nothing outside the box, and rows sum to 1.
     """
     start, length = (to_device(p, device).to(torch.float32)[:, None] for p in (start, length))
-    output = torch.arange(size_out, device=device, dtype=torch.float32)
+    output = torch.arange(size, device=device, dtype=torch.float32)
     if mirrored is not None:
-        output = torch.where(to_device(mirrored, device)[:, None], size_out - 1 - output, output)
-    pixel = torch.arange(size_in, device=device) - start  # (B, size_in), 0 at the start of the box
-    step = length / size_out
-    stretch = step.clamp(min=1.0)
-    centre = (output + 0.5) * (step / stretch)  # (B, size_out), in kernel units
+        output = torch.where(to_device(mirrored, device)[:, None], size - 1 - output, output)
+    pixel = torch.arange(size, device=device) - start  # (B, size), 0 at the start of the box
+    centre = (output + 0.5) * (length / size)  # (B, size)
     # A pixel outside the box is moved out of reach of every kernel.
-    position = torch.where((pixel >= 0) & (pixel < length), (pixel + 0.5) / stretch, _FAR)
+    position = torch.where((pixel >= 0) & (pixel < length), pixel + 0.5, _FAR)
     distance = torch.sub(position[:, None, :], centre[:, :, None]).abs_()
     if interpolation == "bilinear":
         weights = torch.sub(1.0, distance).clamp_(min=0.0)

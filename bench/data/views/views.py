@@ -148,10 +148,7 @@ def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> T
     flip = draws.get("flip")
     if recipe.crop == "resized":
         top, left, height, width = (draws[key] for key in ("top", "left", "height", "width"))
-        size = (images.shape[2], images.shape[3])
-        view = image_ops.resized_crop(
-            images, top, left, height, width, size, recipe.interpolation, flip
-        )
+        view = image_ops.resized_crop(images, top, left, height, width, recipe.interpolation, flip)
     else:
         if recipe.crop == "padded":
             images = image_ops.pad_crop(images, draws["top"], draws["left"], PADDING)
