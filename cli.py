@@ -8,7 +8,6 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -451,22 +450,17 @@ def verify(
         raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
     result: Any
     if bundle is not None:
-        with ExitStack() as bars:
-
-            def watch(run_id: str) -> RunProgress:
-                return bars.enter_context(RunProgress(f"reproduce {run_id}", **output.verbosity))
-
-            result = fedbench.verify_bundle(
-                bundle,
-                rerun=checks.rerun,
-                add_to=checks.add_to,
-                data_name=data,
-                workers=workers,
-                by=by,
-                orcid=orcid,
-                on_rerun=watch,
-                **vars(places),
-            )
+        result = fedbench.verify_bundle(
+            bundle,
+            rerun=checks.rerun,
+            add_to=checks.add_to,
+            data_name=data,
+            workers=workers,
+            by=by,
+            orcid=orcid,
+            on_rerun=lambda run_id: RunProgress(f"reproduce {run_id}", **output.verbosity),
+            **vars(places),
+        )
         output.show(result, show_results.show_bundle)
     elif checks.claims:
         result = fedbench.verify_claims(places.store, data_dir=places.data_dir)

@@ -4,6 +4,7 @@ import hashlib
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -230,15 +231,15 @@ def verify_bundle(
     device: str = "auto",
     by: str | None = None,
     orcid: str | None = None,
-    on_rerun: Callable[[str], OnRound] | None = None,
+    on_rerun: Callable[[str], AbstractContextManager[OnRound]] | None = None,
 ) -> BundleVerification:
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
 
     Rows are compared with those of `store`; None = `add_to`, else as `open_store`, and a store that
     is not there has no rows. `rerun` of the rows, chosen by the bundle's id, are run again, with
     `data_name`, `data_dir`, `workers` and `device` as in `reproduce`; `on_rerun` takes the id of
-    each and returns what is called after its rounds. `add_to` takes the rows if nothing contradicts
-    them, and the reproductions under the name `by` with `orcid`.
+    each and returns a context, whose value is called after its rounds. `add_to` takes the rows if
+    nothing contradicts them, and the reproductions under the name `by` with `orcid`.
 
     Raises `StoreError` for a path that holds no bundle or a store that cannot be written, and
     `FedbenchError` for rows that cannot be run again here.
@@ -268,18 +269,19 @@ def verify_bundle(
             except StoreError as err:
                 checker.add("", COPIES, [str(err).replace(str(opened.root), str(bundle))])
         known = [run_id for run_id in opened.runs if run_id not in checker.other_code]
-        reruns = tuple(
-            reproduce(
-                run_id,
-                opened.root,
-                data_name=data_name,
-                data_dir=data_dir,
-                workers=workers,
-                device=device,
-                on_round=None if on_rerun is None else on_rerun(run_id),
-            )
-            for run_id in chosen(opened.id, known, 0 if checker.problems else rerun)
-        )
+        reruns = []
+        for run_id in chosen(opened.id, known, 0 if checker.problems else rerun):
+            with nullcontext() if on_rerun is None else on_rerun(run_id) as on_round:
+                again = reproduce(
+                    run_id,
+                    opened.root,
+                    data_name=data_name,
+                    data_dir=data_dir,
+                    workers=workers,
+                    device=device,
+                    on_round=on_round,
+                )
+            reruns.append(again)
         if checker.problems or any(again.verdict == "different" for again in reruns):
             target = None
         if target is not None:
@@ -299,7 +301,7 @@ def verify_bundle(
         id=opened.id,
         by=opened.by,
         board=str(board.root) if compared else None,
-        reruns=reruns,
+        reruns=tuple(reruns),
         added_to=None if target is None else str(target.root),
     )
 

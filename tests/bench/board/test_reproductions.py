@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     known = row.model_copy(update={"git_sha": None})
     pack([Run(known, tuple(store.curve(row.row_id)))], ADA, folder / "bundle")
     board = folder / "board"
-    result = verify_bundle(folder / "bundle", board, rerun=1, add_to=board, by="Ben", **PLACE)
+    seen: list[str] = []
+
+    def watch(run_id: str) -> Any:
+        return nullcontext(lambda *_: seen.append(run_id))
+
+    given = {**PLACE, "on_rerun": watch}
+    result = verify_bundle(folder / "bundle", board, rerun=1, add_to=board, by="Ben", **given)
+    assert seen == [row.row_id] * row.num_rounds
     assert [again.verdict for again in result.reruns] == ["same bits"]
     assert result.added_to == str(board)
     return folder / "bundle", board
