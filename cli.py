@@ -356,16 +356,16 @@ def reproduce(
             run_id, data_name=data, keep=keep, workers=workers, on_round=progress, **vars(places)
         )
     output.show(result, show_results.show_reproduction)
-    if result.verdict == "different":
-        if who is not None:
-            note("not recorded, since it differs")
-        return DIFFERENT
     if who is not None:
         from fedbench.bench.board.reproductions import record_reproduction
+        from fedbench.bench.execution.compare import REPRODUCED
 
-        store = fedbench.open_store(places.store)
-        note(f"recorded in {record_reproduction(store, result, who)}")
-    return None
+        if result.verdict in REPRODUCED:
+            store = fedbench.open_store(places.store)
+            note(f"recorded in {record_reproduction(store, result, who)}")
+        else:
+            note(f"not recorded: {result.verdict}")
+    return DIFFERENT if result.verdict == "different" else None
 
 
 @command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")

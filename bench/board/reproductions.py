@@ -16,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from fedbench.bench.board.bundle import Person, read_manifest
 from fedbench.bench.board.checks import data_of
-from fedbench.bench.execution.compare import REPRODUCED, Reproduction, Verdict, judge
+from fedbench.bench.execution.compare import Reproduction, Verdict, judge
 from fedbench.bench.results.store.files import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row, first_problem
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
-from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.system.files import atomic_write_text, read_regular
 
 _LARGEST, _LARGEST_MANIFEST = 2**20, 2**26
@@ -59,9 +59,7 @@ class Reproduced:
 
 
 def record_reproduction(store: Store, result: Reproduction, who: Person) -> Path:
-    """Store a reproduction of a row that the store has, and return its file."""
-    if result.verdict not in REPRODUCED:
-        raise StoreError(f"run {result.run_id} was not reproduced; there is nothing to record")
+    """Store a reproduction (`REPRODUCED`) of a row that the store has, and return its file."""
     content = _Content(
         row_id=result.run_id, claimed=replica_hash(result.claimed), by=who, row=result.row
     )

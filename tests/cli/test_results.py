@@ -119,8 +119,8 @@ def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     (row,) = Store(copy).rows()
     put(copy, row.model_copy(update={"linear_acc": (row.linear_acc or 0) / 2}))
     keep = copy.parent / "kept"
-    other = call("reproduce", run_id, *place, "--keep", keep)
-    assert other.code == 4
+    other = call("reproduce", run_id, *place, "--keep", keep, "--by", "Ada")
+    assert (other.code, other.err) == (4, "not recorded: different\n")
     assert f"linear_acc  {(row.linear_acc or 0) / 2}  {row.linear_acc}" in other.out
     assert Store(keep).rows()[0].linear_acc == row.linear_acc
     assert len(Store(copy).rows()) == 1
