@@ -166,15 +166,14 @@ def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in fields.items() if key in keys}
 
 
-def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:
-    """Return a key that sorts classes by their values in turn, numbers as numbers, nulls last."""
-
-    def part(value: Any) -> tuple[bool, str, Any]:
-        if isinstance(value, int | float):
-            return False, "number", value
-        return value is None, "text", value if isinstance(value, str) else json.dumps(value)
-
-    return [part(value) for value in keys.values()]
+def order(keys: Mapping[str, Any]) -> list[tuple[bool, bool, Any]]:
+    """Return a key that sorts classes by their values in turn, numbers first, nulls last."""
+    return [
+        (False, False, value)
+        if isinstance(value, int | float)
+        else (value is None, True, value if isinstance(value, str) else json.dumps(value))
+        for value in keys.values()
+    ]
 
 
 def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
@@ -222,7 +221,7 @@ def titles(
         keys = classes[class_id]
         alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
         started = {name for name in (START, TRAINABLE) if keys.get(name) != defaults[name]}
-        named = {*settings, *changed, *(started & {*keys})} - _ALWAYS
+        named = {*settings, *changed, *started} - _ALWAYS
         parts = [
             *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",

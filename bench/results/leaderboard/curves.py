@@ -45,19 +45,14 @@ Curve = tuple[Evaluated, ...]
 
 
 def _by_round(curve: Curve) -> dict[int, Evaluated]:
-    """Return the evaluations by their round; the last one is -1.
+    """Return the evaluations with a k-NN accuracy by their round; the last one of all is -1.
 
     Methods with preparatory rounds end later than others; the end is therefore no number. A round
     of `evaluation.rounds` goes by the number that it has there, which leaves these rounds out.
     """
     last = len(curve) - 1
-    return {-1 if i == last else e.asked or e.rounds: e for i, e in enumerate(curve)}
-
-
-def _common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
-    """Return the rounds after which all curves have a k-NN accuracy."""
-    measured = [{i for i, e in _by_round(c).items() if e.knn is not None} for c in curves]
-    return tuple(sorted(set.intersection(*measured))) if measured else ()
+    numbered = ((-1 if i == last else e.asked or e.rounds, e) for i, e in enumerate(curve))
+    return {number: e for number, e in numbered if e.knn is not None}
 
 
 def longest(curve: Curve) -> tuple[int, int]:
@@ -138,14 +133,15 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
     Curves are compared at the evaluations that most entries have; entries that lack some of these
     have nothing. Entries without any evaluation between first and last count only if all are so.
     """
-    shared = [_common_rounds(curves) for curves in of_entries]
+    by_round = [[*map(_by_round, curves)] for curves in of_entries]
+    shared = [tuple(sorted(set.intersection(*map(set, of)))) if of else () for of in by_round]
     counts = Counter(rounds for rounds in shared if len(rounds) > 2) or Counter(shared)
     at = max(sorted(counts), key=lambda rounds: (counts[rounds], len(rounds)), default=())
 
-    def summed(curves: Sequence[Curve], rounds: tuple[int, ...]) -> Reached:
+    def summed(curves: Sequence[Mapping[int, Evaluated]], rounds: tuple[int, ...]) -> Reached:
         if not curves or not {*at} <= {*rounds}:
             return Reached()
-        known = [[e for i, e in _by_round(curve).items() if i in at] for curve in curves]
+        known = [[e for i, e in curve.items() if i in at] for curve in curves]
         there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
         whole = there if len(there) == len(known) else []
         return Reached(
@@ -156,7 +152,7 @@ def over_rounds(of_entries: Sequence[Sequence[Curve]], reach: float | None) -> l
             None if reach is None else len(there),
         )
 
-    return [*map(summed, of_entries, shared)]
+    return [*map(summed, by_round, shared)]
 
 
 def area(curve: Sequence[Evaluated]) -> float | None:

@@ -162,12 +162,12 @@ def friedman_p(table: Sequence[Sequence[float]]) -> float | None:
     Returns:
         None with fewer than 3 methods or tasks, or when every task ties all methods.
     """
-    places = [ranks(row) for row in table]
-    if len(table) < 3 or len(table[0]) < 3 or all(len(set(row)) == 1 for row in places):
+    table = [[*map(rounded, row)] for row in table]
+    if len(table) < 3 or len(table[0]) < 3 or all(len({*row}) == 1 for row in table):
         return None
     from scipy.stats import friedmanchisquare
 
-    return float(friedmanchisquare(*zip(*places, strict=True)).pvalue)
+    return float(friedmanchisquare(*zip(*table, strict=True)).pvalue)
 
 
 def nemenyi_difference(num_methods: int, num_tasks: int) -> float:
