@@ -329,4 +329,5 @@ def readable(what: object) -> Iterator[None]:
 
 def first_line(err: BaseException) -> str:
     """First line of an error's text, which may quote a whole row, or its class without one."""
-    return (str(err).splitlines() or [type(err).__name__])[0][:_BRIEF]
+    text = getattr(err, "strerror", None) or str(err)  # without the path, which is said already
+    return (text.splitlines() or [type(err).__name__])[0][:_BRIEF]

@@ -490,6 +490,9 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
     assert revision() == first
     file.write_text(json.dumps(CLIENTS[::-1]))
     assert revision() != first
+    file.unlink()
+    why = r"clients\.json cannot be read \(No such file or directory\)$"
+    refused(name, why, reading=Reading(partition_file=file))
 
 
 @pytest.mark.parametrize(
