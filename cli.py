@@ -245,7 +245,9 @@ def leaderboard(
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
     if form == "table" and output.suggests:
         methods = [*dict.fromkeys(entry.method for entry in ranking.board.entries)]
-        pair = f"fedbench compare {' '.join(methods[:2])}"
+        asked = {name: getattr(board, name) for name in vars(Ranked())}
+        options = [f"--{name}={of}" for name, of in asked.items() if of != getattr(Ranked, name)]
+        pair = shlex.join(["fedbench", "compare", *methods[:2], *options])
         suggest(pair if len(methods) > 1 else "fedbench report results.html", store)
 
 

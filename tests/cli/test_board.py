@@ -113,3 +113,5 @@ def test_two_runs_and_two_methods_are_compared(call: Call, store: Store, ids: li
     assert [each["seeds"] for each in methods["settings"]] == [[5, 5]] * 3
     answer = call("compare", "simclr", "byol", *laptop)
     assert answer.out.splitlines()[-1] == methods["sentence"]
+    advice = call("leaderboard", "--methods", "byol,simclr", *laptop).err.splitlines()[-1]
+    assert "fedbench compare simclr byol --dataset=cifar10 --preset=laptop --store" in advice
