@@ -6,7 +6,6 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from stat import S_ISFIFO
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -102,20 +101,20 @@ def no_such_file(name: str) -> ConfigError:
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     """Parse a YAML file that holds a mapping, of at most 1 MiB; `ConfigError` as `parse_yaml`.
 
-    It is read once, unless it changes: `--config <(command)` names a pipe, which is empty then.
+    A pipe, as `--config <(command)` names one, is read once: then it is empty.
     """
-    version: tuple[int, ...] = ()
-    if isinstance(path, Path):
-        with suppress(OSError):
-            status = path.stat()
-            version = (status.st_dev, status.st_ino)
-            if not S_ISFIFO(status.st_mode):
-                version += (status.st_mtime_ns, status.st_size)
-    return dict(_load(path, version))  # type: ignore[arg-type]
+    with suppress(OSError):  # of which `_load` says more
+        if isinstance(path, Path) and path.is_fifo():
+            return dict(_of_pipe(path, path.stat().st_ino))
+    return _load(path)
 
 
 @cache
-def _load(path: Path | Traversable, version: tuple[int, ...]) -> dict[str, Any]:
+def _of_pipe(path: Path, inode: int) -> dict[str, Any]:
+    return _load(path)
+
+
+def _load(path: Path | Traversable) -> dict[str, Any]:
     name = str(path) if isinstance(path, Path) else path.name
     try:
         data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
