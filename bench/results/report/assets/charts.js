@@ -43,7 +43,7 @@ function heatmap() {
         },
         caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
         header: ["method", "cell", measure().title, "gain", "rank", "seeds", "standing"],
-        rows: points.map((p) => [p.label, p.cell, exact(p.mean), exact(p.gain), p.rank == null ? "" : [`${p.rank}`, p.rank], [`${p.values.length}`, p.values.length], STANDING[p.standing]]),
+        rows: points.map((p) => [p.label, p.cell, exact(p.mean), exact(p.gain), exact(p.rank, String), exact(p.values.length, String), STANDING[p.standing]]),
       };
     },
   });
@@ -74,7 +74,7 @@ function ranking() {
         },
         caption: `${titleOf()}. ${lines.value === "main" ? "Of each method the line with the most seeds. " : ""}Symbols are means, strokes single seeds, dashed ones the start. ${INTERVALS} ${group().power}`,
         header: ["method", "rank", measure().title, "low", "high", "gain", "seeds", "values", "standing"],
-        rows: points.map((p) => [p.label, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
+        rows: points.map((p) => [p.label, exact(p.rank, String), exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), exact(p.values.length, String), p.values.map(asText).join(" "), STANDING[p.standing]]),
       };
     },
   });
@@ -114,7 +114,7 @@ function axis() {
         },
         caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. A method without a symbol diverged there, or was not measured. ${INTERVALS}`,
         header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.label, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), exact(p.n, String)]),
+        rows: points.map((p) => [p.label, exact(p.x, String), exact(p.mean), exact(p.low), exact(p.high), exact(p.n, String)]),
       };
     },
   });
@@ -215,7 +215,7 @@ function losses() {
         },
         caption: `${titleOf()}. Mean local loss of each round over seeds, of each method the line with the most seeds. Losses of two methods have no common scale, so that each panel goes from the least to the greatest of its own; the numbers are the first and the last.`,
         header: ["method", "round", "loss"],
-        rows: placed.map((p) => [p.label, [`${p.round}`, p.round], [p.mean.toPrecision(4), p.mean]]),
+        rows: placed.map((p) => [p.label, exact(p.round, String), [p.mean.toPrecision(4), p.mean]]),
       };
     },
   });
@@ -263,7 +263,7 @@ function curves() {
         },
         caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the start.${share && rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, number), exact(p.low, number), exact(p.high, number), [`${p.n}`, p.n]]),
+        rows: points.map((p) => [p.name, exact(p.round, String), [p.gb.toPrecision(4), p.gb], exact(p.mean, number), exact(p.low, number), exact(p.high, number), exact(p.n, String)]),
       };
     },
   });
@@ -288,7 +288,7 @@ function objective() {
         },
         caption: `${titleOf()}. One symbol a run; tuning maximises the objective without seeing an accuracy. The numbers below are correlations with 95 % intervals.`,
         header: ["method", "runs", "Pearson", "Spearman"],
-        rows: series.map((s) => [s.name, [`${s.n}`, s.n], ...correlationText(s)]),
+        rows: series.map((s) => [s.name, exact(s.n, String), ...correlationText(s)]),
       };
     },
   });
@@ -323,17 +323,18 @@ function clients() {
         },
         caption: `${partitions.map((partition, i) => `${i ? head[i] : partition.title}: ${partition.classes_per_client.toFixed(1)} classes a client${partition.counts.length < partition.num_clients ? `, the first ${partition.counts.length} of ${partition.num_clients.toLocaleString("en")} clients` : ""}`).join("; ")}. The area of a dot is the number of images; a class counts from 1 % of a client's images on.`,
         header: ["partition", "client", "class", "images"],
-        rows: points.map((p) => [partitions[p.partition].title, [`${p.client}`, p.client], names[p.label], [`${p.count}`, p.count]]),
+        rows: points.map((p) => [partitions[p.partition].title, exact(p.client, String), names[p.label], exact(p.count, String)]),
       };
     },
   });
 }
 
+const paramsOf = (trial) => Object.entries(trial.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`);
+
 function tuning() {
   const which = choice("study", "Study", () => d3.sort(data.studies, (s) => -s.trials.length).map((s) => [s.study_id, `${s.study_id} · ${s.spec} · preset ${s.preset} · ${s.sampler} · ${s.trials.length} trials`]));
   const study = () => data.studies.find((each) => each.study_id === which.value), name = () => ({ name: study().spec });
   const has = () => study() && data.styles[study().spec];
-  const values = (t) => Object.entries(t.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`).join("\n");
   const score = (v) => exact(v, (x) => plain(x, 4));
   const history = figure({
     id: "history", title: "Tuning history",
@@ -350,12 +351,12 @@ function tuning() {
             Plot.lineY(known(trials, "best"), { x: "number", y: "best", curve: "step-after", stroke: "currentColor", strokeWidth: 1.5 }),
             Plot.dot(done, { x: "number", y: "objective", fill: ink(name()), symbol: shape(name()), r: 4.5, fillOpacity: 0.85 }),
             Plot.dot(trials.filter((t) => t.objective == null), { x: "number", y: () => floor, symbol: "times", stroke: "currentColor" }),
-            tips(done, "number", "objective", (t) => `trial ${t.number}: ${plain(t.objective, 4)}\n${values(t)}`),
+            tips(done, "number", "objective", (t) => `trial ${t.number}: ${plain(t.objective, 4)}\n${paramsOf(t).join("\n")}`),
           ],
         },
         caption: "One symbol a trial, the line is the best so far, the dashed line the mean of encoders before training. × marks a trial without an objective.",
         header: ["trial", "objective", "best so far", "status"],
-        rows: trials.map((t) => [[`${t.number}`, t.number], score(t.objective), score(t.best), t.status]),
+        rows: trials.map((t) => [exact(t.number, String), score(t.objective), score(t.best), t.status]),
       };
     },
   });
@@ -381,11 +382,11 @@ function tuning() {
             Plot.ruleX(keys, { stroke: "var(--line)" }),
             Plot.line(points, { x: "key", y: "at", z: "number", stroke: (p) => shade(p.trial.objective), strokeWidth: (p) => (p.best ? 4 : 1.6) }),
             Plot.text(dimensions.flatMap((d) => d.ticks), { x: "key", y: "at", text: "text", dx: 6, textAnchor: "start", stroke: "var(--back)", strokeWidth: 3, fill: "currentColor" }),
-            tips(points, "key", "at", (p) => `trial ${p.number}: ${plain(p.trial.objective, 4)}\n${values(p.trial)}`),
+            tips(points, "key", "at", (p) => `trial ${p.number}: ${plain(p.trial.objective, 4)}\n${paramsOf(p.trial).join("\n")}`),
           ],
         },
         caption: "One line a trial, yellow for high objectives, blue for low ones; the thick one is the best.",
-        header: ["trial", ...keys], rows: trials.map((t) => [[`${t.number}`, t.number], ...keys.map((key) => (typeof value(t, key) === "number" ? [`${+value(t, key).toPrecision(4)}`, value(t, key)] : `${value(t, key) ?? ""}`))]),
+        header: ["trial", ...keys], rows: trials.map((t) => [exact(t.number, String), ...keys.map((key) => (typeof value(t, key) === "number" ? [`${+value(t, key).toPrecision(4)}`, value(t, key)] : `${value(t, key) ?? ""}`))]),
       };
     },
   });
@@ -401,7 +402,7 @@ function tuning() {
           marks: [Plot.dot(points, { x: "x", y: "y", fill: ink(name()), symbol: series.length > 1 ? "metric" : shape(name()), r: 4.5 }), tips(points, "x", "y", (p) => `trial ${p.number}\nobjective ${plain(p.x)}\n${p.metric} ${percent(p.y)}`)],
         },
         caption: `The search never saw this accuracy. ${series.map((c) => { const [pearson, spearman] = correlationText(c); return `${c.metric}: Pearson ${pearson}, Spearman ${spearman} over ${c.n} trials (95 % intervals).`; }).join(" ")}`,
-        header: ["trial", "metric", "objective", "%"], rows: points.map((p) => [[`${p.number}`, p.number], p.metric, score(p.x), exact(p.y, percent)]),
+        header: ["trial", "metric", "objective", "%"], rows: points.map((p) => [exact(p.number, String), p.metric, score(p.x), exact(p.y, percent)]),
       };
     },
   });
@@ -424,7 +425,7 @@ function angles() {
           marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: COLOURS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
         },
         caption: `${found.title}, ${found.setting}.` + (median == null ? "" : ` The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`),
-        header: ["from", "to", "pairs"], rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => [`${v}`, v])),
+        header: ["from", "to", "pairs"], rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => exact(v, String))),
       };
     },
   }), figure({

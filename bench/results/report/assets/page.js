@@ -6,17 +6,19 @@
   const runs = records(data.runs);
 
   // A part that is read at once, or one that is opened on demand.
-  function section(id, title, ...children) {
+  const section = (id, title, ...children) => add(id, title, children, (head) => el("section", { class: id, "aria-labelledby": id }, head, ...children));
+  const part = (id, title, ...children) => add(id, title, children, (head) => el("details", { class: `part ${id}` }, el("summary", {}, head), ...children));
+  function add(id, title, children, node) {
     if (children.every((child) => child == null)) return;
     nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
-    main.append(el("section", { class: id, "aria-labelledby": id }, el("h2", { id, tabindex: "-1" }, title), ...children));
+    main.append(node(el("h2", { id, tabindex: "-1" }, title)));
   }
-  function part(id, title, ...children) {
-    if (children.every((child) => child == null)) return;
-    nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
-    main.append(el("details", { class: `part ${id}` }, el("summary", {}, el("h2", { id, tabindex: "-1" }, title)), ...children));
+  function go(id) {
+    const head = document.getElementById(id), fold = head?.closest("details.part");
+    if (fold) fold.open = true;
+    head?.scrollIntoView();
+    head?.focus({ preventScroll: true });
   }
-  function go(id) { const place = document.getElementById(id); if (place?.closest("details.part")) place.closest("details.part").open = true; place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
   const text = (words) => (words ? el("p", { class: "lead" }, words) : null);
   const pair = (...figures) => el("div", { class: "pair" }, ...figures);
   const WORDS = new Set(["method", "notes", "best", "ties"]);
@@ -135,9 +137,9 @@
       const header = ["trial", "objective", ...watched, "seconds", "seeds", "values", "status", "error"];
       const rows = each.trials.map((trial) => ({
         mark: trial.number === each.best ? "best" : null,
-        cells: [[`${trial.number}`, trial.number], score(trial.objective), ...watched.map((name) => value(name, trial.watched[name])),
-          trial.seconds == null ? "" : [trial.seconds.toFixed(1), trial.seconds], [`${trial.seeds}`, trial.seeds],
-          Object.entries(trial.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`).join(" "), trial.status, trial.error || ""],
+        cells: [exact(trial.number, String), score(trial.objective), ...watched.map((name) => value(name, trial.watched[name])),
+          trial.seconds == null ? "" : [trial.seconds.toFixed(1), trial.seconds], exact(trial.seeds, String),
+          paramsOf(trial).join(" "), trial.status, trial.error || ""],
       }));
       const spent = `${each.study_id}: ${each.trials.length} trials, ${(each.seconds / 3600).toFixed(2)} hours, ${(each.num_bytes / 1e9).toFixed(2)} GB${each.finished_at ? "" : "; not finished"}.`;
       holder.replaceChildren(text(spent), ...each.cautions.map((caution) => el("p", { class: "warning" }, caution)),
@@ -153,7 +155,7 @@
       if (!groups.has(title)) groups.set(title, { title, rows: [] });
       groups.get(title).rows.push({ cells: [
         cell.method, cell.spec || "", [cell.printed, Number(cell.printed)],
-        cell.spread == null ? "" : [percent(cell.spread), cell.spread], cell.n_seeds == null ? "" : [`${cell.n_seeds}`, cell.n_seeds], cell.note,
+        cell.spread == null ? "" : [percent(cell.spread), cell.spread], exact(cell.n_seeds, String), cell.note,
       ] });
     }
     const header = ["method", "here", "printed", "±", "seeds", "note"], words = ["method", "here", "note"];
