@@ -31,7 +31,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.files import user_path
 from fedbench.bench.tuning.grid import Cell, load_grid
-from fedbench.bench.tuning.sweep import label, opener, planned_cells
+from fedbench.bench.tuning.sweep import label, planned_cells
 
 
 class Draw(Strict):
@@ -127,7 +127,7 @@ def paper_figure(
         return _of_trials(item, draw, opened, preset, words, file)
     settings = vars(given) | {"methods": draw.methods, "data_dir": folders.cache}
     settings["content"] = content_names(folders.cache)
-    cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings, opener()))
+    cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings))
     if draw.x == "client":
         picture = _drawn(item, draw, _of_clients(draw, cells))
         return PaperFigure(name, item.what, picture.write(file))

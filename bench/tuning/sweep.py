@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -123,7 +123,6 @@ def sweep(
     store, again, dry_run = executor.store, which.again, which.dry_run
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
-    opened = opener()
     shared = {**vars(sources), "methods": which.methods, "seeds": which.seeds}
     shared |= {"content": content_names(places.cache), "data_dir": places.cache}
     cells: list[Cell] = []
@@ -131,7 +130,7 @@ def sweep(
         settings = {**shared, "preset": preset}
         if which.methods is None and grid.join_tuned:
             settings["methods"] = _with_tuned(grid.under_preset(preset), store, preset)
-        cells += planned_cells(grid, store, which.tuned, settings, opened)
+        cells += planned_cells(grid, store, which.tuned, settings)
     for cell in {cell.config.spec: cell for cell in cells}.values():
         cell.experiment.workers(2)  # raises: cells run in processes of their own
     # Seed by seed across presets too, so that what is cut short has compared all under some seeds.
@@ -240,20 +239,6 @@ def _run_again(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, .
         )
 
 
-def opener() -> Callable[[Cell], Cell]:
-    """Return a function that opens the data set of a cell, each set once."""
-    opened: dict[tuple[Any, ...], Dataset] = {}
-
-    def on_dataset(cell: Cell) -> Cell:
-        data = cell.config.data
-        key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
-        if key not in opened:
-            opened[key] = cell.experiment.dataset
-        return replace(cell, experiment=cell.experiment.on(opened[key]))
-
-    return on_dataset
-
-
 def _with_tuned(grid: Grid, store: Store, preset: str) -> list[str]:
     """Return the methods of a grid, then those that the store has tuned under a preset."""
     specs = [registry.canonical_spec(spec) for spec in grid.methods]
@@ -269,10 +254,18 @@ def planned_cells(
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
     settings: Mapping[str, Any],
-    opened: Callable[[Cell], Cell],
 ) -> list[Cell]:
-    """Return the cells of one preset, with the best values for the data set of each."""
-    cells = [*map(opened, plan(grid, **settings))]
+    """Return the cells of one preset on their data sets, with the best values for each of these."""
+    opened: dict[tuple[Any, ...], Dataset] = {}
+
+    def on_dataset(cell: Cell) -> Cell:
+        data = cell.config.data
+        key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
+        if key not in opened:
+            opened[key] = cell.experiment.dataset
+        return replace(cell, experiment=cell.experiment.on(opened[key]))
+
+    cells = [*map(on_dataset, plan(grid, **settings))]
     if tuned is None:
         return cells
     preset = load_preset(settings["preset"]).preset
@@ -283,7 +276,7 @@ def planned_cells(
     for whole, of in by_data.items():
         specs = list(dict.fromkeys(cell.config.spec for cell in of))
         best = find_tuned(store, tuned, specs, preset, of[0].experiment.dataset)
-        cells = [*map(opened, plan(grid, **settings, tuned=best))]
+        cells = [*map(on_dataset, plan(grid, **settings, tuned=best))]
         found += [cell for cell in cells if cell.experiment.dataset.whole == whole]
     return found
 

@@ -19,7 +19,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.grid import Cell, load_grid, plan, presets_for
-from fedbench.bench.tuning.sweep import opener, planned_cells
+from fedbench.bench.tuning.sweep import planned_cells
 from fedbench.cli import app
 from tests.bench.results.conftest import build_row
 
@@ -110,7 +110,7 @@ def filled(name: str, store: Store, further: Mapping[str, float] = MLP) -> list[
     assert draw is not None
     settings: dict[str, Any] = {"preset": "demo", "set": dict(draw.set), "methods": draw.methods}
     settings |= {"dataset": None, "content": content_names(None), "data_dir": None}
-    cells = _chosen(draw, planned_cells(load_grid(draw.grid), store, None, settings, opener()))
+    cells = _chosen(draw, planned_cells(load_grid(draw.grid), store, None, settings))
     rows = []
     for place, cell in enumerate(cells):
         revision = cell.experiment.dataset.revision

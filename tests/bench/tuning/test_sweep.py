@@ -21,7 +21,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
-from fedbench.bench.tuning.grid import Cell, Grid, Scale, cells_of, check_grid, load_grid, plan
+from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.sweep import SweepResult, _with_tuned, label, planned_cells, sweep
 from tests.bench.results.conftest import rank
@@ -200,7 +200,14 @@ def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
     assert (elsewhere.status, elsewhere.row) == ("elsewhere", row)
 
 
-def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
+def test_each_data_set_takes_its_own_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dataset(experiment: Experiment) -> SimpleNamespace:
+        name = experiment.config.data.name
+        return SimpleNamespace(name=name, whole=f"content of {name}")
+
+    monkeypatch.setattr(Experiment, "dataset", property(dataset))
     store = Store(tmp_path / "s")
     for number, name in enumerate(["digits", "hub:/far/cifar10"]):
         study = {
@@ -210,18 +217,13 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
         }  # fmt: skip
         store.write_study(f"s{number}", study)
 
-    def opened(cell: Cell) -> Cell:
-        name = cell.config.data.name
-        dataset: Any = SimpleNamespace(name=name, whole=f"content of {name}")
-        return replace(cell, experiment=cell.experiment.on(dataset))
-
     axes = {"data.name": ["cifar10", "digits", "mnist"]}
     settings: dict[str, Any] = {"preset": "demo", "environ": {}, "methods": ["simclr"]}
 
     def planned(number: int, tuned: str) -> list[tuple[str, str | None, float]]:
         parts = {"grid": "g", "description": "d", "methods": ["simclr"], "seeds": [0]}
         grid = check_grid({**parts, "axes": {"data.name": axes["data.name"][:number]}}, "g.yaml")
-        cells = planned_cells(grid, store, tuned, settings, opened)
+        cells = planned_cells(grid, store, tuned, settings)
         return [
             (c.config.data.name, c.experiment.origin.study_id, c.config.client.lr) for c in cells
         ]
