@@ -26,6 +26,9 @@ SMALL: dict[str, Any] = {
 UNTRAINED = {"projection_std_ratio": 0.8, "effective_rank": 40.0}
 
 
+Use = Callable[..., "InOneProcess"]  # the fixture `in_one_process`
+
+
 class KilledError(Exception):
     """Simulated death of the driver."""
 
@@ -97,7 +100,7 @@ def unpriced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProcess]:
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Replace Ray in `tune` and `sweep`."""
 
     def use(**settings: Any) -> InOneProcess:

@@ -1,6 +1,5 @@
 """Best trial, preset and worst trial on fresh seeds, compared by Welch's interval."""
 
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,11 +17,11 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.tune import tune
 
-from .conftest import SMALL, InOneProcess, execute_here
+from .conftest import SMALL, Use, execute_here
 
 
 def test_configurations_run_on_seeds_that_the_search_has_not_used(
-    tmp_path: Path, in_one_process: Callable[..., InOneProcess], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_one_process()
     monkeypatch.setenv("FEDBENCH__SEED", "0")  # gives way to the seeds of the comparison
@@ -52,7 +51,7 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
 
 
 def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
-    tmp_path: Path, in_one_process: Callable[..., InOneProcess], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = resolve("simclr", set=SMALL, environ={}).config.model

@@ -19,8 +19,7 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
 from fedbench.bench.tuning.tune import tune
 
-from .conftest import SMALL, Fake, KilledError, execute_here
-from .test_study import Use
+from .conftest import SMALL, Fake, KilledError, Use, execute_here
 
 ROUNDS = 4
 HALVING: Mapping[str, Any] = {"trials": 4, "fidelity": "halving", "eta": 2, "rungs": 2}

@@ -14,7 +14,8 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import Scoring, names, noise_limit, shrinkage_of
 from fedbench.bench.tuning.verdict import judge
 
-from .test_study import Use, small
+from .conftest import Use
+from .test_study import small
 
 BEFORE = [{"rho": 0.9, "sep": 0.2, "participation_ratio": 20.0}, {"rho": 0.7, "sep": 0.4}]
 GOOD = {"rho": 0.3, "sep": 0.5, "participation_ratio": 8.0, "projection_std_ratio": 0.5}

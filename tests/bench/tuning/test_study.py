@@ -21,9 +21,7 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
 from fedbench.bench.tuning.tune import tune
 
-from .conftest import SMALL, InOneProcess, KilledError
-
-Use = Callable[..., InOneProcess]
+from .conftest import SMALL, KilledError, Use
 
 
 def small(store: Path, **settings: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,9 +27,8 @@ from tests.bench.results.conftest import rank
 from tests.specs import TIMES
 
 from . import conftest
-from .conftest import InOneProcess, KilledError, last, make_job
+from .conftest import KilledError, Use, last, make_job
 
-Use = Callable[..., InOneProcess]
 SMALL = {**conftest.SMALL, "evaluation.protocols": ["knn"]}
 GRID = Grid(
     grid="small",

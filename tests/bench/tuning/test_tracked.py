@@ -10,17 +10,10 @@ import fedbench
 from fedbench.bench.results.trackers import TensorBoard
 from fedbench.bench.tuning.grid import Grid
 
-SETTINGS: dict[str, Any] = {
-    "data.train_subset": 80,
-    "data.test_subset": 40,
-    "model.width": 4,
-    "federation.num_rounds": 3,
-    "client.local_epochs": 1,
-    "evaluation.protocols": [],
-    "evaluation.untrained": False,
-    "evaluation.objective_max_examples": 20,
-}
-CALL: dict[str, Any] = {"set": SETTINGS, "track": ["tensorboard"]}
+from .conftest import SMALL, Use
+
+PLAIN = {"federation.num_rounds": 3, "evaluation.protocols": [], "evaluation.untrained": False}
+CALL: dict[str, Any] = {"set": {**SMALL, **PLAIN}, "track": ["tensorboard"]}
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_sweep_shows_rounds_as_they_end(
-    tmp_path: Path, in_one_process: Any, calls: list[str]
+    tmp_path: Path, in_one_process: Use, calls: list[str]
 ) -> None:
     in_one_process(width=1)
     grid = Grid(grid="one", description="", methods=("simclr",), seeds=(0, 1))
@@ -58,7 +51,7 @@ def test_a_sweep_shows_rounds_as_they_end(
 
 
 def test_a_trial_that_pauses_keeps_its_rounds(
-    tmp_path: Path, in_one_process: Any, calls: list[str]
+    tmp_path: Path, in_one_process: Use, calls: list[str]
 ) -> None:
     """A rung ends after one round; half of the trials go on. Random inits are no runs."""
     in_one_process(width=1)
