@@ -29,7 +29,7 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.tuning.cluster import local_gpus
 from fedbench.bench.tuning.job import one_line
-from fedbench.bench.tuning.ray.nodes import facts, report_nodes
+from fedbench.bench.tuning.ray.nodes import facts, live_nodes, report_nodes
 from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
 
 _DEVICES = Path(os.sep, "dev")
@@ -184,7 +184,7 @@ def _nodes(address: str) -> Iterator[Check]:
         detail = "no token: everybody who reaches the cluster's port can run code on it"
         yield Check("authentication", "warning", detail, f"{auth_state()}; docs/cluster.md")
     with ray_session(None, address):
-        reports = report_nodes(gpus=True)
+        reports = report_nodes(live_nodes(), gpus=True)
     yield Check("ray", "ok", f"{address}: {len(reports)} nodes")
     for report in reports:
         offers = [f"{report.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU")]

@@ -88,7 +88,8 @@ def test_the_nodes_of_a_cluster(
         def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(doctor, "ray_session", lambda *_: Session())
-    monkeypatch.setattr(doctor, "report_nodes", lambda **_: reports)
+    monkeypatch.setattr(doctor, "live_nodes", list)
+    monkeypatch.setattr(doctor, "report_nodes", lambda nodes, gpus: reports)
     answer = call("doctor", "--store", tmp_path, "--address", "head:6379", "--json")
     assert answer.code == 3
     found = [check for check in answer.json["checks"] if check["name"].startswith("node ")]

@@ -5,7 +5,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,15 +56,14 @@ class NodeReport:
         return f"{self.facts['host']} ({self.address})" if self.facts else self.address
 
 
-def report_nodes(*, gpus: bool = False, only: Collection[str] | None = None) -> list[NodeReport]:
-    """Ask all live nodes of the running Ray, or some, at once; one that dies is left out.
+def report_nodes(nodes: Sequence[Mapping[str, Any]], *, gpus: bool) -> list[NodeReport]:
+    """Ask nodes of the running Ray at once; one that dies is left out.
 
     With `gpus`, torch is asked for GPUs there too.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in live_nodes() if only is None or node["NodeID"] in only]
     task = ray.remote(num_cpus=0, max_retries=0)(facts)
     answers = []
     for node in nodes:
@@ -172,10 +171,8 @@ class Pool:
 
     def admit_new(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable."""
-        new = {node["NodeID"] for node in live_nodes()} - set(self._names)
-        if not new:
-            return
-        for report in report_nodes(gpus=self.need.gpus > 0, only=new):
+        new = [node for node in live_nodes() if node["NodeID"] not in self._names]
+        for report in report_nodes(new, gpus=self.need.gpus > 0) if new else ():
             self._names[report.node_id] = report.name
             if not self.need.fits(report.resources):
                 continue

@@ -101,13 +101,13 @@ def test_nodes_are_left_out_and_late_ones_asked(monkeypatch: pytest.MonkeyPatch)
     live = live_nodes("ab")
     asked: list[set[str]] = []
 
-    def report_nodes(*, gpus: bool, only: set[str]) -> list[NodeReport]:
+    def report_nodes(new: list[dict[str, Any]], *, gpus: bool) -> list[NodeReport]:
         assert gpus
-        asked.append(only)
+        asked.append({node["NodeID"] for node in new})
         blind = ("Ray offers 1 GPU, torch sees 0",)
         return [
             NodeReport(i, i[0], {"CPU": 1, "GPU": 1}, problems=blind if i[0] in "bd" else ())
-            for i in sorted(only)
+            for i in sorted(asked[-1])
         ]
 
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
