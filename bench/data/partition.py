@@ -14,6 +14,7 @@ from fedbench.bench.config import DataConfig
 from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.config.partitioners.dirichlet import largest_remainder
 from fedbench.bench.config.partitioners.registry import Examples, fields_of
+from fedbench.bench.config.partitioners.rotations import draw_angles
 from fedbench.bench.data.labels import HIDDEN, WITHOUT_LABELS, held_out
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_bytes
@@ -158,18 +159,17 @@ def make_partition(
             f"{name!r} leaves no client empty; lower it, or use data.partition=iid or dirichlet"
         )
 
-    def settings(function: Any) -> dict[str, Any]:
-        return {field: getattr(config, field) for field in fields_of(function)}
-
     examples = Examples(labels[given], num_classes, num_clients, seed)
     if clients is not None:
         examples = replace(examples, clients=clients[given], num_groups=int(clients.max()) + 1)
     owners = np.full(len(labels), -1, np.int32)
-    owners[given] = partitioner.assign(examples, **settings(partitioner.assign))
+    fields = {field: getattr(config, field) for field in fields_of(partitioner.assign)}
+    owners[given] = partitioner.assign(examples, **fields)
     indices, offsets = flatten(owners, num_clients)
     partition = Partition(name, config.alpha, seed, len(labels), num_classes, indices, offsets)
-    if partitioner.rotate is not None:
-        angles, bins = partitioner.rotate(owners, examples, **settings(partitioner.rotate))
+    if partitioner.angles_by is not None:
+        alpha, num_bins = getattr(config, partitioner.angles_by), config.rotation_bins
+        angles, bins = draw_angles(owners, examples, alpha, num_bins, config.multiply_prior)
         partition = replace(partition, angles=angles, rotation_bins=bins)
     smallest = int(partition.sizes.min())
     if smallest < config.min_client_size:

@@ -14,7 +14,7 @@ def iid(examples: Examples) -> Owners:
     return owners
 
 
-PARTITIONERS["iid"] = Partitioner(iid, source="nothing", may_leave_clients_empty=True)
+PARTITIONERS["iid"] = Partitioner(iid, "nothing", may_leave_clients_empty=True)
 
 
 def natural(examples: Examples, *, natural_column: str) -> Owners:
@@ -45,5 +45,5 @@ def file(examples: Examples, *, partition_file: str) -> Owners:
     return examples.clients.astype(np.int32)
 
 
-PARTITIONERS["natural"] = Partitioner(natural, source="clients")
-PARTITIONERS["file"] = Partitioner(file, source="clients")
+PARTITIONERS["natural"] = Partitioner(natural, "clients")
+PARTITIONERS["file"] = Partitioner(file, "clients")

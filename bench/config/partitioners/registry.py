@@ -42,27 +42,28 @@ class Examples:
 class Partitioner:
     """A rule that gives every training example a client.
 
-    The parameters by keyword of `assign` and `rotate` are the fields of `data` that it reads.
+    The parameters by keyword of `assign` are the fields of `data` that it reads.
     """
 
     assign: Callable[..., Owners]  # `assign(examples, *, …) -> Owners`
-    rotate: Callable[..., Angles] | None = None  # `rotate(owners, examples, *, …) -> Angles`
     source: Literal["labels", "clients", "nothing"] = "labels"  # what `assign` looks at
+    angles_by: str | None = None  # field with the concentration of angles; None: images are upright
     may_leave_clients_empty: bool = False  # whether there may be more clients than examples
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Fields of `data` that decide the partition."""
-        return tuple(dict.fromkeys((*fields_of(self.assign), *fields_of(self.rotate))))
+        turned = (self.angles_by, "rotation_bins", "multiply_prior") if self.angles_by else ()
+        return tuple(dict.fromkeys((*fields_of(self.assign), *turned)))
 
 
 PARTITIONERS: dict[str, Partitioner] = {}
 """Partitioners by their names in `data.partition`; modules of this package add theirs."""
 
 
-def fields_of(function: Callable[..., Any] | None) -> list[str]:
+def fields_of(function: Callable[..., Any]) -> list[str]:
     """Return the parameters by keyword of a function."""
-    parameters = {} if function is None else inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 

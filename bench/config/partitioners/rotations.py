@@ -18,7 +18,7 @@ _CHUNK = 1 << 18
 
 
 def draw_angles(
-    owners: Owners, examples: Examples, *, alpha: float, rotation_bins: int, multiply_prior: bool
+    owners: Owners, examples: Examples, alpha: float, num_bins: int, multiply_prior: bool
 ) -> Angles:
     """Draw one angle per image from the partition's seed; all methods and rounds use it.
 
@@ -30,7 +30,7 @@ def draw_angles(
     degrees, concentration 0.1, "one or two bins per client", which holds only when 0.1 is
     multiplied by the uniform prior over bins, the default here).
     """
-    num_bins, num_clients, seed = rotation_bins, examples.num_clients, examples.seed
+    num_clients, seed = examples.num_clients, examples.seed
     concentration = alpha / num_bins if multiply_prior else alpha
     rng = numpy_generator(seed, "partition/rotation-bins")
     weights = log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1)
@@ -59,23 +59,7 @@ def draw_angles(
     return angles, [in_order[a:b] for a, b in zip(starts, ends.tolist(), strict=True)]
 
 
-def _by_rotation_alpha(
-    owners: Owners,
-    examples: Examples,
-    *,
-    rotation_alpha: float,
-    rotation_bins: int,
-    multiply_prior: bool,
-) -> Angles:
-    """Draw bins by a concentration of their own, independent of the labels' one."""
-    return draw_angles(
-        owners,
-        examples,
-        alpha=rotation_alpha,
-        rotation_bins=rotation_bins,
-        multiply_prior=multiply_prior,
-    )
-
-
-PARTITIONERS["rotation"] = Partitioner(iid, draw_angles, "nothing", may_leave_clients_empty=True)
-PARTITIONERS["joint"] = Partitioner(hsu, _by_rotation_alpha)
+PARTITIONERS["rotation"] = Partitioner(
+    iid, "nothing", angles_by="alpha", may_leave_clients_empty=True
+)
+PARTITIONERS["joint"] = Partitioner(hsu, angles_by="rotation_alpha")
