@@ -93,7 +93,13 @@ def submit(
     checker = Checker(as_path(data_dir))
     for run in runs:
         checker(run)
-    _refuse(checker, len(runs))
+    if problems := checker.problems:
+        first = [f"run {each.run_id}, {each.check}: {each.problem}" for each in problems[:_SHOWN]]
+        first += [f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN)
+        raise StoreError(
+            f"others would refuse {len({each.run_id for each in problems})} of {len(runs)} runs:"
+            f" {'; '.join(first)}; nothing was written"
+        )
     with temporary_folder() as place:
         folder = place / "bundle"
         identity = pack(runs, who, folder, store)
@@ -153,17 +159,6 @@ def _chosen(
     if not runs:
         raise StoreError(f"no run of {str(store.root)!r} can be submitted; run some first")
     return [runs[row_id] for row_id in sorted(runs)], tuple(refused)
-
-
-def _refuse(checker: Checker, num_runs: int) -> None:
-    if not checker.problems:
-        return
-    first = [f"run {p.run_id}, {p.check}: {p.problem}" for p in checker.problems[:_SHOWN]]
-    more = len(checker.problems) - _SHOWN
-    raise StoreError(
-        f"others would refuse {len({p.run_id for p in checker.problems})} of {num_runs} runs:"
-        f" {'; '.join(first)}{f'; and {more} more' if more > 0 else ''}; nothing was written"
-    )
 
 
 def _commands(target: Path, identity: str, count: int, methods: Sequence[str]) -> tuple[str, ...]:

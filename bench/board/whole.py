@@ -141,10 +141,6 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
         return size, text.removeprefix(f"{str(path)!r}: ").removeprefix(f"{path}: ")
 
 
-def _row(path: Path) -> None:
-    _check_row(parse_record(path, path.read_bytes(), Row))
-
-
 def _pack(path: Path) -> None:
     pack = Pack(path.read_bytes())
     pack.check()
@@ -185,7 +181,7 @@ _ROUNDS = "delete its folder; an unfinished run starts again"
 _KINDS: dict[str, tuple[str, _Read, str]] = {
     "rows": (
         "rows/*.parquet",
-        _row,
+        lambda path: _check_row(parse_record(path, path.read_bytes(), Row)),
         "delete it; the same command makes this run again, or `fedbench merge` brings it back from"
         " the store that it came from",
     ),

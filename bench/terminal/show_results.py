@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
@@ -10,7 +11,7 @@ from fedbench.bench.terminal.tables import head, show_record, show_records, show
 from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
-    from fedbench.bench.board.compare import Comparison, Difference
+    from fedbench.bench.board.compare import Comparison
     from fedbench.bench.board.paper_figures import PaperFigure
     from fedbench.bench.board.release import Released
     from fedbench.bench.board.verify import BundleVerification, Submission
@@ -62,12 +63,13 @@ def show_comparison(result: Comparison) -> None:
         from fedbench.bench.results.leaderboard.columns import number as figure
 
         percent = is_accuracy(result.metric)
+        signed = partial(figure, percent=percent, signed=True)
         rows = [
             {
                 "no.": number if len(result.settings) > 1 else None,
                 **dict(zip((first, second), (figure(m, percent) for m in each.means), strict=True)),
-                "difference": figure(each.difference, percent, signed=True),
-                "95 % interval": _interval(each, percent),
+                "difference": signed(each.difference),
+                "95 % interval": " to ".join(filter(None, map(signed, (each.low, each.high)))),
                 "p": "" if each.p is None else f"{each.p:.2g}",
                 "would see": figure(each.detectable, percent),
                 "seeds": each.seeds if each.seeds[0] != each.seeds[1] else each.seeds[0],
@@ -84,14 +86,6 @@ def show_comparison(result: Comparison) -> None:
         emit("\n")
         show_records(differing, ("differs", first, second, "where"))
     emit("\n" + result.sentence.replace("; ", ";\n"))
-
-
-def _interval(of: Difference, percent: bool) -> str:
-    from fedbench.bench.results.leaderboard.columns import number as figure
-
-    if of.low is None:
-        return ""
-    return " to ".join(figure(end, percent, signed=True) for end in (of.low, of.high))
 
 
 def _differences(result: Comparison, first: str, second: str) -> list[dict[str, Any]]:

@@ -202,7 +202,16 @@ def show_sweep(result: SweepResult) -> None:
     """Print the runs of a sweep and their counts, or with `dry_run` its cost."""
     head = f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already"
     if result.estimate is not None:
-        show_record(f"{head}, {result.to_run} to run", plan_record(result))
+        weights = f"{result.measured} cells take the weights of runs with the same training"
+        shared = {
+            "preset": result.preset,
+            "methods": ", ".join(dict.fromkeys(cell["method"] for cell in result.cells)),
+            "seeds": list(dict.fromkeys(cell["seed"] for cell in result.cells)),
+            "tuned": _studies(result.cells),
+            "scaled": list(dict.fromkeys(s for cell in result.cells for s in cell["scaled"])),
+            "measured": weights if result.measured else "",
+        }
+        show_record(f"{head}, {result.to_run} to run", shared)
         emit("\n")
         names = ("setting", "least", "most", "idle_clients", "num_clients")
         show_records(local_steps(result.cells), names, title="local steps of a client and round")
@@ -215,20 +224,6 @@ def show_sweep(result: SweepResult) -> None:
         emit(f"tuned: {', '.join(tuned)}")
     for each in result.repeated:
         show_reproduction(each)
-
-
-def plan_record(result: SweepResult) -> dict[str, Any]:
-    """Describe what the runs of a planned sweep have in common, and what follows an axis."""
-    cells = result.cells
-    weights = f"{result.measured} cells take the weights of runs with the same training"
-    return {
-        "preset": result.preset,
-        "methods": ", ".join(dict.fromkeys(cell["method"] for cell in cells)),
-        "seeds": list(dict.fromkeys(cell["seed"] for cell in cells)),
-        "tuned": _studies(cells),
-        "scaled": list(dict.fromkeys(scaled for cell in cells for scaled in cell["scaled"])),
-        "measured": weights if result.measured else "",
-    }
 
 
 def _studies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
