@@ -65,10 +65,6 @@ _MEASURED: dict[str, Mapping[str, str]] = {
 """Columns of the tables -> metrics that measure the same, and what to know before comparing."""
 
 
-_TOLD_BY = {"federation.num_rounds": "num_rounds", "model.backbone": "backbone"}
-"""Fields that most rows differ in from a paper, and their columns, which take no parsing."""
-
-
 def published_number(row: Any, metric: str) -> PaperCell | None:
     """Find the printed number for the method of a row in exactly the setting of that row.
 
@@ -77,15 +73,12 @@ def published_number(row: Any, metric: str) -> PaperCell | None:
     neither has one on a data set whose content is not known. What to know before comparing is in
     the note.
     """
-    cells = [
-        (cell, fixed)
-        for cell, fixed in _cells_of().get((known_name(row.dataset), row.method), ())
-        if all(n not in fixed or getattr(row, c) in fixed[n] for n, c in _TOLD_BY.items())
-    ]
-    values = json.loads(row.config_json) if cells else {}
-    if cells and row.benchmark_version == BENCHMARK_VERSION:  # whose defaults are known
-        values = completed(values)
-    values = flatten(values)
+    cells = _cells_of().get((known_name(row.dataset), row.method))
+    if cells is None:
+        return None
+    settings = json.loads(row.config_json)
+    defaults_known = row.benchmark_version == BENCHMARK_VERSION
+    values = completed(settings) if defaults_known else flatten(settings)
     for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(

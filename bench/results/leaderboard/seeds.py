@@ -186,7 +186,7 @@ class Seeds:
             return [None] * len(self.first)
         without = (self.rows.status != "ok") | self.rows.value.isna()
         order = self.rows.assign(without=without).sort_values(["at", "without"], kind="stable")
-        names = ["method", "dataset", "backbone", "num_rounds", "config_json", "benchmark_version"]
+        names = ["method", "dataset", "config_json", "benchmark_version"]
         picked = lines(order.drop_duplicates("at")[names])
         return [published_number(row, self.metric) for row in picked]
 
