@@ -39,6 +39,9 @@ def test_methods_are_compared_setting_by_setting_as_scipy_does(store: Store) -> 
     assert (few.p, few.low) == (None, None)
     assert result.equal
     assert "simclr is ahead by 3.8 points in 1 of 2 settings" in result.sentence
+    assert result.to_frame().setting.tolist() == ["alpha 0.1", "alpha 1", "alpha 100"]
+    assert result.sentence.split(";")[0] in result._repr_html_()
+    assert "simclr and byol: simclr is ahead" in repr(result)
     back = fedbench.compare("byol", "simclr", store).settings[0]
     assert (back.difference, back.p) == pytest.approx((-0.038, 2 * test.pvalue))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from fedbench.bench.board import paper_figures
 from fedbench.bench.board.paper_figures import Draw, Item, _chosen, _values, index, paper_figure
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.execution.client_cost import ClientCost
@@ -170,6 +171,19 @@ def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) ->
     cell: Any = None
     found = [*_values(draw, cell, row, "knn_acc", store)]
     assert found == [(0, 0.1, 0.0), (2, 0.2, 0.0), (3, 0.4, 0.0)]
+
+
+def test_a_figure_of_costs_is_measured_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cost(experiment: Experiment) -> ClientCost:
+        return ClientCost(len(experiment.config.spec), 2.0, 0.5, 0.0)
+
+    monkeypatch.setattr(paper_figures, "client_cost", cost)
+    drawn = paper_figure("O:11", tmp_path, preset="demo", store=tmp_path / "none")
+    text = drawn.files[1].read_text(encoding="utf-8")
+    assert "seconds, orchestra = 1" in text
+    assert f"byol, {100 * 0.5 / 4:.1g} % beside steps" in text
 
 
 def test_the_search_is_drawn_from_trials_that_were_watched(tmp_path: Path) -> None:
