@@ -10,6 +10,8 @@ import re
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +64,7 @@ def header_of(content: Path | bytes, place: str) -> tuple[tuple[int, int], bool]
 
     `place` names the image in a `DataError`.
     """
-    with _open(content, place) as image:
+    with _opened(content, place) as image:
         if image.mode not in GREY_MODES | COLOUR_MODES:
             what = f"{place}: pixel mode {image.mode}"
             raise DataError(f"{what} is not supported; convert it to 8-bit grey or RGB")
@@ -74,32 +76,34 @@ def pixels_of(
     content: Path | bytes, place: str, mode: str
 ) -> tuple[npt.NDArray[np.uint8], list[str]]:
     """Return upright, opaque pixels, (H, W) in `mode` L or (H, W, 3) in RGB, and what was done."""
-    with _open(content, place) as image:
-        try:
-            # The further frames of an MPO, a photograph, are previews and the like of the first.
-            has_frames = image.format != "MPO" and getattr(image, "is_animated", False)
-            done = [FRAMES] if has_frames else []
-            image.load()  # explicitly, because NumPy may hide its errors
-            # A palette may have transparency without saying so.
-            has_alpha = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info
-            whole = image.convert("LA" if mode == "L" else "RGBA") if has_alpha else image
-            flat = whole.convert(mode)
-            if has_alpha and (alpha := whole.getchannel("A")).getextrema() != (255, 255):
-                flat = Image.composite(flat, Image.new(mode, flat.size, "white"), alpha)
-                done.append(ON_WHITE)
-            if (turn := _TURNS.get(_orientation(image))) is not None:
-                flat = flat.transpose(turn)
-                done.append(TURNED)
-        except BROKEN as err:
-            raise DataError(f"{place}: not a readable image ({_brief(err)})") from err
+    with _opened(content, place) as image:
+        # The further frames of an MPO, a photograph, are previews and the like of the first.
+        has_frames = image.format != "MPO" and getattr(image, "is_animated", False)
+        done = [FRAMES] if has_frames else []
+        image.load()  # explicitly, because NumPy may hide its errors
+        # A palette may have transparency without saying so.
+        has_alpha = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info
+        whole = image.convert("LA" if mode == "L" else "RGBA") if has_alpha else image
+        flat = whole.convert(mode)
+        if has_alpha and (alpha := whole.getchannel("A")).getextrema() != (255, 255):
+            flat = Image.composite(flat, Image.new(mode, flat.size, "white"), alpha)
+            done.append(ON_WHITE)
+        if (turn := _TURNS.get(_orientation(image))) is not None:
+            flat = flat.transpose(turn)
+            done.append(TURNED)
         return np.asarray(flat), done
 
 
-def _open(content: Path | bytes, place: str) -> Image.Image:
+@contextmanager
+def _opened(content: Path | bytes, place: str) -> Iterator[Image.Image]:
+    """Open an image; what Pillow raises, also while it is used, becomes a `DataError`."""
     try:
-        return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
+            yield image
     except BROKEN as err:
-        raise DataError(f"{place}: not a readable image ({_brief(err)})") from err
+        # Pillow names the buffer's address, which says nothing and differs between runs.
+        why = "unknown format" if "cannot identify image file" in str(err) else first_line(err)
+        raise DataError(f"{place}: not a readable image ({why})") from err
 
 
 def _orientation(image: Image.Image) -> int:
@@ -113,9 +117,3 @@ def _orientation(image: Image.Image) -> int:
         except BROKEN:
             return 1
     return value if value in _TURNS else 1
-
-
-def _brief(err: BaseException) -> str:
-    # Pillow names the buffer's address, which says nothing and differs between runs.
-    text = first_line(err)
-    return "unknown format" if "cannot identify image file" in text else text

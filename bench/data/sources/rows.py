@@ -200,11 +200,6 @@ class Shard:
         label = f"labels: column {found.label!r}" if found.label else "no column of labels"
         return label + (f"; not read: {some(rest)}" if rest else "")
 
-    @property
-    def title(self) -> str:
-        """Its name, and the split whose rows are read."""
-        return self.place if self.count is None else f"{self.place} ({self.split})"
-
     def divided(self) -> dict[Split, Self]:
         """Return the rows of each split that columns say; empty where none does."""
         if self.reading.test_rows == "none":
@@ -358,8 +353,8 @@ def splits_of_shards(
     if test is None:
         test, rest = rest, ()
     counts = [shard.count for shard in rest if shard.count is not None]
-    rows = sum(counts) if counts else None
-    left_out = [*left_out, LeftOut(VALIDATION, [shard.title for shard in rest], rows=rows)]
+    unread = [s.place if s.count is None else f"{s.place} ({s.split})" for s in rest]
+    left_out = [*left_out, LeftOut(VALIDATION, unread, rows=sum(counts) if counts else None)]
     # Test images have no clients, and need no column of them.
     test = [replace(s, reading=replace(s.reading, natural_column=None)) for s in test]
     # Names in the order of the first file; those of further files follow.
