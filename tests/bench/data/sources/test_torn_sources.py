@@ -69,11 +69,6 @@ def _damage_pages(root: Path) -> None:
     file.write_bytes(data)
 
 
-def _second_set(root: Path) -> None:
-    (root / "other").mkdir()
-    pq.write_table(table([GOOD], [0]), root / "other/train.parquet")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -81,7 +76,6 @@ def _second_set(root: Path) -> None:
         (_damage_pages, r"train-0\.parquet"),
         (lambda root: (root / "train-0.parquet").unlink(), "found: test"),
         (lambda root: [f.unlink() for f in root.iterdir()], r"no train-\*\.parquet"),
-        (_second_set, "other"),
         (lambda root: os.mkfifo(root / "test-1.parquet"), r"test-1\.parquet is a pipe"),
         (
             lambda root: (root / "train-0.parquet").rename(root / "train-00001-of-00002.parquet"),
@@ -98,29 +92,13 @@ def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Pat
     refused(f"hub:{root}", message)
 
 
-def _no_classes(root: Path) -> None:
-    for folder in root.iterdir():
-        shutil.rmtree(folder)
-
-
-def _only_an_empty_class(root: Path) -> None:
-    _no_classes(root)
-    (root / "b").mkdir()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_no_classes, r"train/.*test/"),
-        (lambda root: shutil.rmtree(root / "train"), "train/"),
-        (lambda root: (root / "test/z").mkdir(), ": z"),
         (lambda root: (root / "train/\udcff").mkdir(), "not UTF-8 text"),
-        (lambda root: (root / "train/b").mkdir(), "train has no images of b"),
-        (_only_an_empty_class, "pictures has no images of b"),
-        (lambda root: (root / "test/a/0.png").unlink(), "test has no images"),
         (lambda root: (root / "train/a/1.png").write_bytes(TORN), r"1\.png: "),
         (lambda root: (root / "train/a/1.png").write_bytes(png(9)), "4x4.*9x9"),
-        (lambda root: (root / "train/a/1.png").symlink_to("gone"), r"1\.png\)$"),
+        (lambda root: (root / "train/a/1.png").symlink_to("gone"), r"is not there \(.*1\.png\)$"),
         (lambda root: os.mkfifo(root / "train/a/pipe.png"), r"a/pipe\.png is a pipe"),
         (lambda root: os.mkfifo(root / "test/a/pipe.PNG"), r"a/pipe\.PNG is a pipe"),
         (lambda root: (root / "train/a/again").symlink_to("."), "train/a/again"),
@@ -247,13 +225,9 @@ def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.Monkey
         ("folder:{}/set.zip", "unpack it, and name the folder"),
         ("file:{}/set.zip", "unpack a .zip"),
         ("folder:{}/set.csv", "one file is file:"),
-        ("folder:{}/linked", "a link to a file that is not there"),
     ],
 )
 def test_what_is_of_another_kind(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked/a.png").symlink_to("gone")
-    (tmp_path / "linked/b.png").write_bytes(GOOD)
     (tmp_path / "set.csv").write_text("file_name,label\n")
     shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path, "set.csv")
     refused(name.format(tmp_path), message)
