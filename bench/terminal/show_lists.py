@@ -179,7 +179,11 @@ def show_explanations(found: Mapping[str, Any]) -> None:
         ways = [f"--set {quote(f'{key}={example}')}", f"{record['variable']}={quote(example)}"]
         about = {"methods": record["methods"], "range": record["kind"], "default": default}
         show_record(f"{key}: {record['meaning']}", {**about, "set it": ways})
-        values = [{**value, "value": _value(value["value"])} for value in record["presets"]]
+        given = [value for value in record["presets"] if value["origin"] != "default"]
+        if len(given) < len(record["presets"]):  # one line for all that leave the default
+            rest = {"preset": "otherwise" if given else "all", "value": record["default"]}
+            given.append({**rest, "origin": "default"})
+        values = [{**value, "value": _value(value["value"])} for value in given]
         show_records(values, ("preset", "value", "origin", "when", "note"), title="presets")
         searched = [{"method": name, **part} for name, part in record["searched"].items()]
         show_records(searched, ("method", *_RANGE), title="search spaces")

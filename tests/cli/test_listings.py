@@ -193,7 +193,9 @@ def test_values_are_those_of_a_run(preset: str) -> None:
 
 
 def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
-    assert "FEDBENCH__CLIENT__COMPILE=true" in call("explain", "client.compile").out
+    out = call("explain", "client.compile").out
+    assert "FEDBENCH__CLIENT__COMPILE=true" in out
+    assert out.splitlines()[-1].split() == ["all", "false", "default"]
     assert "privacy.clip=VALUE" in call("explain", "privacy.clip").out  # no preset has one
     (way,) = [
         line for line in call("explain", "evaluation.protocols").out.splitlines() if "--" in line
