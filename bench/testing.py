@@ -39,7 +39,7 @@ from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.execution.run import store_run
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.fields import build_config, field_infos
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import (
     Client,
     Labels,
@@ -250,7 +250,7 @@ class MethodContract:
         assert registry.dump(registry.create(self.spec, written)) == written
         assert registry.create(self.spec, written) == method
         _refused(self.spec, {"method.no_such_field": 1}, "no_such_field")
-        for name, info in field_infos(self.spec).items():
+        for name, info in Fields.of(self.spec).infos.items():
             if not name.startswith("method."):
                 continue
             assert info.description, f"{name} has no description"
@@ -419,12 +419,12 @@ def tiny_config(spec: str, /, **values: Any) -> RunConfig:
     """
     narrow = {
         name: value
-        for name, info in field_infos(spec).items()
+        for name, info in Fields.of(spec).infos.items()
         for end, value in (("_dim", 16), ("_steps", 5))
         if name.startswith("method.") and name.endswith(end) and info.annotation is int
     }
     given = {name.replace("__", "."): value for name, value in values.items()}
-    return build_config(spec, {**_TINY, **narrow, **given})
+    return Fields.of(spec).build({**_TINY, **narrow, **given})
 
 
 def tiny_setup(
@@ -579,7 +579,7 @@ def example(spec: str, /, **values: Any) -> Local:
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
     message = ""
     try:
-        build_config(spec, flat)
+        Fields.of(spec).build(flat)
     except ConfigError as err:
         message = str(err)
     assert name in message, f"{dict(flat)} was accepted, or the error does not name {name!r}"

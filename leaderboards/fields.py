@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 
 from fedbench.bench.config import Strict
 from fedbench.bench.config.yaml_files import load_yaml
-from fedbench.bench.experiment.fields import field_infos
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.results.store.row import PaperCell
 from fedbench.bench.results.store.schema import decode, encode
@@ -82,7 +82,7 @@ def decide(cell: PaperCell, spec: str) -> tuple[dict[str, Any], dict[str, str]] 
     values = load_preset(str(name)).values_for(spec, {"data.name": _NAMES[cell.dataset]}, str)
     fixed: dict[str, Any] = {k: v.value for k, v in values.items() if v.origin != "ours"}
     left = {k: v.note or "the paper does not say" for k, v in values.items() if k not in fixed}
-    known = {*field_infos(spec)} - {"data.name"}
+    known = {*Fields.of(spec).infos} - {"data.name"}
     for rule in holding:
         left = {k: why for k, why in left.items() if k not in rule.fixed}
         fixed |= rule.fixed

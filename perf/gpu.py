@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import RoundPlan, net, registry
 from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ConfigError
@@ -101,7 +101,7 @@ class Bench:
         heads = {f"method.{name}": values.pop(f"method.{name}") for name in _HEADS}
         values |= {name: v for name, v in heads.items() if spec in METHODS}
         values |= {"data.num_clients": clients, "federation.participation": 1.0}
-        config = build_config(spec, values)
+        config = Fields.of(spec).build(values)
         dataset = reopen(dataset_folder(None, self.folder, images, 500))
         return Experiment(config).on(dataset).setup
 

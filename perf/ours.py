@@ -16,7 +16,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.training import client, trainer
 from fedbench.bench.training.client import ClientRunner, Task
@@ -55,7 +55,7 @@ BF16: dict[str, Any] = {"client.precision": "bf16"}
 
 def config_of(changes: dict[str, Any]) -> RunConfig:
     """Return the configuration of W3 with changes by dotted names."""
-    return build_config("simclr", {**W3, **changes})
+    return Fields.of("simclr").build({**W3, **changes})
 
 
 def rounds(

@@ -13,7 +13,7 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.experiment.common_options import Settings, as_path
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
@@ -122,4 +122,4 @@ def _reading_of(name: str, set: Mapping[str, Any] | None) -> Reading:
     allowed = sorted(f"data.{key}" for key in ("partition", *READ_BY_SOURCE))
     for key in values.keys() - {*allowed}:
         raise ConfigError(f"{key} does not change what is prepared; allowed: {', '.join(allowed)}")
-    return Reading.of(build_config(RunConfig().spec, {"data.name": name, **values}).data)
+    return Reading.of(Fields.of(RunConfig().spec).build({"data.name": name, **values}).data)

@@ -1,8 +1,10 @@
 """Dotted names of a configuration under a method spec, their fields, and their values."""
 
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -22,25 +24,74 @@ GIVEN = {"data.natural_column": "any", "data.partition_file": "any"}  # to try o
 _MOST_NAMES = 40  # that a message lists
 
 
-def field_infos(spec: str) -> dict[str, FieldInfo]:
-    """Map every dotted name that may be set for a method spec to its field."""
-    return infos_of(registry.parse_spec(spec))
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a configuration that may be set for a method with its add-ons.
 
+    Attributes:
+        parts: the method, then its add-ons in order.
+    """
 
-def infos_of(parts: Iterable[Registered]) -> dict[str, FieldInfo]:
-    """Map every dotted name that may be set for a method with its add-ons to its field."""
-    infos: dict[str, FieldInfo] = {}
-    for name, info in RunConfig.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            inner = info.annotation.model_fields
-            infos.update({f"{name}.{field}": part for field, part in inner.items()})
-        elif name not in ("spec", "method", "code"):
-            infos[name] = info
-    for entry in parts:
-        prefix = f"method.{entry.name}" if entry.is_addon else "method"
-        fields = entry.cls.model_fields.items()
-        infos.update({f"{prefix}.{field}": info for field, info in fields if field != "base"})
-    return infos
+    parts: tuple[Registered, ...]
+
+    @classmethod
+    def of(cls, spec: str) -> Self:
+        """Return the fields of a method spec.
+
+        Raises:
+            FedbenchError: as `parse_spec`.
+        """
+        return cls(registry.parse_spec(spec))
+
+    @cached_property
+    def spec(self) -> str:
+        """The method spec without aliases."""
+        return registry.name_of(self.parts)
+
+    @cached_property
+    def infos(self) -> Mapping[str, FieldInfo]:
+        """Every field by dotted name."""
+        infos: dict[str, FieldInfo] = {}
+        for name, info in RunConfig.model_fields.items():
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                inner = info.annotation.model_fields
+                infos.update({f"{name}.{field}": part for field, part in inner.items()})
+            elif name not in ("spec", "method", "code"):
+                infos[name] = info
+        for entry in self.parts:
+            prefix = f"method.{entry.name}" if entry.is_addon else "method"
+            fields = entry.cls.model_fields.items()
+            infos.update({f"{prefix}.{field}": info for field, info in fields if field != "base"})
+        return infos
+
+    def check(self, key: str, value: Any) -> None:
+        """Refuse a dotted name that is none of them, or a value of another type than its field's.
+
+        Raises:
+            ConfigError: names the nearest match, or the type.
+        """
+        check_key(key, self.spec, self.infos)
+        _check_kind(key, value, self.infos[key])
+
+    def build(self, flat: Mapping[str, Any]) -> RunConfig:
+        """Build a configuration from dotted values; all other fields keep their defaults.
+
+        Raises:
+            ConfigError: for an unknown name or a bad value; the message begins with the name.
+        """
+        for key, value in flat.items():
+            self.check(key, value)
+        nested = unflatten(flat)
+        try:
+            method = registry.dump(registry.make(self.parts, nested.pop("method", {})))
+            values = {**nested, "spec": self.spec, "method": method}
+            return with_devices(_with_files(RunConfig.model_validate(values)))
+        except ValidationError as err:
+            raise ConfigError(_must(registry.describe_validation(err, self.infos))) from err
+        except UnknownNameError:
+            raise
+        except ConfigError as err:
+            raise ConfigError(_must(str(err))) from err
 
 
 def check_key(key: str, spec: str, known: Collection[str]) -> None:
@@ -68,7 +119,7 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
     raise ConfigError(f"{key!r} is not a field of {owner}{hint}{allowed}")
 
 
-def check_kind(key: str, value: Any, info: FieldInfo) -> None:
+def _check_kind(key: str, value: Any, info: FieldInfo) -> None:
     """Refuse a value of another type than the field's, which pydantic would convert in silence.
 
     Neither text nor a boolean is taken for a number, nor a number for a boolean. Pydantic checks
@@ -91,33 +142,9 @@ def check_kind(key: str, value: Any, info: FieldInfo) -> None:
     raise ConfigError(f"{key}: must be {_noun(kinds)} (got {show(value)}){remedy}")
 
 
-def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
-    """Build a configuration from dotted values; all other fields keep their defaults.
-
-    Raises:
-        ConfigError: for an unknown name or a bad value; the message begins with the name.
-    """
-    parts = registry.parse_spec(spec)
-    spec, infos = registry.name_of(parts), infos_of(parts)
-    for key, value in flat.items():
-        check_key(key, spec, infos)
-        check_kind(key, value, infos[key])
-    nested = unflatten(flat)
-    try:
-        method = registry.dump(registry.make(parts, nested.pop("method", {})))
-        values = {**nested, "spec": spec, "method": method}
-        return with_devices(_with_files(RunConfig.model_validate(values)))
-    except ValidationError as err:
-        raise ConfigError(_must(registry.describe_validation(err, infos))) from err
-    except UnknownNameError:
-        raise
-    except ConfigError as err:
-        raise ConfigError(_must(str(err))) from err
-
-
 def flat_config(config: RunConfig) -> dict[str, Any]:
     """Map every dotted name of a configuration, except `spec`, to its value."""
-    values = flatten(config.model_dump(mode="json"), keep=field_infos(config.spec))
+    values = flatten(config.model_dump(mode="json"), keep=Fields.of(config.spec).infos)
     return {k: v for k, v in values.items() if k != "spec" and not k.startswith("code")}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbench.bench.config.presets import FOLDER, Preset, Rule, Value, read_preset, with_base
 from fedbench.bench.config.yaml_files import installed, load_yaml, no_such_file
-from fedbench.bench.experiment.fields import GIVEN, build_config
+from fedbench.bench.experiment.fields import GIVEN, Fields
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.files import user_path
@@ -74,7 +74,7 @@ def _check_rule(rule: Rule) -> None:
         raise ConfigError(f"no registered method meets the condition {rule.when}")
     for key in set(rule.when) - {"method", "addon"}:
         for value in rule.allowed(key):
-            build_config(specs[0], {**GIVEN, key: value})
+            Fields.of(specs[0]).build({**GIVEN, key: value})
     for key in rule.values:
         part = key.split(".")[1] if key.startswith("method.") else ""
         needed = "addon" if part in addons else "method"
@@ -85,7 +85,7 @@ def _check_rule(rule: Rule) -> None:
 
 def _check_values(values: Mapping[str, Value], specs: list[str]) -> None:
     for spec in specs:
-        build_config(spec, {key: entry.value for key, entry in values.items()})
+        Fields.of(spec).build({key: entry.value for key, entry in values.items()})
 
 
 def preset_records() -> list[dict[str, Any]]:

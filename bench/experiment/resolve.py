@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -21,13 +21,7 @@ from fedbench.bench.evaluation.objectives.scores import scored
 from fedbench.bench.evaluation.transfer import with_revisions
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment, Origin
-from fedbench.bench.experiment.fields import (
-    build_config,
-    canonical,
-    check_key,
-    check_kind,
-    infos_of,
-)
+from fedbench.bench.experiment.fields import Fields, canonical
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.system.errors import ConfigError
@@ -86,9 +80,9 @@ def resolve(
     >>> experiment.config.spec, experiment.config.client.lr, experiment.sources["client.lr"]
     ('simclr+uv', 0.1, '--set')
     """
-    parts = registry.parse_spec(spec)
-    spec, infos = registry.name_of(parts), infos_of(parts)
-    read = {path: _read_file(path, spec, infos) for path in config_files}
+    fields = Fields.of(spec)
+    infos = fields.infos
+    read = {path: _read_file(path, fields) for path in config_files}
     named = "demo"
     for path, (_, reserved) in read.items():
         named, study = reserved.get("preset", named), reserved.get("study", study)
@@ -110,8 +104,7 @@ def resolve(
     for source, values in layers:
         for key, value in values.items():
             try:
-                check_key(key, spec, infos)
-                check_kind(key, value, infos[key])
+                fields.check(key, value)
             except ConfigError as err:
                 raise ConfigError(f"{err} [{source}]") from err
         user.update(values)
@@ -119,11 +112,11 @@ def resolve(
 
     cache = as_path(data_dir)
     look_up = as_read(content or content_names(cache), user)
-    base = chosen.values_for(spec, user, look_up)
+    base = chosen.values_for(fields.spec, user, look_up)
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
-        config = build_config(spec, {key: one.value for key, one in base.items()} | user)
+        config = fields.build({key: one.value for key, one in base.items()} | user)
     except ConfigError as err:
         field = str(err).partition(":")[0]
         while field and field not in sources:  # the message may be about an item of a list
@@ -168,16 +161,13 @@ def user_keys(
     spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
-    parts = registry.parse_spec(spec)
-    name, infos = registry.name_of(parts), infos_of(parts)
-    layers: list[Layer] = [(f"file {path}", _read_file(path, name, infos)[0]) for path in files]
-    layers += _environment(environ, infos)
+    fields = Fields.of(spec)
+    layers: list[Layer] = [(f"file {path}", _read_file(path, fields)[0]) for path in files]
+    layers += _environment(environ, fields.infos)
     return {key: source for source, values in layers for key in values}
 
 
-def _read_file(
-    path: Path | str, spec: str, infos: Collection[str]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_file(path: Path | str, fields: Fields) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a file's values by dotted name, and its reserved entries."""
     content = load_yaml(Path(path))
     if not content:
@@ -186,13 +176,13 @@ def _read_file(
     for key, value in reserved.items():
         if not isinstance(value, str):
             raise ConfigError(f"{path}: {key}: must be text (got {value!r})")
-    if "spec" in reserved and registry.canonical_spec(reserved["spec"]) != spec:
+    if "spec" in reserved and registry.canonical_spec(reserved["spec"]) != fields.spec:
         raise ConfigError(
-            f"{path} is for {reserved['spec']!r} and cannot be used with {spec!r};"
+            f"{path} is for {reserved['spec']!r} and cannot be used with {fields.spec!r};"
             " remove its line 'spec:' if that is meant"
         )
     try:
-        return flatten(content, keep=infos), reserved
+        return flatten(content, keep=fields.infos), reserved
     except ConfigError as err:
         raise ConfigError(f"{path}: {err}") from err
 

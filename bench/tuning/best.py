@@ -9,7 +9,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.experiment.code import foreign_code
-from fedbench.bench.experiment.fields import field_infos, show
+from fedbench.bench.experiment.fields import Fields, show
 from fedbench.bench.experiment.resolve import RESERVED, warn_once
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
@@ -111,7 +111,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         name = str(content.get("study", Path(study).stem))
         if "caution" in content:
             warn_once(f"{study}: {content['caution']}")
-        return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
+        return spec, TunedValues(flatten(values, keep=Fields.of(spec).infos), name)
     one_of("study", store.studies())(str(study))
     meta = store.study(str(study))
     if not meta.get("finished_at"):

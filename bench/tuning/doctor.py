@@ -15,7 +15,7 @@ from torch import Tensor
 from fedbench.bench.data.datasets import dataset_records
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system import first_use
@@ -237,7 +237,7 @@ def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:
 
 def _setup(spec: str, precision: str) -> Setup:
     values = {**_TINY, **_BY_METHOD.get(spec.partition("+")[0], {}), "client.precision": precision}
-    return Experiment(build_config(spec, values)).setup
+    return Experiment(Fields.of(spec).build(values)).setup
 
 
 def _train(

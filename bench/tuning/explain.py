@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from fedbench.bench.config.kinds import kind_text
 from fedbench.bench.config.presets import Preset
-from fedbench.bench.experiment.fields import check_key, field_infos
+from fedbench.bench.experiment.fields import Fields, check_key
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import variable
 from fedbench.bench.method import registry
@@ -53,7 +53,7 @@ def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
     fields: dict[str, dict[str, FieldInfo]] = {}
     for name in registry.specs() if spec is None else [spec]:
         method, *addons = name.split("+")
-        for key, info in field_infos(name).items():
+        for key, info in Fields.of(name).infos.items():
             first, _, rest = key.partition(".")
             owner = next((addon for addon in addons if rest.startswith(f"{addon}.")), method)
             fields.setdefault(key, {}).setdefault(owner if first == "method" else "", info)
@@ -96,6 +96,6 @@ def _searched(
     specs = _specs()
     for name in owners or (specs if spec is None else spec.split("+")):
         path = space_file(name)
-        space = None if path is None else read_space(path, specs[name])
+        space = None if path is None else read_space(path, Fields.of(specs[name]))
         if space is not None and key in space.space:
             yield name, space.space[key].model_dump(mode="json")

@@ -18,14 +18,7 @@ from fedbench.bench.data.datasets import content_names
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.experiment.code import missing_code
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import (
-    GIVEN,
-    build_config,
-    check_key,
-    field_infos,
-    flat_config,
-    get,
-)
+from fedbench.bench.experiment.fields import GIVEN, Fields, check_key, flat_config, get
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import as_read, resolve, user_keys
 from fedbench.bench.method import registry
@@ -158,7 +151,7 @@ def _check_points(grid: Grid) -> None:
             if key in grid.axes:
                 raise ConfigError(f"points: {key} is an axis as well")
             for spec in point_specs:
-                build_config(spec, {**GIVEN, key: value})
+                Fields.of(spec).build({**GIVEN, key: value})
 
 
 def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
@@ -168,12 +161,12 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
     """
     axes = [each.axes for each in lists]
     specs = dict.fromkeys(spec for each in lists for spec in each.methods)
-    holder = {key: spec for spec in specs for key in field_infos(spec)}
+    holder = {key: fields for fields in map(Fields.of, specs) for key in fields.infos}
     settings = [(key, value) for each in axes for key in each for value in each[key]]
     settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
-        build_config(holder[key], {**GIVEN, key: value})
+        holder[key].build({**GIVEN, key: value})
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
         if any(key in each for each in axes):
@@ -181,7 +174,7 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
         points = [value for each in axes for value in each.get(scale.of, ())]
         if not points:
             raise ConfigError(f"scaling: {key} follows {scale.of!r}, which is no axis of the grid")
-        for value in (get(build_config(holder[key], {}), key), *points):
+        for value in (get(holder[key].build({}), key), *points):
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ConfigError(f"scaling: {key} by {scale.of}: {value!r} is not above 0")
 
@@ -274,7 +267,7 @@ def plan(
         place = str(overrides.pop(_DATA))
         points = _located(points, place, as_read(content, overrides))
     best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
-    known = {spec: {*field_infos(spec)} for spec in specs}
+    known = {spec: {*Fields.of(spec).infos} for spec in specs}
     for key in overrides:
         check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
     for spec in specs:
@@ -329,7 +322,7 @@ def _followers(
     """Return the values of a spec that follow an axis to a point."""
     followers = []
     for key, scale in grid.scaling.items():
-        if key in field_infos(spec) and scale.of in point:
+        if key in Fields.of(spec).infos and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
             followers.append(scale.follow(key, plain, point[scale.of]))

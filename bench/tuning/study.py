@@ -22,7 +22,7 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.execution.run import forget_cell
 from fedbench.bench.experiment.common_options import Places, Settings, as_path
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import field_infos, flat_config, get, show
+from fedbench.bench.experiment.fields import Fields, flat_config, get, show
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method.ids import counted
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
@@ -114,8 +114,9 @@ class Study:
         cls, spec: str, settings: Settings, search: Search, places: Places, executor: Executor
     ) -> Self:
         """Return the study that the options of `tune` ask for."""
+        fields = Fields.of(spec)
         fixed = {
-            **flatten(settings.set or {}, keep=field_infos(spec)),
+            **flatten(settings.set or {}, keep=fields.infos),
             # No metric that reads a label is computed, unless it is to be watched.
             "evaluation.protocols": ["knn"] if search.watch_labels else [],
             "evaluation.transfer": [],
@@ -136,7 +137,7 @@ class Study:
         base.workers(2)  # raises: trials run in processes of their own
         of_preset = ("default", "preset ")
         by_user = {key for key, of in base.sources.items() if not of.startswith(of_preset)}
-        space = load_space(spec, file=as_path(search.space_file)).without(by_user)
+        space = load_space(fields, file=as_path(search.space_file)).without(by_user)
         # Fields of the method may weigh losses, and those of other weights have no common scale.
         other_losses = any(name.startswith("method.") for name in space.dimensions)
         if search.objective is None and search.fidelity != NONE and other_losses:

@@ -9,7 +9,7 @@ import pytest
 
 import fedbench
 from fedbench.bench.config.yaml_files import load_yaml
-from fedbench.bench.experiment.fields import field_infos, get
+from fedbench.bench.experiment.fields import Fields, get
 from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.method import registry
 from fedbench.bench.terminal.console import note
@@ -176,7 +176,7 @@ def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:
 def test_every_key_has_a_meaning() -> None:
     for entry in registry.entries().values():
         spec = f"{min(entry.bases or ('simclr',))}+{entry.name}" if entry.is_addon else entry.name
-        for key, info in field_infos(spec).items():
+        for key, info in Fields.of(spec).infos.items():
             assert info.description, f"{spec}: {key}"
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation.objectives.names import SHIPPED
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.nn.backbones import BACKBONES
 from fedbench.bench.system.errors import ConfigError
@@ -163,7 +164,7 @@ def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
 
 def test_common_dimensions_have_one_range() -> None:
     """Methods are comparable only if shared dimensions are tuned over the same range."""
-    ranges = {load_space(spec).dimensions["client.lr"] for spec in registry.specs()}
+    ranges = {load_space(Fields.of(spec)).dimensions["client.lr"] for spec in registry.specs()}
     assert len(ranges) == 1
 
 

@@ -18,7 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, minimize
 from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.experiment.fields import field_infos
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import AddOn, Client, Net, Server, Upload, registry
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
@@ -185,7 +185,7 @@ def test_the_default_weight_is_that_of_the_release() -> None:
 
     On the mean over tangent points and over views: 0.01 * 128 / 6 * 2 = 0.4267.
     """
-    default = field_infos("simclr+fedu2")["method.fedu2.weight"].default
+    default = Fields.of("simclr+fedu2").infos["method.fedu2.weight"].default
     assert default == pytest.approx(0.01 * 128 / 6 * 2, abs=0.005)
 
 

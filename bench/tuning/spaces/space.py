@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator,
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.config.yaml_files import installed, load_yaml
-from fedbench.bench.experiment.fields import build_config, check_key, field_infos, flat_config
+from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
@@ -199,32 +199,31 @@ class SearchSpace:
         return [*self.settings()]
 
 
-def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
-    """Join the search-space files of a spec's method and add-ons.
+def load_space(fields: Fields, *, file: Path | None = None) -> SearchSpace:
+    """Join the search-space files of a method and its add-ons.
 
     Another `file` replaces the method's, or all if its `method` is the whole spec.
     """
-    parts = [entry.name for entry in registry.parse_spec(spec)]
-    canonical = "+".join(parts)
+    parts = [entry.name for entry in fields.parts]
     spaces: list[SpaceFile] = []
     if file is not None:
-        space = read_space(file, canonical)
+        space = read_space(file, fields)
         target = registry.canonical_spec(space.method)
-        if target not in (canonical, parts[0]):
+        if target not in (fields.spec, parts[0]):
             raise ConfigError(
-                f"{file} is for {space.method!r} and cannot be used with {canonical!r}"
+                f"{file} is for {space.method!r} and cannot be used with {fields.spec!r}"
             )
         spaces, parts = [space], parts[1:] if target == parts[0] else []
     for name in parts:
         if (path := space_file(name)) is not None:
-            spaces.append(read_space(path, canonical))
-        elif name == canonical.partition("+")[0] or _has_constants(name):
+            spaces.append(read_space(path, fields))
+        elif name == fields.parts[0].name or _has_constants(name):
             raise ConfigError(
                 f"{name!r} has no search space; write one and pass it with --space FILE"
             )
     dimensions = {key: part for space in spaces for key, part in space.space.items()}
     points = tuple(point for space in spaces for point in space.points)
-    return SearchSpace(canonical, dimensions, points, "; ".join(space.source for space in spaces))
+    return SearchSpace(fields.spec, dimensions, points, "; ".join(space.source for space in spaces))
 
 
 def _has_constants(name: str) -> bool:
@@ -238,18 +237,17 @@ def space_file(name: str) -> Path | Traversable | None:
     return installed().get(name) or (own if own.is_file() else None)
 
 
-def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
-    """Read a search-space file and check it against a spec that contains its method."""
+def read_space(path: Path | Traversable, fields: Fields) -> SpaceFile:
+    """Read a search-space file and check it against the fields of a spec with its method."""
     content = load_yaml(path)
     with registry.of_file(f"space {path.name}", SpaceFile.model_fields):
-        space, known = SpaceFile.model_validate(content), field_infos(spec)
+        space = SpaceFile.model_validate(content)
         addons = {name for name, entry in registry.entries().items() if entry.is_addon}
         for key, part in space.space.items():
-            check_key(key, spec, known)
             if space.method in addons and not key.startswith(f"method.{space.method}."):
                 raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
             for value in part.values if isinstance(part, Choice) else (part.low, part.high):
-                build_config(spec, {key: value})  # if the ends are valid, so are all others
+                fields.build({key: value})  # if the ends are valid, so are all others
         for key, value in (item for point in space.points for item in point.items()):
             if key not in space.space:
                 raise UnknownNameError("dimension", key, space.space)
@@ -261,7 +259,8 @@ def read_space(path: Path | Traversable, spec: str) -> SpaceFile:
 def space_records() -> list[dict[str, Any]]:
     """Return the search space of every registered spec that has one, for listings."""
     names = {n for n in registry.entries() if space_file(n) is not None or not _has_constants(n)}
-    spaces = [load_space(spec) for spec in registry.specs() if names.issuperset(spec.split("+"))]
+    specs = [spec for spec in registry.specs() if names.issuperset(spec.split("+"))]
+    spaces = [load_space(Fields.of(spec)) for spec in specs]
     return [
         {
             "name": space.spec,

@@ -10,7 +10,7 @@ from fedbench.bench.config.presets import Preset
 from fedbench.bench.config.yaml_files import load_named, parse_yaml
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import field_infos, flat_config
+from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.experiment.preset_loading import check_preset, load_preset, preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps
@@ -35,7 +35,7 @@ def test_presets_decide_what_makes_results_comparable(name: str) -> None:
     checked = check_preset(load_named("presets", name), name)
     assert checked.preset == name
     decided = set(load_preset(name).values)
-    needed = {key for key in field_infos("simclr") if key.startswith("client.")} | {
+    needed = {key for key in Fields.of("simclr").infos if key.startswith("client.")} | {
         "federation.num_rounds", "federation.participation",
         "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
         "data.alpha", "model.backbone", "model.width", "model.norm", "model.init",

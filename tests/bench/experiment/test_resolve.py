@@ -10,7 +10,7 @@ import pytest
 from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.config.yaml_files import dump_yaml, parse_yaml
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import field_infos, flat_config, get
+from fedbench.bench.experiment.fields import Fields, flat_config, get
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
@@ -64,8 +64,8 @@ def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", registry.specs())
 def test_every_key_has_a_source_and_the_method_is_complete(spec: str) -> None:
     resolved = settle(spec)
-    assert set(resolved.sources) == set(field_infos(spec))
-    assert {key: get(resolved.config, key) for key in field_infos(spec)} == flat_config(
+    assert set(resolved.sources) == set(Fields.of(spec).infos)
+    assert {key: get(resolved.config, key) for key in Fields.of(spec).infos} == flat_config(
         resolved.config
     )
     dumped = registry.dump(registry.create(spec, resolved.config.method))

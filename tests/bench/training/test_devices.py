@@ -10,7 +10,7 @@ from scipy.stats import norm, spearmanr
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.data.partition import Partition
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.training.devices import Fleet, fleet_of, load_profile, rarity
 
@@ -19,7 +19,7 @@ HEAD = "flop_per_s,down_mb_per_s,up_mb_per_s"
 
 def config_of(profile: object, seed: int = 0, **devices: object) -> RunConfig:
     values = {f"devices.{name}": value for name, value in devices.items()}
-    return build_config("simclr", {"devices.profile": str(profile), "seed": seed, **values})
+    return Fields.of("simclr").build({"devices.profile": str(profile), "seed": seed, **values})
 
 
 def partition_of(owners: np.ndarray, num_clients: int) -> Partition:

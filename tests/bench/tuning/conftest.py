@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from fedbench.bench.experiment.experiment import Experiment
-from fedbench.bench.experiment.fields import build_config
+from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.tuning.events import CellDone
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
@@ -89,7 +89,7 @@ def execute_here(job: Job) -> Outcome:
 
 def make_job(store: Path, **changes: Any) -> Job:
     """Return the job of a small run."""
-    config = build_config("simclr", {**SMALL, "evaluation.protocols": ["knn"], **changes})
+    config = Fields.of("simclr").build({**SMALL, "evaluation.protocols": ["knn"], **changes})
     return Job("cell", "label", Experiment(config), store)
 
 

@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import IntDistribution
 
 from fedbench.bench.config.yaml_files import installed
-from fedbench.bench.experiment.fields import get
+from fedbench.bench.experiment.fields import Fields, get
 from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method import registry
@@ -45,7 +45,7 @@ def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
     config = resolve(spec, preset=preset, environ={}).config
     assert config.spec == spec
     assert config.cohort_size >= 1
-    space = load_space(spec)
+    space = load_space(Fields.of(spec))
     for key, dimension in space.dimensions.items():
         assert dimension.holds(get(config, key)), key
     points = space.first_points(config)
@@ -68,17 +68,17 @@ points: [{client.lr: 0.5}]
 
 def test_own_file_replaces_the_methods_file(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT)
-    space = load_space("simclr", file=file)
+    space = load_space(Fields.of("simclr"), file=file)
     assert space.distributions()["client.local_epochs"] == IntDistribution(1, 9, step=2)
-    assert "method.uv.weight" in load_space("simclr+uv", file=file).dimensions
+    assert "method.uv.weight" in load_space(Fields.of("simclr+uv"), file=file).dimensions
     whole = write(tmp_path, TEXT.replace("method: simclr", "method: fed-simclr"))
-    assert [*load_space("simclr+uv", file=whole).dimensions] == [*space.dimensions]
+    assert [*load_space(Fields.of("simclr+uv"), file=whole).dimensions] == [*space.dimensions]
     with pytest.raises(ConfigError, match="'fed-simclr'"):
-        load_space("simclr", file=whole)
+        load_space(Fields.of("simclr"), file=whole)
 
 
 def test_first_points_leave_out_what_lies_outside(tmp_path: Path) -> None:
-    space = load_space("simclr", file=write(tmp_path, TEXT))
+    space = load_space(Fields.of("simclr"), file=write(tmp_path, TEXT))
     odd = resolve("simclr", set={"client.batch_size": 24}, environ={}).config
     assert space.first_points(odd) == []
     fast_values = {"client.lr": 3.0, "client.batch_size": 16, "client.local_epochs": 1}
@@ -89,7 +89,7 @@ def test_first_points_leave_out_what_lies_outside(tmp_path: Path) -> None:
 
 
 def test_a_range_without_grid_is_refused(tmp_path: Path) -> None:
-    space = load_space("simclr", file=write(tmp_path, TEXT))
+    space = load_space(Fields.of("simclr"), file=write(tmp_path, TEXT))
     with pytest.raises(ConfigError, match=r"client.lr"):
         space.grid()
 
@@ -126,20 +126,20 @@ def test_single_dimensions() -> None:
 def test_bad_dimensions_are_refused_at_load(tmp_path: Path, line: str, named: str) -> None:
     file = write(tmp_path, f"method: simclr\nspace:\n  {line}\n")
     with pytest.raises(ConfigError, match=f"space own.yaml: .*{named}"):
-        load_space("simclr", file=file)
+        load_space(Fields.of("simclr"), file=file)
 
 
 def test_an_add_ons_space_keeps_to_its_own_fields(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT.replace("method: simclr", "method: uv"))
     with pytest.raises(ConfigError, match=r"method.uv"):
-        read_space(file, "simclr+uv")
+        read_space(file, Fields.of("simclr+uv"))
 
 
 @pytest.mark.parametrize(("spec", "trials"), [("orchestra", 12), ("byol", 12), ("simclr", 4)])
 def test_first_points_are_the_search_of_the_paper(spec: str, trials: int) -> None:
     """Lubana et al. 2022, C.4: four rates and, where there is a target, three decays."""
     config = resolve(spec, preset="cross-device", environ={}).config
-    points = load_space(spec).first_points(config)[:trials]
+    points = load_space(Fields.of(spec)).first_points(config)[:trials]
     tried = {(p["client.lr"], p.get("method.ema_decay")) for p in points}
     decays = (0.9, 0.99, 0.996) if trials == 12 else (None,)
     assert tried == set(itertools.product((0.03, 0.01, 0.003, 0.001), decays))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION
-from fedbench.bench.experiment.fields import field_infos, flat_config
+from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.leaderboard.columns import cells
 from fedbench.bench.results.leaderboard.published import paper_cells, published_number
@@ -168,7 +168,7 @@ def test_one_field_at_a_time(source: str) -> None:
         fixed, left = {*json.loads(cell.fixed_json)}, {*json.loads(cell.open_json)}
         assert not fixed & left
         # A new field fails here until leaderboards/fields.yaml says what the papers fix of it.
-        assert fixed | left | {"data.name"} == {*field_infos(row.method)}
+        assert fixed | left | {"data.name"} == {*Fields.of(row.method).infos}
         values = flat_config(resolve(row.method, preset=row.preset, environ={}).config)
         assert {*values} - {"data.name"} == fixed | left
         config = {**values, **json.loads(cell.fixed_json)}
