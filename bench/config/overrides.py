@@ -1,5 +1,6 @@
-"""Values written as text: single words, as YAML reads them too, and KEY=VALUE."""
+"""Values as text: single words, as YAML reads them too, and KEY=VALUE."""
 
+import json
 import re
 from typing import Any
 
@@ -57,3 +58,20 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"{text!r}: write KEY=VALUE, for example client.lr=0.01")
     return key.strip(), parse_value(value.strip())
+
+
+def write_override(key: str, value: Any) -> str:
+    """Return KEY=VALUE that `parse_override` reads as this value; no text in a list has a comma.
+
+    >>> write_override("evaluation.protocols", ["knn", "7"]), write_override("model.width", None)
+    ('evaluation.protocols=[knn, "7"]', 'model.width=null')
+    """
+    if isinstance(value, list | tuple):
+        return f"{key}=[{', '.join(map(_write_item, value))}]"
+    return f"{key}={_write_item(value)}"
+
+
+def _write_item(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return value if value.strip() and parse_value(value.strip()) == value else f'"{value}"'

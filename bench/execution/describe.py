@@ -1,6 +1,5 @@
 """One row in full: its configuration with sources, its curve, and the commands that repeat it."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.experiment.code import changed_code, foreign_code
+from fedbench.bench.experiment.common_options import Sources
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config
 from fedbench.bench.experiment.resolve import resolve
@@ -73,10 +73,9 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
     changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
     commands = [shlex.join(["fedbench", "reproduce", row.row_id, *where])]
     if not unknown and not other:
-        words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
-        for key in changed:
-            words += ["--set", f"{key}={json.dumps(config[key][0], ensure_ascii=False)}"]
-        commands.append(shlex.join(words))
+        words = Sources(set={key: config[key][0] for key in changed}).words(row.preset)
+        run = ["fedbench", "run", row.method, *words, "--seed", str(row.seed)]
+        commands.append(shlex.join(run))
     marked = marks(store, [row]).get(row.row_id, NO_MARKS)
     curve = store.curve(store.key(row))
     return Description(row, config, curve, marked.at_chance, tuple(commands), unknown, other)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
@@ -276,7 +277,7 @@ def reproduce(
         run_id: its row id, or an unambiguous beginning of it, at least 4 characters; see
             `Store.find` for a certain replica.
         store: see `open_store`; nothing is written there.
-        data_name: `data.name` to use if the data has moved since the row was made.
+        data_name: data set to use if it has moved since the row was made; a name or a path.
         keep: store for the new run; None = a temporary one.
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = usable cores, or one per GPU.
@@ -325,7 +326,7 @@ def _of_row(row: Row, data_name: str | None, data_dir: Path | None) -> Experimen
         )
     config = row.config
     if data_name is not None:
-        data = config.data.model_copy(update={"name": data_name})
+        data = config.data.model_copy(update={"name": with_kind(data_name)})
         config = config.model_copy(update={"data": data})
     origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
     recorded = Experiment(config, origin, data_dir=data_dir)

@@ -86,11 +86,13 @@ class Sources:
 
     def words(self, preset: str) -> list[str]:
         """Return the words of a command line that give these sources, over a preset."""
-        from fedbench.bench.experiment.fields import show
+        from fedbench.bench.config.dotted import flatten
+        from fedbench.bench.config.overrides import write_override
 
         words = ["--preset", preset, *(("--dataset", self.dataset) if self.dataset else ())]
         words += [word for file in self.config_files for word in ("--config", str(file))]
-        return words + [f"--set={key}={show(value)}" for key, value in (self.set or {}).items()]
+        values = flatten(self.set or {}).items()
+        return words + [f"--set={write_override(*item)}" for item in values]
 
 
 @dataclass(frozen=True)

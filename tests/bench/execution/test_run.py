@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from fedbench.bench.execution import workers
 from fedbench.bench.execution.execute import facts
@@ -188,5 +189,7 @@ def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
             load_run(store, put(changed))
     with pytest.raises(StoreError, match="nothing was run again"):
         reproduce(put(row), store, keep=store)
-    with pytest.raises(DataError, match="nowhere"):
-        reproduce(row.row_id, store, data_name=f"folder:{tmp_path}/nowhere")
+    (tmp_path / "photos").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "photos" / "one.png")
+    with pytest.raises(DataError, match=r"^folder:.*photos: of 1 images"):
+        reproduce(row.row_id, store, data_name=str(tmp_path / "photos"))

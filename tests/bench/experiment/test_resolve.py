@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config.overrides import parse_override
+from fedbench.bench.config.overrides import parse_override, write_override
 from fedbench.bench.config.yaml_files import dump_yaml, parse_yaml
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import Fields, flat_config, get
@@ -96,12 +96,16 @@ def test_environment_ignores_case_and_reaches_add_ons() -> None:
         ("data.name=hub:/a=b", ("data.name", "hub:/a=b")),
         ("data.name=[[7]]", ("data.name", ["[7]"])),
         ("data.name=", ("data.name", "")),
+        ('data.name=hub:/ä"\\b', ("data.name", 'hub:/ä"\\b')),
+        ("client.lr=1e-3", ("client.lr", 0.001)),
+        ("model.width=null", ("model.width", None)),
     ],
 )
 def test_parse_override(text: str, expected: tuple[str, Any]) -> None:
     key, value = parse_override(text)
     assert (key, value) == expected
     assert type(value) is type(expected[1])
+    assert parse_override(write_override(key, value)) == expected
 
 
 @pytest.mark.parametrize(
