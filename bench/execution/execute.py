@@ -25,6 +25,7 @@ from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
+from fedbench.bench.evaluation.unseen import unseen_partition
 from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.guarantees import check_privacy, columns
 from fedbench.bench.execution.workers import WorkerPool
@@ -114,6 +115,8 @@ def execute(
         setup = experiment.setup
         if config.evaluation.transfer:
             setup = with_transfer(setup, setup.make_net(), experiment.data.path.parent)
+        if config.evaluation.unseen_clients:
+            unseen_partition(setup)  # for its errors, before a round is trained
         if (start := setup.backbone.start) is not None and start.left_out:
             left_out = ", ".join(start.left_out)
             _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)

@@ -101,3 +101,19 @@ def test_unseen_clients_hold_what_no_client_trained_on(
 def test_unseen_clients_need_images_of_their_own(given: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         resolve("simclr", set={"evaluation.unseen_clients": 3, **given}, environ={})
+
+
+def test_more_unseen_clients_than_their_images_allow_are_refused_before_a_round(
+    tmp_path: Path,
+) -> None:
+    rounds: list[Any] = []
+    config = tiny_config(
+        "simclr",
+        **{**UNSEEN, "evaluation__unseen_clients": 33},
+        data__partition="pathological",
+    )
+    with pytest.raises(ConfigError, match="unseen_clients=33, of the 32 images"):
+        fedbench.run(
+            config, store=tmp_path, workers=1, on_round=lambda record, _: rounds.append(record)
+        )
+    assert not rounds
