@@ -25,8 +25,7 @@ from fedbench.bench.method import Labels, registry
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.tuning.scoring import names as scores
 from fedbench.cli import main
-from tests.bench.data.files import encoded
-from tests.bench.data.test_datasets import write_parquet
+from tests.bench.data.files import encoded, table, write_hub
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,8 +63,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "store").mkdir()  # commands that only look must not need one before
     for split, count in (("train", 200), ("test", 50)):
         images = [*map(encoded, rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))]
-        file = root / "cifar10" / f"{split}-00000-of-00001.parquet"
-        write_parquet(file, images, [i % 10 for i in range(count)])
+        content = table([*images], [i % 10 for i in range(count)])
+        write_hub(root / "cifar10", **{f"{split}-00000-of-00001": content})
     return root
 
 

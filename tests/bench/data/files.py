@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -48,6 +49,20 @@ def table(
     return content.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
+
+
+def shades(labels: list[Any], column: str = "label", first: int = 0, **more: Any) -> pa.Table:
+    """A table of images of one grey each, from the first one on."""
+    return table([shade(first + i) for i in range(len(labels))], labels, column, **more)
+
+
+def write_hub(root: Path, **files: pa.Table) -> str:
+    """Write tables as Parquet files of these names, at any depth."""
+    for name, content in files.items():
+        file = root / f"{name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(content, file)
+    return f"hub:{root}"
 
 
 def write_images(place: Path, count: int, first: int = 0) -> None:

@@ -9,7 +9,6 @@ from urllib.error import URLError
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -21,17 +20,12 @@ from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.sources.base import SOURCES, with_kind
 from fedbench.bench.data.sources.built_in import FASHION_SMALL
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
-from tests.bench.data.files import encoded, refused, table, write_idx
+from tests.bench.data.files import encoded, refused, table, write_hub, write_idx
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)
 GREY = COLOUR[..., 0]
 LABELS = [i % 3 for i in range(24)]
-
-
-def write_parquet(file: Path, images: list[bytes], *given: Any, **names: Any) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table([*images], *given, **names), file)
 
 
 def in_order(images: npt.NDArray[np.uint8], labels: Any) -> tuple[npt.NDArray[np.uint8], list[int]]:
@@ -49,9 +43,9 @@ def in_order(images: npt.NDArray[np.uint8], labels: Any) -> tuple[npt.NDArray[np
 def hub(tmp_path: Path) -> Path:
     """16 training images in two shards and 8 test images, in colour."""
     folder, images = tmp_path / "ein Ordner ü", [encoded(x) for x in COLOUR]
-    write_parquet(folder / "data/train-00000-of-00002.parquet", images[:10], LABELS[:10])
-    write_parquet(folder / "data/train-00001-of-00002.parquet", images[10:16], LABELS[10:16])
-    write_parquet(folder / "data/test-00000-of-00001.parquet", images[16:], LABELS[16:])
+    parts = {"train-00000-of-00002": (0, 10), "train-00001-of-00002": (10, 16), "test-0": (16, 24)}
+    files = {f"data/{n}": table([*images[a:b]], LABELS[a:b]) for n, (a, b) in parts.items()}
+    write_hub(folder, **files)
     return folder
 
 
@@ -112,9 +106,9 @@ def test_names_of_classes_and_grey_among_coloured_images(tmp_path: Path) -> None
     folder, names = tmp_path / "named", ["ant", "bee", "cat", "never seen"]
     # One grey image among coloured ones becomes RGB with equal channels.
     train, opaque = map(encoded, (GREY[0], COLOUR[1])), Image.fromarray(COLOUR[2]).convert("RGBA")
-    write_parquet(folder / "train.parquet", [*train], [0, 1], names=names)
-    write_parquet(folder / "test.parquet", [encoded(opaque)], [1], names=names)
-    dataset = load_dataset(f"hub:{folder}", tmp_path)
+    test = table([encoded(opaque)], [1], names=names)
+    name = write_hub(folder, train=table([*train], [0, 1], names=names), test=test)
+    dataset = load_dataset(name, tmp_path)
     assert dataset.class_names == tuple(names)
     as_colour = np.stack([GREY[0]] * 3)
     assert any((image == as_colour).all() for image in dataset.train_images)

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
-from tests.bench.data.files import refused, shade, table
+from tests.bench.data.files import refused, shade, table, write_hub
 from tests.bench.data.sources.test_layouts import folders
 
 SHADES = {"cat": 20, "dog": 120, "fox": 220}
@@ -16,12 +15,11 @@ SHADES = {"cat": 20, "dog": 120, "fox": 220}
 def write(root: Path, **files: tuple[list[str], Any]) -> str:
     """Write images, dark for cat, bright for fox; labels are names, or a function of the word."""
     kind: Any
-    root.mkdir(exist_ok=True)
     for file, (words, kind) in files.items():
         names = kind if isinstance(kind, list) else None
         labels = [names.index(word) if names else kind(word) for word in words]
         images = [shade(SHADES[word] + i) for i, word in enumerate(words)]
-        pq.write_table(table([*images], labels, names=names), root / f"{file}.parquet")
+        write_hub(root, **{file: table([*images], labels, names=names)})
     return f"hub:{root}"
 
 

@@ -27,7 +27,15 @@ from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.setup import Setup
-from tests.bench.data.files import refused, shade, table, write_idx, write_images, write_tar
+from tests.bench.data.files import (
+    refused,
+    shade,
+    shades,
+    write_hub,
+    write_idx,
+    write_images,
+    write_tar,
+)
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -38,15 +46,8 @@ MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 KERAS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def shades(labels: list[Any], column: str = "label", first: int = 0, **more: Any) -> pa.Table:
-    return table([shade(first + i) for i in range(len(labels))], labels, column, **more)
-
-
 def write(root: Path, **splits: pa.Table) -> str:
-    root.mkdir(exist_ok=True)
-    for name, content in splits.items():
-        pq.write_table(content, root / f"{name}-00000-of-00001.parquet")
-    return f"hub:{root}"
+    return write_hub(root, **{f"{name}-00000-of-00001": each for name, each in splits.items()})
 
 
 def both(
@@ -65,10 +66,7 @@ def with_writers(root: Path) -> str:
 
 
 def converted(root: Path) -> str:
-    for split, content in (("train", shades(LABELS)), ("test", shades(TEST, first=100))):
-        (root / split).mkdir(parents=True)
-        pq.write_table(content, root / split / "0000.parquet")
-    return f"hub:{root}"
+    return write_hub(root, **{"train/0000": shades(LABELS), "test/0000": shades(TEST, first=100)})
 
 
 def changed(root: Path, change: Callable[[pa.Table], pa.Table]) -> str:

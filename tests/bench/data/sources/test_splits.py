@@ -4,15 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources.splits import is_split_name, split_of, template
 from fedbench.bench.system.errors import DataError
-from tests.bench.data.files import folder, refused
-from tests.bench.data.sources.test_layouts import shades
+from tests.bench.data.files import folder, refused, shades, write_hub
 
 BOTH = (12, 6)
 ONE = (18, 0)
@@ -128,12 +125,6 @@ def test_folders_that_could_mean_two_things(
     refused(folder(tmp_path / "set", **places), named)
 
 
-def write(root: Path, name: str, content: pa.Table) -> None:
-    file = root / f"{name}.parquet"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(content, file)
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -147,7 +138,7 @@ def write(root: Path, name: str, content: pa.Table) -> None:
 )
 def test_parquet_files(names: str, tmp_path: Path) -> None:
     for name, count, first in zip(names.split(), (12, 6), (0, 100), strict=True):
-        write(tmp_path / "set", name, shades([i % 3 for i in range(count)], first=first))
+        write_hub(tmp_path / "set", **{name: shades([i % 3 for i in range(count)], first=first)})
     assert sizes(f"hub:{tmp_path / 'set'}")[:2] == BOTH
 
 
@@ -164,5 +155,5 @@ def test_parquet_files(names: str, tmp_path: Path) -> None:
 )
 def test_parquet_files_of_no_known_split(names: str, message: str, tmp_path: Path) -> None:
     for name in names.split():
-        write(tmp_path / "set", name, shades([0, 1, 2]))
+        write_hub(tmp_path / "set", **{name: shades([0, 1, 2])})
     refused(f"hub:{tmp_path / 'set'}", message)

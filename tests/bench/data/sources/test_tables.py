@@ -15,8 +15,7 @@ import pytest
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.system.errors import ConfigError, DataError
-from tests.bench.data.files import refused, shade, write_tar
-from tests.bench.data.sources.test_layouts import shades
+from tests.bench.data.files import refused, shade, shades, write_hub, write_tar
 
 COUNT = 36
 
@@ -172,8 +171,7 @@ def test_columns_say_the_split(column: str, values: str, tmp_path: Path) -> None
     }
     if column == "is_test":
         content = {key: [value == "1" for value in of] for key, of in content.items()}
-    (tmp_path / "hub").mkdir()
-    pq.write_table(shades(["a", "b"] * 18, "word", **content), tmp_path / "hub" / "all.parquet")
+    write_hub(tmp_path / "hub", all=shades(["a", "b"] * 18, "word", **content))
     for source in ("hub:", "file:"):
         path = tmp_path / "hub" if source == "hub:" else tmp_path / "hub" / "all.parquet"
         assert counts(f"{source}{path}") == SPLIT
@@ -217,10 +215,8 @@ def test_the_user_names_the_rows_of_test_images(
     file = csv(tmp_path / "set", f"file_name,label,{column}", *rows)
     of_rows = [v if v.isalpha() else int(v) for v in values.split() for _ in "ab"] * 6
     columns: dict[str, Any] = {column: of_rows}
-    (tmp_path / "hub").mkdir()
-    content = shades(["a", "b"] * 18, **columns)
-    pq.write_table(content, tmp_path / "hub" / "all.parquet")
-    for name in (file, f"hub:{tmp_path / 'hub'}", f"file:{tmp_path}/hub/all.parquet"):
+    hub = write_hub(tmp_path / "hub", all=shades(["a", "b"] * 18, **columns))
+    for name in (file, hub, f"file:{tmp_path}/hub/all.parquet"):
         if column != "hour":
             refused(name, f"{column!r}.*data.test_rows={column}=VALUE")
         for wrong, why in ((f"{column}=x", "no row of"), ("place=1", "has no column 'place'")):
@@ -263,11 +259,9 @@ def test_the_folders_of_files_say_the_split(tmp_path: Path) -> None:
 def test_rows_must_be_of_the_split_of_their_file(tmp_path: Path) -> None:
     csv(tmp_path / "set", "file_name,label,split", "{},a,train", file="Train.csv")
     csv(tmp_path / "set", "file_name,label,split", "{},a,dev", file="Test.csv", first=40)
-    hub = tmp_path / "hub"
-    hub.mkdir()
-    for split in ("train", "test"):
-        pq.write_table(shades([0] * 4, split=["train"] * 4), hub / f"{split}.parquet")
-    for name in (f"file:{tmp_path}/set/Train.csv", f"hub:{hub}"):
+    content = shades([0] * 4, split=["train"] * 4)
+    hub = write_hub(tmp_path / "hub", train=content, test=content)
+    for name in (f"file:{tmp_path}/set/Train.csv", hub):
         refused(name, r"[Tt]est\.\w+, row 0: 'split' is '(dev|train)'.*test")
 
 
@@ -456,17 +450,15 @@ def test_splits_and_configurations_of_the_hub(
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
-    name, hub = csv(tmp_path / "set", "file,label", "{},a", file="train.csv"), tmp_path / "hub"
-    hub.mkdir()
-    for place in (tmp_path / "set/test.csv", hub / "b.parquet"):
-        pq.write_table(shades([0] * 4), place)
+    name = csv(tmp_path / "set", "file,label", "{},a", file="train.csv")
+    plain, divided = shades([0] * 4), shades([0] * 4, split=["train", "test"] * 2)
+    pq.write_table(plain, tmp_path / "set/test.csv")
     refused(name, r"train\.csv \(csv\) and .*test\.csv \(parquet\)")
-    pq.write_table(shades([0] * 4, split=["train", "test"] * 2), hub / "a.parquet")
-    refused(f"hub:{hub}", r"a\.parquet says the split of each row, and .*b\.parquet has none")
-    (hub / "b.parquet").rename(hub / "test.parquet")
-    (hub / "a.parquet").rename(hub / "train.parquet")
+    hub = write_hub(tmp_path / "one", a=divided, b=plain)
+    refused(hub, r"a\.parquet says the split of each row, and .*b\.parquet has none")
     by_column = Reading(test_rows="split=test")
-    refused(f"hub:{hub}", "names of files in hub:hub say the splits", reading=by_column)
+    hub = write_hub(tmp_path / "hub", train=divided, test=plain)
+    refused(hub, "names of files in hub:hub say the splits", reading=by_column)
     np.savez(tmp_path / "a.npz", images=np.zeros(1))
     refused(f"file:{tmp_path}/a.npz", "no columns, and so no 'split'", reading=by_column)
     refused(f"file:{tmp_path}/a.npz", "needs train_images, .* found: images")
@@ -483,9 +475,8 @@ def test_pixels_of_colour_in_a_table(tmp_path: Path) -> None:
 
 
 def test_clients_of_two_kinds(tmp_path: Path) -> None:
-    for i, sites in enumerate(([1, 2], ["1", "2"])):
-        pq.write_table(shades([0, 1], first=2 * i, site=sites), tmp_path / f"train-{i}.parquet")
-    pq.write_table(shades([0]), tmp_path / "test.parquet")
-    refused(f"hub:{tmp_path}", "int, str", reading=Reading(natural_column="site"))
-    pq.write_table(shades([0, 1], first=2, site=["1", None]), tmp_path / "train-1.parquet")
-    refused(f"hub:{tmp_path}", "row 1: 'site' is None", reading=Reading(natural_column="site"))
+    train = shades([0, 1], site=[1, 2])
+    for sites, why in ((["1", "2"], "int, str"), (["1", None], "row 1: 'site' is None")):
+        more = shades([0, 1], first=2, site=sites)
+        hub = write_hub(tmp_path, train0=train, train1=more, test=shades([0]))
+        refused(hub, why, reading=Reading(natural_column="site"))

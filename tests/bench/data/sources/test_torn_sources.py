@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -19,7 +18,7 @@ from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError, PluginError
-from tests.bench.data.files import encoded, refused, table, write_idx
+from tests.bench.data.files import encoded, refused, table, write_hub, write_idx
 
 
 def png(side: int = 4, mode: str = "L") -> bytes:
@@ -49,17 +48,14 @@ FLIPPED = GOOD[:45] + bytes([GOOD[45] ^ 0xFF]) + GOOD[46:]  # inside the compres
     ],
 )
 def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
-    pq.write_table(train, tmp_path / "train-0.parquet")
-    pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    refused(f"hub:{tmp_path}", message)
+    test = table([GOOD], [0])
+    refused(write_hub(tmp_path, **{"train-0": train, "test-0": test}), message)
     assert not [f for f in (tmp_path / "data").iterdir() if f.suffix != ".lock"]
 
 
 def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
-    for split, number in (("train", 1), ("test", 2)):
-        data = table([GOOD], [number], names=["a", "b"])
-        pq.write_table(data, tmp_path / f"{split}.parquet")
-    refused(f"hub:{tmp_path}", r"test\.parquet, row 0: label 2")
+    train, test = (table([GOOD], [number], names=["a", "b"]) for number in (1, 2))
+    refused(write_hub(tmp_path, train=train, test=test), r"test\.parquet, row 0: label 2")
 
 
 def _damage_pages(root: Path) -> None:
@@ -84,12 +80,10 @@ def _damage_pages(root: Path) -> None:
     ],
 )
 def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
-    root = tmp_path / "hub"
-    root.mkdir()
-    for split in ("train", "test"):
-        pq.write_table(table([GOOD] * 50, [0] * 50), root / f"{split}-0.parquet")
-    change(root)
-    refused(f"hub:{root}", message)
+    content = table([GOOD] * 50, [0] * 50)
+    name = write_hub(tmp_path / "hub", **{"train-0": content, "test-0": content})
+    change(tmp_path / "hub")
+    refused(name, message)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +123,9 @@ def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
 
 def test_a_huge_image_is_named_with_its_row(tmp_path: Path) -> None:
     huge = encoded(Image.new("1", (10_000, 10_000)))  # Pillow warns above 89 Mpixels
-    data = table([GOOD, GOOD, huge, GOOD], [0, 1, 0, 1])
-    pq.write_table(data, tmp_path / "train-0.parquet")
-    pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
-    refused(f"hub:{tmp_path}", r"train-0\.parquet, row 2: ")
+    train = table([GOOD, GOOD, huge, GOOD], [0, 1, 0, 1])
+    name = write_hub(tmp_path, train=train, test=table([GOOD], [0]))
+    refused(name, r"train\.parquet, row 2: ")
 
 
 @pytest.fixture
