@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -27,9 +28,9 @@ def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNa
     A package of this name that lies here was not installed.
     """
     more = _MEANT.get(name, "") + more
-    project = Path(name) / "pyproject.toml"
-    if project.is_file() and GROUP in project.read_text("utf-8"):
-        more += f"; its package is here, but not installed: pip install -e {name}"
+    with suppress(OSError):  # most names are of no folder
+        if GROUP in (Path(name) / "pyproject.toml").read_text("utf-8", "replace"):
+            more += f"; its package is here, but not installed: pip install -e {name}"
     return UnknownNameError("method", name, [*known, *ALIASES], more)
 
 

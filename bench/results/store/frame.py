@@ -84,8 +84,12 @@ def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def _plain_names(table: pa.Table) -> pd.DataFrame:
-    """Return a table as a frame: metrics and costs by their names, settings as `config_json`."""
-    names = {n: n.partition(".")[2] for n in table.schema.names if n.startswith((METRIC, COST))}
+    """Return a table as a frame: metrics and costs by their names, settings as `config_json`.
+
+    A metric of the name of another column keeps `metric.` before it.
+    """
+    short = {n: n.partition(".")[2] for n in table.schema.names if n.startswith((METRIC, COST))}
+    names = {name: plain for name, plain in short.items() if plain not in table.schema.names}
     shown = table.drop_columns(["config_json"])  # what has no column of its own
     frame: pd.DataFrame = shown.rename_columns({**names, "whole_config": "config_json"}).to_pandas()
     return frame

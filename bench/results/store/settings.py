@@ -123,7 +123,7 @@ def hyperparameters(
     Those at their defaults are left out (`method/ids.py`).
     """
     training = {**training_of(settings), **(scaled or {})}
-    defaults = method_defaults(training["spec"], training)
+    defaults = method_defaults(settings["spec"], training)
     return {
         key: value
         for key, value in differing_settings(training, defaults).items()

@@ -349,7 +349,10 @@ class Store:
 
     def _paths_of(self, row_id: str) -> list[Path]:
         plain = self._row_path(row_id)
-        return [plain, *plain.parent.glob(f"{row_id}@*.parquet")]
+        try:
+            return [plain, *plain.parent.glob(f"{row_id}@*.parquet")]
+        except OSError as cause:  # a name that is too long
+            raise read_error(plain.parent, cause) from cause
 
     def _study_dir(self, study_id: str) -> Path:
         return self.root / "trials" / _checked(study_id, "study id")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from fedbench import leaderboard
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.row import Row, Trial
@@ -57,6 +58,16 @@ def test_a_row_with_other_values_is_named_and_the_others_are_read(
     assert file.name in problem
     assert where in problem
     assert "\n" not in problem
+
+
+def test_strange_names_break_no_board(store: Store) -> None:
+    """A metric has the name of a column, and a grid scaled what no grid can."""
+    store.write_row(build_row(linear_acc=0.5))
+    names = {"row_id": 0.5, "seed": 0.5, "config.client.lr": 0.5}
+    store.write_row(build_row(RunConfig(seed=1), further=names, scaled={"spec": None}))
+    assert store.frame()["metric.seed"].dropna().tolist() == [0.5]
+    (row, *_) = leaderboard(store, reach=0.1).as_dict()["rows"]
+    assert row["n_seeds"] == 1
 
 
 def test_configurations_of_other_versions_pass() -> None:

@@ -46,6 +46,8 @@ def test_what_is_no_file_of_a_store_is_named(store: Store) -> None:
     for name in ("x" * 300, "absent"):
         with pytest.raises(StoreError, match=name):
             Store(store.root / name).require()
+    with pytest.raises(StoreError, match="xxx"):
+        Store(store.root / ("x" * 300)).finished(good.row_id)
 
 
 def test_an_id_of_before_the_first_release_finds_its_run(store: Store) -> None:
