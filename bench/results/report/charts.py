@@ -105,7 +105,6 @@ def points_of(group: Group) -> pd.DataFrame:
     points = group.frame.rename(columns=_POINT)
     for name in ("mb", "minutes"):
         points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
-    points["values"] = points["values"].map(list)
     points["main"] = points.index.isin(main_lines(group.frame).index)
     names = [*_POINT.values(), "front_mb", "front_minutes", "main"]
     return points[names]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION
+from fedbench.bench.config.dotted import flatten, unflatten
 from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.leaderboard.columns import cells
@@ -79,14 +80,9 @@ def row_of(preset: str, spec: str = "simclr", **given: Any) -> Row:
 
 def changed(row: Row, name: str, value: Any) -> Row:
     """Return the row with one field of its configuration replaced, whatever its type."""
-    config = deepcopy(row.settings)
-    *path, last = name.split(".")
-    part = config
-    for key in path:
-        part = part[key]
-    assert last in part
-    part[last] = value
-    return row.model_copy(update={"settings": config})
+    settings = flatten(row.settings)
+    assert name in settings
+    return row.model_copy(update={"settings": unflatten(settings | {name: value})})
 
 
 def another(value: Any) -> Any:
