@@ -19,7 +19,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     friedman_p,
     nemenyi_difference,
-    ranks,
+    rounded,
     slope,
 )
 from fedbench.bench.results.store.frame import plain
@@ -218,12 +218,13 @@ def _compare(
     table = pd.concat(scores, axis="columns", ignore_index=True)[
         [*found.index[found.coverage > 0.5]]
     ]
-    table = table.dropna() if len(table.columns) else table[:0]
+    # Ties share the mean of their ranks.
+    table = table.dropna().map(rounded) if len(table.columns) else table[:0]
     p = friedman_p(table.to_numpy().tolist()) if len(table) >= MIN_CELLS else None
     rejected = p is not None and p <= LEVEL
     difference = nemenyi_difference(len(table.columns), len(table)) if rejected else None
     if len(table.columns) > 1 and len(table) > 1:
-        rank = table.apply(ranks, axis="columns", result_type="broadcast").mean()
+        rank = table.astype(float).rank(axis="columns", ascending=False).mean()
         found.loc[rank.index, "mean_rank"] = rank
         if difference is not None:
             found.loc[rank.index, "best"] = rank <= rank.min() + difference

@@ -146,23 +146,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def ranks(scores: Sequence[float]) -> list[float]:
-    """Ranks from 1 for the highest `rounded` score; ties share the mean of their ranks."""
-    import pandas as pd
-
-    return pd.Series([*map(rounded, scores)], dtype=float).rank(ascending=False).tolist()
-
-
 def friedman_p(table: Sequence[Sequence[float]]) -> float | None:
     """p-value of Friedman's test that all methods are alike, corrected for ties.
 
     Args:
-        table: a score for every method (columns) in every task (rows).
+        table: a `rounded` score for every method (columns) in every task (rows).
 
     Returns:
         None with fewer than 3 methods or tasks, or when every task ties all methods.
     """
-    table = [[*map(rounded, row)] for row in table]
     if len(table) < 3 or len(table[0]) < 3 or all(len({*row}) == 1 for row in table):
         return None
     from scipy.stats import friedmanchisquare
