@@ -293,17 +293,13 @@ def _name_of(meta: Mapping[str, Any]) -> str:
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:
         return REVISIONS[revision]
-    if _is_official(meta) or full_name in entries().keys() - SOURCES.keys():
+    train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in SPLITS)
+    size = len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
+    # The official files of a set, all of them, are known by their source.
+    is_official = kind in SOURCES.keys() - REVISIONS.values() and SOURCES[kind].size == size
+    if is_official or full_name in entries().keys() - SOURCES.keys():
         return str(kind)
     return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"  # `raw:digits`: resized
-
-
-def _is_official(meta: Mapping[str, Any]) -> bool:
-    """True for a set that is known by its source: its official files, all of them."""
-    kind = meta["name"].partition(":")[0]
-    train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in ("train", "test"))
-    size = len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
-    return kind in SOURCES and SOURCES[kind].size == size and kind not in REVISIONS.values()
 
 
 def _load(

@@ -6,10 +6,9 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -188,7 +187,6 @@ class WebDataset(HubFolder):
 
     def splits(self, scratch: Path) -> Splits:
         for file in self.files():
-            check_whole(file)
             check_samples(file)
         return super().splits(scratch)
 
@@ -200,37 +198,33 @@ _NAME = re.compile(r"(?P<sample>(?:.*/)?[^./]+)\.(?P<kind>[^/]+)")
 _IMAGES = frozenset({"png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "gif"})
 
 
-def check_whole(file: Path) -> None:
-    """Raise `DataError` for a tar file without its end; the reader would stop there in silence."""
-    try:
-        with tarfile.open(file, "r:") as tar, file.open("rb") as stream:
-            tar.getmembers()
-            stream.seek(tar.offset)
-            end = stream.read(tarfile.BLOCKSIZE)
-    except (tarfile.TarError, EOFError) as err:
-        raise DataError(f"{file} is damaged or cut off ({first_line(err)}); copy it again") from err
-    if end != tarfile.NUL * tarfile.BLOCKSIZE:
-        raise DataError(f"{file} has no end of archive: it is cut off; copy it again")
-
-
 def check_samples(file: Path) -> None:
-    """Raise `DataError` unless all samples have files of the same kinds, and `.cls` integers.
+    """Raise `DataError` unless a tar file is whole, with files of the same kinds in all samples.
 
-    The reader says neither which file nor which rule it broke; a torn file is left to it.
+    The reader stops in silence where a file is cut off, and says of others neither which file nor
+    which rule it broke: one is that `.cls` holds an integer.
     """
     samples: dict[str, dict[str, str]] = {}  # name up to the first dot -> kind -> whole name
-    with suppress(tarfile.TarError, OSError), tarfile.open(file, "r:") as tar:
-        for member in islice(tar, _FIRST):
-            match = _NAME.fullmatch(member.name)
-            if match is None or not member.isfile():
-                continue
-            samples.setdefault(match["sample"], {})[match["kind"]] = member.name
-            stream = tar.extractfile(member) if match["kind"] == "cls" else None
-            if stream and not re.fullmatch(rb"\s*[+-]?\d+\s*", content := stream.read(1000)):
-                shown = content.decode(errors="replace")[:40]
-                raise DataError(
-                    f"{file}: {member.name} is {shown!r}; .cls holds an integer, .txt text labels"
-                )
+    try:
+        with tarfile.open(file, "r:") as tar, file.open("rb") as stream:
+            members = tar.getmembers()
+            stream.seek(tar.offset)
+            if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                raise DataError(f"{file} has no end of archive: it is cut off; copy it again")
+            for member in members[:_FIRST]:
+                match = _NAME.fullmatch(member.name)
+                if match is None or not member.isfile():
+                    continue
+                samples.setdefault(match["sample"], {})[match["kind"]] = member.name
+                label = tar.extractfile(member) if match["kind"] == "cls" else None
+                if label and not re.fullmatch(rb"\s*[+-]?\d+\s*", content := label.read(1000)):
+                    shown = content.decode(errors="replace")[:40]
+                    raise DataError(
+                        f"{file}: {member.name} is {shown!r}; .cls holds an integer, .txt text"
+                        " labels"
+                    )
+    except (tarfile.TarError, EOFError) as err:
+        raise DataError(f"{file} is damaged or cut off ({first_line(err)}); copy it again") from err
     kinds = [frozenset(sample) for sample in samples.values()]
     images = {frozenset(k for k in of if k.split(".")[-1].lower() in _IMAGES) for of in kinds}
     alike = len({*kinds[:_ALIKE]}) < 2 and len(images - {frozenset()}) < 2

@@ -1,16 +1,19 @@
 """Pixels of compressed images as a viewer shows them: upright, on white."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.sources.image_files import (
     FRAMES,
     ON_WHITE,
     TURNED,
     header_of,
+    looks_like_image,
     pixels_of,
 )
 from tests.bench.data.files import encoded, refused
@@ -104,10 +107,22 @@ def test_transparent_pixels_are_on_white(mode: str, alpha: int, shade: int) -> N
         assert done == ([ON_WHITE] if alpha < 255 else [])
 
 
-def test_of_several_frames_the_first_is_read() -> None:
+def test_of_several_frames_the_first_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = (Image.new("L", (4, 2), shade) for shade in (100, 200))
     for form in ("GIF", "TIFF", "PNG", "WEBP"):
         data = encoded(first, form, save_all=True, append_images=[second])
         pixels, done = pixels_of(data, "x", "RGB")
         assert done == [FRAMES]
         assert abs(int(pixels.mean()) - 100) < 3
+        for split in ("train", "test"):
+            (tmp_path / split / "a").mkdir(parents=True, exist_ok=True)
+            (tmp_path / split / "a" / f"0.{form}").write_bytes(data)
+    load_dataset(f"folder:{tmp_path}")
+    assert "of 8 images with several frames only the first is read" in caplog.text
+
+
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    assert not looks_like_image(tmp_path / "x")

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import prepare
-from fedbench.bench.data.sources import decode, parquet_rows
+from fedbench.bench.data.sources import decode, file, parquet_rows
 from fedbench.bench.data.sources.parquet_rows import chunks_of, largest_value
 from fedbench.bench.system.errors import ResourceError
-from tests.bench.data.files import refused
+from tests.bench.data.files import folder, refused
 from tests.bench.data.sources.test_torn_sources import png
 
 SPLITS = ("train", "val", "test")
@@ -69,8 +69,8 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_rows, "MAX_IMAGES", 10**6)
     # It says how many bytes: 2 MB in a file of less than 1 kB.
     monkeypatch.setattr(parquet_rows, "LEAST", 1_000_000)
-    file = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
-    assert file.stat().st_size < 2000
+    small = repeated(tmp_path / "bytes", png() + bytes(2_000_000), 2)
+    assert small.stat().st_size < 2000
     refused(f"hub:{tmp_path}/bytes", " bytes unpack to ")
     # It does not say that 100 kB come out 1,000 times.
     repeated(tmp_path / "times", png() + bytes(100_000), 1000)
@@ -79,6 +79,12 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_rows, "LEAST", 1 << 30)
     monkeypatch.setattr(decode, "MAX_IMAGE_BYTES", 1 << 20)
     refused(f"hub:{tmp_path}/bytes", "row 0: the image has 2 MB; allowed: 1 MiB")
+    # Images of a folder, and lines of a CSV.
+    monkeypatch.setattr(decode, "MAX_IMAGES", 3)
+    monkeypatch.setattr(file, "MAX_IMAGES", 3)
+    refused(folder(tmp_path / "many", a=2, b=2), "more than 3 images")
+    (tmp_path / "a.csv").write_text("p0\n" + "1\n" * 3)
+    refused(f"file:{tmp_path}/a.csv", "has 4 lines; allowed: 3")
     # Pixels that no disk holds.
     with pytest.raises(ResourceError, match=r"10 images take .*data\.image_size"):
         decode._check_room(tmp_path, 10, 10**15, "set")
