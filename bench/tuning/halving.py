@@ -25,17 +25,15 @@ class _Bracket:
     """A bracket whose trials have no record in the store yet."""
 
     folder: Path  # of the records of its rungs
-    stored: dict[str, Record]  # that an earlier command wrote, by the names of their files
     waiting: set[int]  # numbers of the trials that have not reached the rung
     rung: int = 0
     records: dict[int, Record] = field(default_factory=dict)  # of the trials that have
 
-    def file_name(self, number: int) -> str:
-        return f"rung-{self.rung}.trial-{number:04d}.json"
+    def path(self, number: int) -> Path:
+        return self.folder / f"rung-{self.rung}.trial-{number:04d}.json"
 
     def write(self, number: int, record: Record) -> None:
-        text = json_with_checksum(record, indent=2)
-        atomic_write_text(self.folder / self.file_name(number), f"{text}\n")
+        atomic_write_text(self.path(number), f"{json_with_checksum(record, indent=2)}\n")
 
 
 class RungTrials(Trials):
@@ -58,22 +56,19 @@ class RungTrials(Trials):
                 ended += runs
                 continue
             folder = study.folder / f"bracket-{index:04d}"
-            stored = {path.name: _read(path) for path in folder.glob("rung-*.trial-*.json")}
-            ended += len(stored)
-            bracket = _Bracket(folder, stored, {*trials})
-            self._brackets.update(dict.fromkeys(trials, bracket))
+            ended += len([*folder.glob("rung-*.trial-*.json")])
+            self._brackets.update(dict.fromkeys(trials, _Bracket(folder, {*trials})))
         self.ended = ended * len(study.seeds)
         self.total = runs * len(brackets) * len(study.seeds)
 
     def _begin(self, number: int, params: Params) -> None:
-        bracket = self._brackets[number]
-        stored = bracket.stored.pop(bracket.file_name(number), None)
-        if stored is None:
+        path = self._brackets[number].path(number)
+        if path.exists():  # an earlier command wrote it
+            stored = _read(path)
+            check_params(repr(str(path)), stored["params"], params)
+            self._reached(number, stored)
+        else:
             super()._begin(number, params)
-            return
-        name = str(bracket.folder / bracket.file_name(number))
-        check_params(repr(name), stored["params"], params)
-        self._reached(number, stored)
 
     def _stage(self, number: int) -> tuple[str, int | None]:
         rung, rounds = self._brackets[number].rung, self._halving.rounds

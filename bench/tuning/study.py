@@ -170,17 +170,7 @@ class Study:
                 search.eta, search.rungs, rounds=rounds, least_rounds=least, size=size
             )
             halving.brackets(total)  # refuses trials that do not fill the last one
-        return cls(
-            search=search,
-            base=base,
-            configure=configure,
-            space=space,
-            points=points,
-            total=total,
-            batch_size=size,
-            executor=executor,
-            halving=halving,
-        )
+        return cls(search, base, configure, space, points, total, size, executor, halving)
 
     @property
     def store(self) -> Store:
