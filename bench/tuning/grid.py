@@ -163,7 +163,9 @@ def _check_names(grid: Grid, lists: Sequence[Grid]) -> None:
     specs = dict.fromkeys(spec for each in lists for spec in each.methods)
     holder = {key: fields for fields in map(Fields.of, specs) for key in fields.infos}
     settings = [(key, value) for each in axes for key in each for value in each[key]]
-    settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
+    for rule in grid.exclude:
+        registry.canonical_spec(str(rule.get(METHOD, grid.methods[0])))
+        settings += _settings(rule).items()
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
         holder[key].build({**GIVEN, key: value})

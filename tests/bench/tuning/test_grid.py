@@ -127,6 +127,7 @@ def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
         ({"axes": {"data.alpha": ["1e-3"]}}, "data.alpha.*'1e-3'"),
         ({"methods": []}, "methods"),
         ({"methods": ["simcrl"]}, "'simclr'"),
+        ({"exclude": [{"method": "simcrl"}]}, "'simclr'"),
         ({"presets": {"dmo": {}}}, "'demo'"),
         ({"axis": {}}, "'axes'"),
         ({"scaling": {"client.lr": {"by": "sqrt", "of": "data.num_clients"}}}, "num_clients"),
