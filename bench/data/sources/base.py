@@ -8,7 +8,6 @@ import shlex
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import EntryPoint
@@ -137,19 +136,9 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
-    is_folder, is_file = _is_path(name)
-    if is_folder or is_file:
-        kinds = f"file:{name}" if is_file else f"folder:{name}, hub:{name}"
-        raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
+    if not colon and (known := with_kind(name)) != name:
+        raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {known}")
     raise UnknownNameError("data set", name, entries())
-
-
-def _is_path(name: str) -> tuple[bool, bool]:
-    """Return whether there is a folder, and whether a file, of that path."""
-    path = user_path(name)
-    with suppress(OSError):  # of a name that is longer than any file's
-        return path.is_dir(), path.is_file()
-    return False, False
 
 
 def with_kind(name: str) -> str:
@@ -161,15 +150,18 @@ def with_kind(name: str) -> str:
     Raises:
         ConfigError: for a folder that shows no kind, or several.
     """
-    kind, colon, path = name.partition(":")
+    kind, colon, rest = name.partition(":")
     if colon:
-        return f"{kind.lower()}:{path}"
+        return f"{kind.lower()}:{rest}"
     if name in entries():
         return name
-    is_folder, is_file = _is_path(name)
-    if not is_folder:
-        return f"file:{name}" if is_file else name
-    walk = os.walk(user_path(name), followlinks=True)
+    path = user_path(name)
+    try:
+        if not path.is_dir():
+            return f"file:{name}" if path.is_file() else name
+    except OSError:  # of a name that is longer than any file's
+        return name
+    walk = os.walk(path, followlinks=True)
     files = (file for _, _, files in walk for file in files)
     found = {Path(file).suffix.lower() for file in itertools.islice(files, _MOST_FILES)}
     shown = sorted(form.partition(":")[0] for form, e in entries().items() if e.suffixes & found)
