@@ -8,8 +8,10 @@ bundle is the SHA-256 of its manifest.
 
 import hashlib
 import io
+import lzma
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -200,6 +202,18 @@ def open_bundle(path: Path | str) -> Iterator[Bundle]:
         raise StoreError(f"there is no bundle at {str(path)!r}; `fedbench submit` writes one")
 
 
+_BAD_ZIP = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    OSError,
+)
+"""What zipfile raises for damaged archives of any compression, and for encrypted ones."""
+
+
 def _unpack(path: Path, folder: Path) -> None:
     """Unpack a .zip, which may hold files of a bundle only."""
     try:
@@ -212,7 +226,7 @@ def _unpack(path: Path, folder: Path) -> None:
             if sum(entry.file_size for entry in entries) > _MOST:
                 raise StoreError(f"{str(path)!r} unpacks to more than {_MOST:,} bytes")
             archive.extractall(folder, entries)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, OSError) as cause:
+    except _BAD_ZIP as cause:
         raise StoreError(f"{str(path)!r} is no .zip that can be read: {cause}") from cause
 
 

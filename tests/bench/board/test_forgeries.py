@@ -6,6 +6,7 @@ the configuration is changed, so are the ids that follow from it.
 
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -311,6 +312,18 @@ def test_what_is_no_bundle(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match=re.escape(named)):
             verify_bundle(place, tmp_path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_a_damaged_archive_of_another_program(compression: int, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("manifest.json", "all work and no play " * 1000)
+    for place in range(60, 120):
+        flip(file, place)
+        with pytest.raises(StoreError, match=r"no \.zip that can be read"):
+            verify_bundle(file, tmp_path)
+        flip(file, place)
 
 
 def test_runs_that_cannot_be_submitted(honest: tuple[Run, ...], tmp_path: Path) -> None:
