@@ -1,13 +1,12 @@
 """One key of the configuration: meaning, range, default, and its value under every preset."""
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config.kinds import kind_text
-from fedbench.bench.config.presets import Preset
+from fedbench.bench.config.presets import Preset, Value
 from fedbench.bench.experiment.fields import Fields, check_key
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import variable
@@ -73,13 +72,12 @@ def _values(
     A value that a later rule replaces for every method in question is left out.
     """
 
-    def record(entry: Any, **when: Any) -> dict[str, Any]:
-        about = {"value": entry.value, "origin": entry.origin, "note": entry.note, "when": when}
-        return {"preset": preset.preset, **about}
+    def record(entry: Value | None, **when: Any) -> dict[str, Any]:
+        about = {"value": default, "origin": "default", "note": ""}
+        return {"preset": preset.preset, **(entry.model_dump() if entry else about), "when": when}
 
-    always = preset.values.get(key) or SimpleNamespace(value=default, origin="default", note="")
     specs = [spec] if spec else [_specs()[name] for name in owners]
-    values = [record(always)]
+    values = [record(preset.values.get(key))]
     for rule in preset.rules:
         held = [rule.fits(name) for name in specs]
         if (entry := rule.values.get(key)) and (any(held) or not specs):
@@ -95,7 +93,7 @@ def _searched(
     """Yield the methods and add-ons whose search space has a key, with its range there."""
     specs = _specs()
     for name in owners or (specs if spec is None else spec.split("+")):
-        path = space_file(name)
-        space = None if path is None else read_space(path, Fields.of(specs[name]))
-        if space is not None and key in space.space:
-            yield name, space.space[key].model_dump(mode="json")
+        if (path := space_file(name)) is not None:
+            space = read_space(path, Fields.of(specs[name])).space
+            if key in space:
+                yield name, space[key].model_dump(mode="json")

@@ -118,14 +118,6 @@ def search(
     return dict(sorted({**(finished or {}), **made}.items()))
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_the_order_in_which_trials_end_leaves_no_trace(sampler: str) -> None:
-    expected = search(sampler=sampler)
-    assert sorted(expected) == list(range(14))
-    assert search(sampler=sampler, order=5) == expected
-    assert search(sampler=sampler, seed=1) != expected
-
-
 def test_points_come_first_and_the_search_learns() -> None:
     assert search()[0]["params"] == POINT
 
