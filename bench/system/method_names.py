@@ -28,7 +28,7 @@ def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNa
     A package of this name that lies here was not installed.
     """
     more = _MEANT.get(name, "") + more
-    with suppress(OSError):  # most names are of no folder
+    with suppress(OSError, ValueError):  # most names are of no folder
         if GROUP in (Path(name) / "pyproject.toml").read_text("utf-8", "replace"):
             more += f"; its package is here, but not installed: pip install -e {name}"
     return UnknownNameError("method", name, [*known, *ALIASES], more)

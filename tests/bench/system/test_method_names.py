@@ -47,5 +47,5 @@ def test_a_package_that_lies_here_is_said_to_be_not_installed(
     (tmp_path / "other" / "pyproject.toml").write_text("[project]\nname = 'other'\n")
     monkeypatch.chdir(tmp_path)
     assert str(unknown_method("my-loss", ["simclr"])).endswith("pip install -e my-loss")
-    for name in ("other", "x" * 300):  # the second names no file on any system
+    for name in ("other", "x" * 300, "a\0b"):  # the last two name no file on any system
         assert "pip" not in str(unknown_method(name, ["simclr"]))
