@@ -166,43 +166,44 @@ def test_studies_that_contradict(tmp_path: Path) -> None:
         merge([third], one)
 
 
-def test_only_results_are_compared() -> None:
-    row = build_row(linear_acc=0.5, further={"mlp_acc": 0.5})
-    assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
-    (difference,) = differences(row, row.model_copy(update={"further": {"mlp_acc": 0.6}}))
-    assert (difference.name, difference.first, difference.second) == ("mlp_acc", 0.5, 0.6)
-    (difference,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
-    assert difference.name == "partition_hash"
+OLD = {"schema_version": 4, "revealing_messages": None}
+THEN = {"git_sha": "b" * 40}
+SENT = "objective_bytes"
 
 
-def test_columns_that_an_older_schema_lacks_are_not_compared() -> None:
-    new = build_row(bytes_up=5, revealing_messages=3, knn_acc=0.5)
-    old = new.model_copy(update={"schema_version": 1, "revealing_messages": None})
-    assert differences(old, new) == differences(new, old) == []
-    # What the older row has is compared, and so is a null of a row of the same schema.
-    (difference,) = differences(old.model_copy(update={"bytes_up": 4}), new)
-    assert str(difference) == "bytes_up 4 and 5"
-    (difference,) = differences(old, new.model_copy(update={"knn_acc": None}))
-    assert difference.name == "knn_acc"
-    (difference,) = differences(new.model_copy(update={"revealing_messages": None}), new)
-    assert difference.name == "revealing_messages"
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ({}, {"wall_seconds": 3.0, "argv": "x"}, []),
+        ({}, {"further": {"sep": 0.6}}, ["sep"]),
+        ({}, {"partition_hash": "other"}, ["partition_hash"]),
+        ({"revealing_messages": None}, {}, ["revealing_messages"]),
+        # An older schema lacks columns; what it has is compared, and a null of the newer one.
+        (OLD, {}, []),
+        (OLD | {"bytes_up": 4}, {}, ["bytes_up"]),
+        (OLD, {"knn_acc": None}, ["knn_acc"]),
+        # Another version of the code records other metrics, and fewer scores take fewer bytes.
+        ({}, THEN | {"further": {"lidar": 3.0, "sep": 0.5}}, []),
+        ({}, THEN | {"further": {"lidar": 3.0, "sep": 0.6}}, ["sep"]),
+        ({"further": {"lidar": 1.0, SENT: 9.0}}, THEN | {"further": {SENT: 4.0}}, []),
+        # Of one version a metric that a run lacks is undefined there.
+        ({}, {"further": {"lidar": 3.0, "sep": 0.5}}, ["lidar"]),
+    ],
+)
+def test_what_of_two_rows_is_compared(
+    first: dict[str, Any], second: dict[str, Any], named: list[str]
+) -> None:
+    row = build_row(bytes_up=5, revealing_messages=3, knn_acc=0.5, further={"sep": 0.5})
+    one, other = row.model_copy(update=first), row.model_copy(update=second)
+    assert [difference.name for difference in differences(one, other)] == named
+    assert [difference.name for difference in differences(other, one)] == named
 
 
-def test_metrics_that_another_version_does_not_record_are_not_compared() -> None:
-    old = build_row(git_sha="a" * 40, further={"sep": 0.5})
-    new = old.model_copy(update={"git_sha": "b" * 40, "further": {"lidar": 3.0, "sep": 0.5}})
-    assert differences(old, new) == differences(new, old) == []
-    assert measured_once(old, new) == measured_once(new, old) == ["lidar"]
-    sent = [
-        r.model_copy(update={"further": m})
-        for r, m in ((old, {"lidar": 1.0, "objective_bytes": 9.0}), (new, {"objective_bytes": 4.0}))
-    ]
-    assert differences(*sent) == []  # fewer scores, fewer bytes
-    (difference,) = differences(old, new.model_copy(update={"further": {"sep": 0.6}}))
-    assert difference.name == "sep"
-    # Of one version a metric that a run lacks is undefined there.
-    (difference,) = differences(old, new.model_copy(update={"git_sha": old.git_sha}))
-    assert (difference.name, difference.first) == ("lidar", None)
+def test_a_difference_has_both_values() -> None:
+    row = build_row(bytes_up=5, further={"sep": 0.5})
+    other = row.model_copy(update={"bytes_up": 4, "further": {}, "git_sha": "b" * 40})
+    assert [*map(str, differences(other, row))] == ["bytes_up 4 and 5"]
+    assert measured_once(other, row) == measured_once(row, other) == ["sep"]
 
 
 SSE, AVX = "x86_64 sse, cpu, 00000001", "x86_64 avx2, cpu, 00000002"

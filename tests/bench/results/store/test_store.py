@@ -28,28 +28,6 @@ def test_runs_by_the_beginning_of_their_id(store: Store) -> None:
             store.find(start)
 
 
-def test_what_is_no_file_of_a_store_is_named(store: Store) -> None:
-    good, other = build_row(), build_row(RunConfig(seed=1))
-    store.write_row(good)
-    (store.root / "rows" / "folder.parquet").mkdir()
-    (store.root / "rows" / "two.parquet").write_bytes(encode([good, other], Row))
-    assert store.rows() == [good]
-    two, folder = store.problems()
-    assert "folder.parquet" in folder
-    assert "2 rows" in two
-    (store.root / "trials" / "s" / "study.json").mkdir(parents=True)
-    with pytest.raises(StoreError, match=r"study\.json"):
-        store.study("s")
-    (store.cell_dir("cell") / "curve.parquet").mkdir(parents=True)
-    with pytest.raises(StoreError, match=r"curve\.parquet"):
-        store.curve("cell")
-    for name in ("x" * 300, "absent"):
-        with pytest.raises(StoreError, match=name):
-            Store(store.root / name).require()
-    with pytest.raises(StoreError, match="xxx"):
-        Store(store.root / ("x" * 300)).finished(good.row_id)
-
-
 def test_an_id_of_before_the_first_release_finds_its_run(store: Store) -> None:
     old, new = next(iter(former_ids().items()))
     store.write_row(build_row(row_id=new))
@@ -87,11 +65,14 @@ def test_unreadable_files_are_skipped_and_named(
     path.write_bytes(path.read_bytes()[:-9])
     (folder / f"{copied.row_id}.parquet").rename(folder / "copy.parquet")
     (folder / "notes.txt").write_text("not ours, not read")
+    (folder / "folder.parquet").mkdir()
+    (folder / "two.parquet").write_bytes(encode([good, copied], Row))
     assert store.rows() == [good]
-    first, second = sorted(store.problems(), key=lambda text: "copy" in text)
-    assert str(path) in first
-    assert "torn or altered" in first
-    assert copied.row_id in second
+    whys = {path: "torn or altered", folder / "copy.parquet": copied.row_id}
+    whys |= {folder / "folder.parquet": "directory", folder / "two.parquet": "holds 2 rows"}
+    for file, why in whys.items():
+        (problem,) = [line for line in store.problems() if str(file) in line]
+        assert why in problem
     with pytest.raises(StoreError, match="delete the file to run this cell again"):
         store.row(torn.row_id)
     assert store.finished(torn.row_id) is None
@@ -99,6 +80,11 @@ def test_unreadable_files_are_skipped_and_named(
     assert store.write_row(torn)  # an unreadable file gives way
     assert store.rows() == [good, torn]
     assert [str(path) in message for message in caplog.messages] == [True]
+    for name in ("x" * 300, "absent"):
+        with pytest.raises(StoreError, match=name):
+            Store(store.root / name).require()
+    with pytest.raises(StoreError, match="xxx"):
+        Store(store.root / ("x" * 300)).finished(good.row_id)
 
 
 def test_a_killed_writer_leaves_nothing_that_is_read(store: Store) -> None:

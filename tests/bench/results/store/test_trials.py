@@ -51,9 +51,11 @@ def test_studies(store: Store) -> None:
         store.study("b")
     file.write_text("{")
     (store.root / "trials" / "a" / "0.parquet").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"study\.json"):
-        store.study("b")
-    assert len(store.problems()) == 2
+    (store.root / "trials" / "a" / "study.json").mkdir()
+    for study_id in ("a", "b"):
+        with pytest.raises(StoreError, match=r"study\.json"):
+            store.study(study_id)
+    assert len(store.problems()) == 3
 
 
 def test_curves(store: Store) -> None:
@@ -73,8 +75,10 @@ def test_curves(store: Store) -> None:
     with pytest.raises(StoreError, match="cell"):
         store.write_curve("cell", [{"loss": 1.0}, {"loss": "high"}])
     (store.cell_dir("cell") / "curve.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match=r"curve\.parquet"):
-        store.curve("cell")
+    (store.cell_dir("other") / "curve.parquet").mkdir(parents=True)
+    for name in ("cell", "other"):
+        with pytest.raises(StoreError, match=r"curve\.parquet"):
+            store.curve(name)
 
 
 def test_a_study_costs_all_seeds_of_its_trials(tmp_path: Path) -> None:
