@@ -22,24 +22,15 @@ _TRIAL = ("status", "seeds", "params", "objective", "watched")
 
 @dataclass
 class Merged:
-    """Outcome of a merge, or of a dry run of it.
+    """Outcome of a merge, or of a dry run of it."""
 
-    Attributes:
-        rows_added: rows of runs that the target did not have.
-        replicas_added: rows with other results of another numeric platform.
-        rows_replaced: failed rows that gave way to finished ones.
-        rows_same: rows that both had, with equal results.
-        trials_added, trials_same: the same for trials of studies.
-        problems: one line per file that could not be read and was left out.
-    """
-
-    rows_added: int = 0
-    replicas_added: int = 0
-    rows_replaced: int = 0
-    rows_same: int = 0
-    trials_added: int = 0
+    rows_added: int = 0  # rows of runs that the target did not have
+    replicas_added: int = 0  # rows with other results of another numeric platform
+    rows_replaced: int = 0  # failed rows that gave way to finished ones
+    rows_same: int = 0  # rows that both had, with equal results
+    trials_added: int = 0  # of studies
     trials_same: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # lines on files that were left out
 
 
 def merge(
