@@ -13,6 +13,7 @@ import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,6 +115,7 @@ class Profile(Strict):
     failure: _Figure
 
 
+@cache
 def load_profile(name: str) -> Profile:
     """Return a shipped profile.
 

@@ -296,10 +296,10 @@ def plan(
         scaled = _followers(grid, spec, values, point, settings)
         values |= {follower.key: follower.value for follower in scaled}
         experiment = resolve(spec, set=values, **settings)
-        config = experiment.config
-        if not _excluded(grid, config):
-            axis_values = {key: get(config, key) for key in keys if key in known[spec]}
-            key = canonical_json(config.model_dump(mode="json"))
+        flat = flat_config(experiment.config)
+        if not _excluded(grid, spec, flat):
+            axis_values = {key: flat[key] for key in keys if key in known[spec]}
+            key = canonical_json([spec, flat, experiment.config.code])
             cells.setdefault(key, Cell(experiment, axis_values, scaled))
     return list(cells.values())
 
@@ -331,13 +331,12 @@ def _followers(
     return tuple(filter(None, followers))
 
 
-def _excluded(grid: Grid, config: RunConfig) -> bool:
+def _excluded(grid: Grid, spec: str, values: Mapping[str, Any]) -> bool:
     def holds(key: str, value: Scalar) -> bool:
         if key == METHOD:
-            return config.spec == registry.canonical_spec(str(value))
+            return spec == registry.canonical_spec(str(value))
         return key in values and bool(values[key] == value)
 
-    values = flat_config(config)
     return any(all(holds(key, value) for key, value in rule.items()) for rule in grid.exclude)
 
 
