@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -308,18 +309,22 @@ def _load(
     reading: Reading = PLAIN,
     *,
     verify: Verify = "stamps",
-    **how: Any,
+    download: bool = False,
+    progress: Progress | None = None,
 ) -> Cache:
-    """Open the cache of a data set; of a known one, any copy of its content will do."""
+    """Open the cache of a data set; of a known one, any copy of its content saves the download."""
+    is_known = name in REVISIONS.values() and reading == PLAIN
+    load = partial(_from_source, name, data_dir, reading, verify=verify, progress=progress)
     try:
-        return _from_source(name, data_dir, reading, verify=verify, **how)
+        return load(download=download and not is_known)
     except DataError:
-        if name in REVISIONS.values() and reading == PLAIN:
-            for path, revision in _caches(data_dir):
-                if REVISIONS.get(revision) == name:
-                    with suppress(DataError):  # a damaged cache is none
-                        return open_cache(path, verify=verify)
-        raise
+        for path, revision in _caches(data_dir) if is_known else ():
+            if REVISIONS.get(revision) == name:
+                with suppress(DataError):  # a damaged cache is none
+                    return open_cache(path, verify=verify)
+        if not (download and is_known):
+            raise
+    return load(download=True)
 
 
 def _from_source(
@@ -328,8 +333,8 @@ def _from_source(
     reading: Reading,
     *,
     verify: Verify,
-    download: bool = False,
-    progress: Progress | None = None,
+    download: bool,
+    progress: Progress | None,
 ) -> Cache:
     root = cache_root(data_dir)
     source, full_name = _source(name, root, data_dir, reading, download=download)

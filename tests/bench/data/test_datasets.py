@@ -354,6 +354,8 @@ def test_a_known_set_is_found_wherever_it_was_prepared(
     assert cached() == ["cifar10"]
     found = load_dataset("cifar10", tmp_path / "data")
     assert (found.name, found.path, found.revision) == ("cifar10", made.path, made.sha256)
+    monkeypatch.setattr(CIFAR10, "download", lambda _: pytest.fail("it was downloaded"))
+    assert prepare("cifar10", tmp_path / "data").path == made.path
     whole = len(found.train_labels)
     assert len(load_dataset("cifar10", tmp_path / "data", train_subset=6).train_labels) == 6 < whole
     (made.path / "meta.json").write_text("{}")
