@@ -4,7 +4,6 @@ Making any `torch.optim.Optimizer` imports `torch._dynamo`: two to three seconds
 These two call the functions under torch's; bits of steps and forms of states are the same.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -32,7 +31,7 @@ _UNUSED = {"maximize": False, "foreach": None, "fused": None, "differentiable": 
 """Settings that `torch.optim` requires in a state that it loads."""
 
 
-class _Plain(ABC):
+class _Plain:
     """One group of parameters and the state that earlier steps left for each."""
 
     def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
@@ -42,19 +41,14 @@ class _Plain(ABC):
             {"params": self._parameters, **settings, **_UNUSED}
         ]
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """Move all parameters that have a gradient."""
+    def _moved(self) -> tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]:
+        """Return the parameters that have a gradient, their gradients and states."""
         pairs = zip(self._parameters, self._state, strict=True)
-        chosen = [(p, p.grad, state) for p, state in pairs if p.grad is not None]
-        if chosen:
-            parameters, gradients, states = map(list, zip(*chosen, strict=True))
-            self._step(parameters, gradients, states)
+        moved = [(p, p.grad, state) for p, state in pairs if p.grad is not None]
+        return [p for p, _, _ in moved], [g for _, g, _ in moved], [s for _, _, s in moved]
 
-    @abstractmethod
-    def _step(
-        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
-    ) -> None: ...
+    def _settings(self, *names: str) -> dict[str, Any]:
+        return {name: self.param_groups[0][name] for name in names}
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -104,26 +98,19 @@ class SGD(_Plain):
                 buffer = state.setdefault("momentum_buffer", torch.empty_like(parameter.detach()))
                 buffer.zero_()
 
-    def _step(
-        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
-    ) -> None:
-        group = self.param_groups[0]
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move all parameters that have a gradient."""
+        parameters, gradients, states = self._moved()
+        if not parameters:
+            return
+        names = "lr", "momentum", "weight_decay", "nesterov", "dampening", "maximize"
+        settings = self._settings(*names)
         before = [state.get("momentum_buffer") for state in states]
 
         def move(fused: bool) -> list[Tensor | None]:
             buffers = list(before)
-            sgd(
-                parameters,
-                gradients,
-                buffers,
-                lr=group["lr"],
-                momentum=group["momentum"],
-                weight_decay=group["weight_decay"],
-                nesterov=group["nesterov"],
-                dampening=group["dampening"],
-                maximize=False,
-                fused=fused,
-            )
+            sgd(parameters, gradients, buffers, fused=fused, **settings)
             return buffers
 
         held = [buffer for buffer in before if buffer is not None]
@@ -160,16 +147,16 @@ class Adam(_Plain):
         given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, **given, **off)
 
-    def _step(
-        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
-    ) -> None:
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move all parameters that have a gradient."""
+        parameters, gradients, states = self._moved()
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
                 state["step"] = torch.tensor(0.0)
                 for name in ("exp_avg", "exp_avg_sq"):
                     state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        group = self.param_groups[0]
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = self.param_groups[0]["betas"]
         adam(
             parameters,
             gradients,
@@ -177,11 +164,7 @@ class Adam(_Plain):
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            amsgrad=False,
             beta1=beta1,
             beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
+            **self._settings("lr", "weight_decay", "eps", "amsgrad", "maximize"),
         )
