@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import model_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.yaml_files import installed, load_yaml
@@ -85,13 +84,6 @@ class _Figure(Strict):
     source: str
     year: int
     licence: str
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        given = (self.value is not None, bool(self.values), self.median is not None)
-        if sum(given) != 1 or (self.median is None) != (self.sigma is None):
-            raise ValueError("must have value, values, or median with sigma")
-        return self
 
     def draw(self, count: int, rng: np.random.Generator) -> Floats:
         """Draw `count` numbers, (count,)."""

@@ -8,7 +8,7 @@ process, finds the same rounds, and nothing of the clock has to be kept in a che
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,8 +84,29 @@ class Timeline:
         self.resent = Ledger.resent(layout, setup.needs.pre_round)
         self.fleet = fleet_of(setup.config, setup.partition, setup.dataset.train_labels)
         if self.fleet is not None:
-            self._costs = _costs(setup, self.fleet, net, (self.per_client, self.resent))
+            self._cost(self.fleet, image_flop(setup, net))
             self._check(self.fleet)
+
+    def _cost(self, fleet: Fleet, flop: float) -> None:
+        """Note of each client its local steps of an epoch, and its times [s], (K,) each.
+
+        They are those to receive the model, to send it, and, in the mean, of a local step.
+        """
+        setup, batch = self._setup, self._config.client.batch_size
+        held, exchanged = setup.partition.sizes, (self.per_client, self.resent)
+        if setup.needs.labels is Labels.ONLY:
+            owners = np.repeat(np.arange(len(held)), held)
+            seen = setup.labels[setup.partition.indices] != HIDDEN
+            held = np.bincount(owners[seen], minlength=len(held))
+        self._steps = num_batches(held, setup.config, setup.needs)
+        epoch = np.minimum(held, self._steps * batch) * flop / fleet.flop_per_s
+        self._step: Floats = epoch / np.maximum(self._steps, 1)
+        self._down = sum(each.bytes_down for each in exchanged) / (fleet.down_mb_per_s * 1e6)
+        self._up = sum(each.bytes_up for each in exchanged) / (fleet.up_mb_per_s * 1e6)
+
+    def _fixed(self, clients: Ids, sends: npt.NDArray[np.bool_]) -> Floats:
+        """Return the seconds of some clients without their steps; not all of them send."""
+        return self._down[clients] + self._up[clients] * sends
 
     def rounds(self, start: int = 0) -> Iterator[Round]:
         """Yield the rounds from `start` on, preparatory ones included, without end."""
@@ -110,12 +131,12 @@ class Timeline:
 
     def _round(self, fleet: Fleet, index: int, clock: float) -> Round:
         """Return the round that begins at a time [s]."""
-        costs, federation = self._costs, self._config.federation
+        federation = self._config.federation
         plan = self._setup.plan(index)
         asked, wanted = self._asked(fleet, index, plan, clock)
         limit, partial = federation.deadline or math.inf, federation.partial_work
-        steps = plan.local_epochs * costs.steps[asked]
-        fixed, step = costs.fixed(asked, steps > 0), costs.step[asked]
+        steps = plan.local_epochs * self._steps[asked]
+        fixed, step = self._fixed(asked, steps > 0), self._step[asked]
         if partial:
             fitting = np.maximum(limit - fixed, 0) / np.where(step > 0, step, 1) + _ROUNDING
             steps = np.minimum(steps, np.maximum(np.floor(fitting), 1)).astype(np.int64)
@@ -161,10 +182,10 @@ class Timeline:
 
         Source: Nguyen et al. 2022, https://arxiv.org/abs/2106.06639, algorithm 1.
         """
-        config, costs, seed = self._config, self._costs, self._config.seed
+        config, seed = self._config, self._config.seed
         clock = before = 0.0
         version, dropped, starts = 0, 0, itertools.count()
-        resting = np.zeros(len(costs.step), np.bool_)
+        resting = np.zeros(len(self._step), np.bool_)
         resting[self._setup.pool(self._setup.plan(0))] = True
         working: list[tuple[float, int, int, bool]] = []  # when it ends, who, from what, if in vain
         buffer: list[tuple[int, int]] = []  # from what, who
@@ -176,8 +197,8 @@ class Timeline:
                     break
                 rng = numpy_generator(seed, "start", next(starts))
                 k = int(ready[rng.integers(len(ready))])
-                steps = self._setup.plan(version).local_epochs * costs.steps[[k]]
-                seconds = float((costs.fixed(np.array([k]), steps > 0) + steps * costs.step[k])[0])
+                steps = self._setup.plan(version).local_epochs * self._steps[[k]]
+                seconds = float((self._fixed(np.array([k]), steps > 0) + steps * self._step[k])[0])
                 fails = bool(rng.random() < fleet.failure[k])
                 ends = clock + seconds * (rng.random() if fails else 1.0)
                 heapq.heappush(working, (ends, k, version, fails))
@@ -208,56 +229,23 @@ class Timeline:
             version += 1
 
     def _check(self, fleet: Fleet) -> None:
-        setup, federation, costs = self._setup, self._config.federation, self._costs
+        setup, federation = self._setup, self._config.federation
         first = setup.needs.preparatory_rounds
         plan = setup.plan(first)
         pool = setup.pool(plan)
         if federation.deadline is not None and len(pool):
-            steps = plan.local_epochs * costs.steps[pool]
+            steps = plan.local_epochs * self._steps[pool]
             least = np.minimum(steps, 1) if federation.partial_work else steps
-            fastest = float((costs.fixed(pool, steps > 0) + least * costs.step[pool]).min())
+            fastest = float((self._fixed(pool, steps > 0) + least * self._step[pool]).min())
             if fastest > federation.deadline:
                 raise ConfigError(
                     f"federation.deadline={federation.deadline:g}: no client is done in so many"
                     f" seconds; the fastest takes {fastest:.4g}"
                 )
-        if len(pool) and _gaps(
-            fleet.online_from[pool], fleet.online_hours[pool]
-        ):  # only then may a round find nobody
+        # Only then may a round find nobody.
+        if len(pool) and _gaps(fleet.online_from[pool], fleet.online_hours[pool]):
             for _ in itertools.islice(self.rounds(), first + federation.num_rounds):
                 pass
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """Times of each client, (K,) each."""
-
-    down: Floats  # seconds to receive the model
-    up: Floats  # seconds to send it
-    step: Floats  # mean seconds of a local step
-    steps: Ids  # local steps of an epoch
-
-    def fixed(self, clients: Ids, sends: npt.NDArray[np.bool_]) -> Floats:
-        """Return the seconds of some clients without their steps; not all of them send."""
-        seconds: Floats = self.down[clients] + self.up[clients] * sends
-        return seconds
-
-
-def _costs(setup: Setup, fleet: Fleet, net: Net, exchanged: Sequence[Ledger]) -> _Costs:
-    held = setup.partition.sizes
-    if setup.needs.labels is Labels.ONLY:
-        owners = np.repeat(np.arange(len(held)), held)
-        seen = setup.labels[setup.partition.indices] != HIDDEN
-        held = np.bincount(owners[seen], minlength=len(held))
-    steps = num_batches(held, setup.config, setup.needs)
-    images = np.minimum(held, steps * setup.config.client.batch_size)
-    epoch = images * image_flop(setup, net) / fleet.flop_per_s
-    return _Costs(
-        down=sum(each.bytes_down for each in exchanged) / (fleet.down_mb_per_s * 1e6),
-        up=sum(each.bytes_up for each in exchanged) / (fleet.up_mb_per_s * 1e6),
-        step=epoch / np.maximum(steps, 1),
-        steps=steps,
-    )
 
 
 def image_flop(setup: Setup, net: Net) -> float:
