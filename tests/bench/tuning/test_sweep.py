@@ -369,8 +369,14 @@ def steps(store: Path, batch_size: int, **settings: Any) -> SweepResult:
 
 
 @pytest.mark.usefixtures("unpriced")
-def test_a_plan_has_the_steps_of_every_cell(tmp_path: Path) -> None:
+def test_a_plan_has_the_steps_of_every_cell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cells = steps(tmp_path, 8, dry_run=True).cells
+    assert "never train" not in caplog.text
+    uneven = {"data.partition": "dirichlet", "data.alpha": 0.3}
+    steps(tmp_path, 16, set=uneven, dry_run=True)
+    assert "1 of 2 cells have clients that never train; most of them simclr num" in caplog.text
     # 2 epochs of 20 // 8 = 2 batches; 2 epochs of 10 // 8 = 1 batch.
     assert [(line["setting"], line["least"], line["most"]) for line in local_steps(cells)] == [
         ("data.num_clients=3", 4, 4),
