@@ -22,8 +22,8 @@ def unseen_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str,
     The images of `data.held_out` are dealt to `evaluation.unseen_clients` by the run's partitioner,
     at `evaluation.unseen_alpha` (of labels and of rotations), with draws of its own: where clients
     rotate their images, unseen ones have other angles. The probe learns from the clients that
-    trained, as `linear` does. As `unseen_linear_acc` and `unseen_linear_acc_std`; nothing for the
-    other data sets of `evaluation.transfer`.
+    trained, as `linear` does. As `unseen_linear_acc` and, of one encoder for all clients,
+    `unseen_linear_acc_std`; nothing for the other data sets of `evaluation.transfer`.
     """
     setup = encoded.setup
     config = setup.config.evaluation
@@ -41,10 +41,10 @@ def unseen_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str,
     right = (fit.predict(features).cpu() == truth).double()
     held = [partition.client(k).astype(np.int64) for k in range(partition.num_clients)]
     of_clients = [right[torch.from_numpy(rows)].mean().item() for rows in held if len(rows)]
-    return {
-        "unseen_linear_acc": float(np.mean(of_clients)),
-        "unseen_linear_acc_std": float(np.std(of_clients)),
-    }
+    found = {"unseen_linear_acc": float(np.mean(of_clients))}
+    if encoded.client_id is None:
+        found["unseen_linear_acc_std"] = float(np.std(of_clients))
+    return found
 
 
 def unseen_partition(setup: Setup) -> tuple[NDArray[np.int64], Partition]:

@@ -91,6 +91,14 @@ def test_unseen_clients_hold_what_no_client_trained_on(
     assert {"unseen_clients", "unseen_alpha"} < {*metric.reads}
 
 
+def test_the_deviation_is_over_encoders_where_they_differ() -> None:
+    found = measured(tiny_setup(tiny_config("single-ae", **UNSEEN)), ["linear"])
+    assert {name for name in found if name.startswith("unseen")} == {
+        "unseen_linear_acc",
+        "unseen_linear_acc_std",
+    }
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
