@@ -1,15 +1,17 @@
 """Registry: registration, parsing of specs, validation of fields."""
 
+import re
 from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import nn
 
 from fedbench.bench.method import AddOn, Method, Needs, Net, registry
 from fedbench.bench.method.base import HOOKS
+from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.methods.supervised import Supervised
 from fedbench.methods.uv import UV
@@ -137,3 +139,17 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
 def test_every_hook_has_an_example_and_needs_has_fewer_flags_than_there_are_hooks() -> None:
     assert all(">>>" in (getattr(Method, hook).__doc__ or "") for hook in HOOKS)
     assert len(fields(Needs)) < len(HOOKS)
+
+
+def test_a_wrong_answer_of_needs_is_the_plugins_error_in_one_line() -> None:
+    @registry.register("wordy")
+    class Wordy(Supervised):
+        """Names a view without a comma."""
+
+        def needs(self) -> Needs:
+            return Needs(views=("base"))  # type: ignore[arg-type]
+
+    with pytest.raises(ValidationError) as raised:
+        Wordy().needs()
+    pattern = r"plugin tests, test_registry.py:\d+ in needs: .*views: .* \(got 'base'\)"
+    assert re.fullmatch(pattern, str(error_of_plugin(raised.value)))
