@@ -87,7 +87,7 @@ class TextTable:
 
 def _table(
     title: str,
-    rows: Sequence[Mapping[str, str]],
+    rows: Sequence[dict[str, str]],
     notes: Sequence[Sequence[Note]],
     best: Sequence[bool],
     footers: Iterable[str],
@@ -98,14 +98,13 @@ def _table(
 ) -> TextTable:
     """Return a table without the columns, but for some, that are empty throughout."""
     sentences = [*dict.fromkeys(note.sentence for each in notes for note in each)]
-    marks = [[str(1 + sentences.index(note.sentence)) for note in each] for each in notes]
+    for row, each in zip(rows, notes, strict=True):
+        if "notes" in row:
+            row["notes"] = ", ".join(str(1 + sentences.index(note.sentence)) for note in each)
     names = dict.fromkeys(name for row in rows for name in row)
-    texts = [dict(row) for row in rows]
-    for row, mark in zip(texts, marks, strict=True):
-        row |= {"notes": ", ".join(mark)} if "notes" in row else {}
-    header = [name for name in names if name in always or any(row[name] for row in texts)]
+    header = [name for name in names if name in always or any(row[name] for row in rows)]
     column = header.index(stressed if stressed in header else "method")
-    table = [[row[name] for name in header] for row in texts]
+    table = [[row[name] for name in header] for row in rows]
     footer = "; ".join(filter(None, footers))
     return TextTable(title, header, table, best, column, footer, sentences, narrow)
 
