@@ -136,8 +136,8 @@ _ROUNDED = frozenset(
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Comparison of a row with another of the same run.
+class Reproduction:
+    """A stored run compared with its repetition.
 
     Only between numeric platforms a verdict is `within seed spread`, or `cannot tell` where more
     than 5 points of an accuracy are within it.
@@ -147,22 +147,16 @@ class Judgement:
     spread: tuple[Spread, ...]  # of metrics, if the platforms are known to differ
     verdict: Verdict
     reason: str  # of the verdicts `cannot tell` and `different`; empty otherwise
-
-    @property
-    def limit(self) -> float | None:
-        """Return the largest difference of an accuracy that is within the spread of seeds."""
-        return max((each.limit for each in self.spread if is_accuracy(each.metric)), default=None)
-
-
-@dataclass(frozen=True)
-class Reproduction(Judgement):
-    """A stored run compared with its repetition."""
-
     num_rounds: int  # that were compared; 0 if the store has no curve of the run
     not_compared: tuple[str, ...]  # metrics that only one has, made by another version of the code
     environment: Mapping[str, tuple[str | None, str | None]]  # that differs: name to (then, now)
     row: Row = field(repr=False)  # the new one
     claimed: Row = field(repr=False)  # the stored one
+
+    @property
+    def limit(self) -> float | None:
+        """Return the largest difference of an accuracy that is within the spread of seeds."""
+        return max((each.limit for each in self.spread if is_accuracy(each.metric)), default=None)
 
     @property
     def run_id(self) -> str:
@@ -201,31 +195,37 @@ def compare(store: Store, run_id: str, other: Store, again: Row, num_test: int) 
     if "@" not in run_id:
         alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
         row = next(alike, row)
-    before, after = store.curve(store.key(row)), other.curve(again.row_id)
-    of_rounds = _round_differences(before, after, one_version=of_one_version(row, again))
-    judged = judge(row, again, store.rows(), num_test, of_rounds)
-    return Reproduction(
-        **vars(judged),
-        num_rounds=min(len(before), len(after)),
-        not_compared=tuple(measured_once(row, again)),
-        environment=_environment(row, again),
-        row=again,
-        claimed=row,
-    )
+    curves = store.curve(store.key(row)), other.curve(again.row_id)
+    return judge(row, again, store.rows(), num_test, *curves)
 
 
 def judge(
-    row: Row, again: Row, rows: Sequence[Row], num_test: int, of_rounds: Sequence[Difference] = ()
-) -> Judgement:
-    """Compare a stored row with its repetition."""
+    row: Row,
+    again: Row,
+    rows: Sequence[Row],
+    num_test: int,
+    before: Sequence[Mapping[str, Any]] = (),
+    after: Sequence[Mapping[str, Any]] = (),
+) -> Reproduction:
+    """Compare a stored row and its curve with those of its repetition."""
     of_row = differences(row, again)
     changed = changed_code(row.config.code, again.config.code)
     if changed:  # other code is another run by name
         of_row = [d for d in of_row if d.name not in _NAMES]
     apart = known_apart(row, again)
     spread = spreads(row, again, rows, num_test) if apart else ()
-    found = (*of_row, *of_rounds)
-    return Judgement(found, spread, *_verdict(found, spread, changed, apart=apart))
+    one_version = of_one_version(row, again)
+    found = (*of_row, *_round_differences(before, after, one_version=one_version))
+    return Reproduction(
+        found,
+        spread,
+        *_verdict(found, spread, changed, apart=apart),
+        num_rounds=min(len(before), len(after)),
+        not_compared=tuple(measured_once(row, again)),
+        environment=_environment(row, again),
+        row=again,
+        claimed=row,
+    )
 
 
 def _verdict(
@@ -253,7 +253,7 @@ def _verdict(
 
 
 def _round_differences(
-    before: list[dict[str, Any]], after: list[dict[str, Any]], *, one_version: bool
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], *, one_version: bool
 ) -> list[Difference]:
     """Differences in values of rounds and in their number, apart from seconds.
 
