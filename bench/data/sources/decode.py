@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,15 +158,15 @@ def decoded(
     return [*map(Picture, images, labels.reshape(-1).tolist(), repeat(file), rows)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layout:
     """Labels of a split, images per (width, height), whether an image has colour, and clients."""
 
-    labels: list[int | str]
-    sizes: Counter[tuple[int, int]]
-    colour: bool
-    clients: list[str | int | None]
-    first: dict[type, str]  # kind of a label -> place of the first such label
+    labels: list[int | str] = field(default_factory=list)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    colour: bool = False
+    clients: list[str | int | None] = field(default_factory=list)
+    first: dict[type, str] = field(default_factory=dict)  # kind of a label -> first such place
 
 
 def write_splits(
@@ -190,7 +190,7 @@ def write_splits(
     with warnings.catch_warnings():
         # Pillow only warns of images of 89 to 179 megapixels.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        layouts = {split: _scan(splits.of(split), splits.class_names) for split in SPLITS}
+        layouts = _scan(splits)
     for split, layout in layouts.items():
         if not layout.labels and not splits.test:
             total = sum(len(each.labels) for each in layouts.values())
@@ -359,14 +359,12 @@ def check_spelling(names: Iterable[str], consistent: Collection[str], place: str
             )
 
 
-def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> Layout:
-    labels: list[int | str] = []
-    sizes: Counter[tuple[int, int]] = Counter()
-    colour, clients = False, []
-    first: dict[type, str] = {}
+def _scan(splits: Splits) -> dict[str, Layout]:
+    layouts = {split: Layout() for split in SPLITS}
     # Without names only a label that would make a huge, mostly empty list of classes is refused.
-    limit = len(class_names) if class_names is not None else 1 << 16
-    for picture in pictures:
+    limit = len(splits.class_names) if splits.class_names is not None else 1 << 16
+    for split, picture in splits.pictures():
+        layout = layouts[split]
         if isinstance(picture.label, int) and not HIDDEN <= picture.label < limit:
             allowed = f"allowed: {HIDDEN} (none), 0..{limit - 1}"
             raise DataError(f"{picture.place}: label {picture.label} is out of range; {allowed}")
@@ -376,13 +374,13 @@ def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> L
         else:
             picture.check_size()
             size, has_colour = header_of(picture.content, picture.place)
-        sizes[size] += 1
-        colour = colour or has_colour
-        if len(labels) == MAX_IMAGES:
+        layout.sizes[size] += 1
+        layout.colour = layout.colour or has_colour
+        if len(layout.labels) == MAX_IMAGES:
             what = f"{picture.place}: the data set has more than {MAX_IMAGES:,} images"
             raise DataError(f"{what}; take a part of it")
         if picture.label != HIDDEN:
-            first.setdefault(type(picture.label), picture.place)
-        labels.append(picture.label)
-        clients.append(picture.client)
-    return Layout(labels, sizes, colour, clients, first)
+            layout.first.setdefault(type(picture.label), picture.place)
+        layout.labels.append(picture.label)
+        layout.clients.append(picture.client)
+    return layouts
