@@ -17,9 +17,9 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
-from fedbench.bench.tuning.tune import tune
 
-from .conftest import SMALL, Fake, KilledError, Use, execute_here
+from .conftest import Fake, KilledError, Use, execute_here
+from .test_study import scored, small
 
 ROUNDS = 4
 HALVING: Mapping[str, Any] = {"trials": 4, "fidelity": "halving", "eta": 2, "rungs": 2}
@@ -27,27 +27,19 @@ Curve = Callable[[float, int], float | None]
 
 
 def search(store: Path, **settings: Any) -> Any:
-    values = {**SMALL, "federation.num_rounds": ROUNDS, **settings.pop("set", {})}
-    return tune(
-        "simclr",
-        store=store,
-        set=values,
-        **{"sampler": "random", "objective": "align-unif", **HALVING, **settings},
-    )
+    values = {"federation.num_rounds": ROUNDS, **settings.pop("set", {})}
+    usual = {"sampler": "random", "objective": "align-unif", **HALVING}
+    return small(store, set=values, **{**usual, **settings})
 
 
 def by_curve(curve: Curve) -> Fake:
     """Return outcomes without training: a score by learning rate and rounds; None diverges."""
 
-    def make(job: Job) -> Outcome:
+    def score(job: Job) -> float | None:
         value = curve(job.experiment.config.client.lr, job.until_round or ROUNDS)
-        if value is None:
-            return Outcome(job, "diverged", seconds=1.0)
-        figures = {"objective": value - job.experiment.config.seed / 1000}
-        status = "ok" if job.until_round is None else "paused"
-        return Outcome(job, status, figures=figures, seconds=1.0, bytes=8)
+        return None if value is None else value - job.experiment.config.seed / 1000
 
-    return make
+    return scored(score)
 
 
 def near(lr: float, rounds: int) -> float:

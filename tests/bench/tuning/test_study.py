@@ -21,20 +21,21 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
 from fedbench.bench.tuning.tune import tune
 
-from .conftest import SMALL, KilledError, Use
+from .conftest import SMALL, Fake, KilledError, Use
 
 
 def small(store: Path, **settings: Any) -> Any:
     return tune("simclr", store=store, set={**SMALL, **settings.pop("set", {})}, **settings)
 
 
-def scored(score: Callable[[Job], float | None], status: str = "ok") -> Any:
-    """Return outcomes without training; the objective is computed from the configuration."""
+def scored(score: Callable[[Job], float | None]) -> Fake:
+    """Return outcomes without training: a score of the configuration; None diverges."""
 
     def make(job: Job) -> Outcome:
         objective = score(job)
         if objective is None:
             return Outcome(job, "diverged", seconds=1.0, bytes=8)
+        status = "ok" if job.until_round is None else "paused"
         return Outcome(job, status, figures={"objective": objective}, seconds=1.0, bytes=8)
 
     return make
