@@ -305,11 +305,10 @@ def check_metrics(claim: Claim) -> Iterator[str]:
         measured.append((f"round {point['round_index'] + 1}: ", values))
     for place, values in measured:
         for name in filter(is_accuracy, values):
-            value = values[name]
-            images = round(value * num_test) if one_encoder and not ELSEWHERE.search(name) else None
+            value, of_test_images = values[name], one_encoder and not ELSEWHERE.search(name)
             if not 0 <= value <= 1:
                 yield f"{place}{name} is {value}, outside 0 to 1"
-            elif images is not None and abs(images / num_test - value) > 1e-6:
+            elif of_test_images and abs(round(value * num_test) / num_test - value) > 1e-6:
                 yield f"{place}{name} is {value}, no share of {num_test:,} test images"
     weight = claim.config.evaluation.objective_weight
     for start in ("", "untrained_"):
@@ -346,7 +345,9 @@ _ABOUT: Mapping[str, str | None] = {
     **{name: check.__doc__ for name, check in CHECKS.items()},
     COPIES: "Runs that the board has too have the same bits there, or another platform.",
 }
-_UNREADABLE = (FedbenchError, RuntimeError, TypeError, ValueError, KeyError, AttributeError)
+_UNREADABLE = (
+    FedbenchError, RuntimeError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError,
+)  # fmt: skip
 """Raised for values of another kind than fedbench writes, and for nets that cannot be built."""
 
 

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 
 from fedbench.bench.board.boards import leaderboard
 from fedbench.bench.board.bundle import Run, files_of, pack, write_manifest, zipped
-from fedbench.bench.board.checks import Claim, Problem, blank, check_configuration
+from fedbench.bench.board.checks import Checker, Claim, Problem, blank, check_configuration
 from fedbench.bench.board.verify import _text, submit, verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.execution.execute import derived
@@ -211,6 +212,15 @@ def test_a_forged_row(
     pack([forge(honest[0], honest[1])], None, tmp_path)
     problems = found(tmp_path, board)
     assert any(reason in each.problem for each in problems if each.check == check), problems
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [("metrics.mlp_acc", "metrics"), ("simulated.asked", "ledger")]
+)
+def test_an_infinite_number_of_a_curve(name: str, check: str, honest: tuple[Run, ...]) -> None:
+    checker = Checker()
+    checker(with_points(honest[0], lambda point: point | {name: inf}))
+    assert {problem.check for problem in checker.problems} == {check}
 
 
 def accuracy_above_one(folder: Path, row_id: str) -> None:
