@@ -127,9 +127,11 @@ def norm_of_steps(steps: int, momentum: float) -> float:
 def server_update(setup: Setup, binding: Binding, index: int) -> ServerUpdate:
     """Return the empty update of a round, with the method's aggregator."""
     held = binding.server.data[: binding.layout.num_averaged]
-    default = configured(setup.config.server)
-    if setup.config.privacy.clip is not None:
-        default = _clipped_mean(setup, held, index)
+    default, privacy = configured(setup.config.server), setup.config.privacy
+    if (clip := privacy.clip) is not None:
+        clients = setup.participation(index) * setup.config.data.num_clients
+        rng = generator(setup.config.seed, "privacy", index)
+        default = ClippedMean(held, clip, privacy.noise_multiplier * clip, clients, rng)
     elif isinstance(default, Mean):
         default = _mean(setup, binding, index)
     aggregator = setup.method.aggregator(default, held, index)
@@ -155,18 +157,6 @@ def _mean(setup: Setup, binding: Binding, index: int) -> Mean:
             yield spans[name], factor
 
     return Mean(unweighted, weigh)
-
-
-def _clipped_mean(setup: Setup, held: Tensor, index: int) -> ClippedMean:
-    config, privacy = setup.config, setup.config.privacy
-    assert privacy.clip is not None
-    return ClippedMean(
-        before=held,
-        clip=privacy.clip,
-        noise=privacy.noise_multiplier * privacy.clip,
-        expected_clients=setup.participation(index) * config.data.num_clients,
-        rng=generator(config.seed, "privacy", index),
-    )
 
 
 def declared_aggregator(
