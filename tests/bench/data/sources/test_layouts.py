@@ -375,6 +375,12 @@ def test_other_types_of_bytes_and_text(tmp_path: Path) -> None:
     assert (numbers(dataset), dataset.class_names) == ((COUNT, 6, 3, 0), ("bird", "cat", "dog"))
 
 
+def test_the_library_names_the_classes_of_its_numbers(tmp_path: Path) -> None:
+    train, test = shades(LABELS, names=WORDS), shades(TEST, first=100, names=WORDS)
+    dataset = load_dataset(saved(tmp_path / "set", train=train, test=test))
+    assert dataset.class_names == tuple(WORDS)
+
+
 def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
     train = shades([WORDS[label] for label in LABELS])
     name = write(tmp_path / "set", train=train, test=shades(["dog", "cat"], first=100))
