@@ -47,7 +47,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 def checkpoints(folder: Path, identity: str) -> Iterator[Checkpoint]:
     """Yield the whole checkpoints of the run whose `training_id` is `identity`, the newest first.
 
-    A damaged one is skipped with a warning: resuming a round earlier gives the same bits, later.
+    A damaged one is skipped with a warning: resuming from an earlier one gives the same bits.
 
     Raises:
         StoreError: if a checkpoint belongs to another training, or cannot be read at all.
@@ -58,7 +58,7 @@ def checkpoints(folder: Path, identity: str) -> Iterator[Checkpoint]:
         except OSError as err:
             raise StoreError(f"cannot read checkpoint {str(path)!r}: {err.strerror}") from err
         except ValueError as err:
-            _log.warning("checkpoint %s: %s; going back one round", path, err)
+            _log.warning("checkpoint %s: %s; going back to the one before", path, err)
             continue
         found = checkpoint.state.get("row_id")  # its name when every training had a row of its own
         if found != identity:

@@ -156,12 +156,7 @@ class RunState:
         after = checkpoint.state["after"]
         for client_id, index in checkpoint.state["personal_rounds"].items():
             if index >= after and not self.personal.intact(int(client_id), index):
-                _log.warning(
-                    "%s: tensors of client %s after round %d are missing or damaged; going back %s",
-                    self.folder,
-                    client_id,
-                    index + 1,
-                    "one round" if after == checkpoint.rounds_done - 1 else f"to round {after}",
-                )
+                text = "%s: tensors of client %s after round %d are missing or damaged; going back"
+                _log.warning(f"{text} to round %d", self.folder, client_id, index + 1, after)
                 return False
         return True

@@ -161,4 +161,4 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     assert resumed.resumes == 1  # not from the start
     if client is not None:
         assert hashes(cut / "clients") == hashes(tmp_path / "whole" / "clients")
-    assert "going back one round" in caplog.text
+    assert "; going back to " in caplog.text
