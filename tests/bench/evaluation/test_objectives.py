@@ -269,12 +269,6 @@ STATISTICS = {s.name: s for objective in PRIVATE for s in objective.statistics}
 DIM = 6
 
 
-def images(count: int) -> tuple[Tensor, Tensor]:
-    """Projections around four centres, and views of them."""
-    z = gaussian(count, DIM) + 2 * torch.eye(4, DIM, dtype=torch.float64).repeat(count // 4, 1)
-    return z, z + 0.5 * gaussian(count, DIM, name="views")
-
-
 def test_which_objectives_have_an_epsilon() -> None:
     assert METRICS == [
         "global_align", "global_rho", "global_sep", "global_unif", "participation_ratio",
@@ -287,7 +281,7 @@ def test_one_image_changes_a_sum_by_its_sensitivity_at_most(name: str) -> None:
     """The bound is met: an image that equals its view has the largest change of each."""
     statistic = STATISTICS[name]
     assert statistic.sensitivity is not None
-    z, view = images(40)
+    z, view = mixture(40, DIM)
     z[0] = view[0] = 5.0
     changes = []
     for k in range(len(z)):
@@ -306,7 +300,7 @@ def test_epsilon_against_dp_accounting(multiplier: float, scorings: int) -> None
 
 def test_noise_of_all_sums_together_costs_what_is_stated() -> None:
     """Standard deviations over sensitivity, as 1 / square, add to that of the multiplier."""
-    sums = {s.name: s.of(Projections(*images(40)), {}) for s in STATISTICS.values()}
+    sums = {s.name: s.of(Projections(*mixture(40, DIM)), {}) for s in STATISTICS.values()}
     noisy = GaussianNoise(3.0, 0).add(sums, list(STATISTICS.values()), DIM)
     precisions = [
         s.sensitivity**2 / float(noisy[f"{s.name}.variance"])
@@ -329,7 +323,7 @@ def test_noise_is_taken_out_of_a_squared_mean() -> None:
 
 def test_noise_adds_no_bias() -> None:
     """Means over 200 draws lie within 4 standard errors of the value without noise."""
-    z, view = images(4000)
+    z, view = mixture(4000, DIM)
     clean = Accumulator(PRIVATE, 1)
     clean.add(z, view)
     expected = clean.values()
@@ -348,7 +342,7 @@ def test_noise_adds_no_bias() -> None:
 
 
 def test_noise_differs_between_scorings_and_not_between_runs() -> None:
-    z, view = images(40)
+    z, view = mixture(40, DIM)
     results = []
     for index in (0, 1, 0):
         sums = Accumulator(OBJECTIVES.values(), 1, GaussianNoise(1.0, 7, index))
