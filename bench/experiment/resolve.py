@@ -222,7 +222,7 @@ def _checked(
     experiment = Experiment(with_revisions(config, data_dir), origin, sources, data_dir)
     config, needs, evaluation = experiment.config, experiment.needs, experiment.config.evaluation
     rounds = config.federation.num_rounds
-    scored(evaluation.objectives)
+    scored(evaluation.objectives, noise=evaluation.objective_noise is not None)
     check_view(evaluation.objective_view)
     check_aggregator(config, experiment.method, needs)
     check_devices(config, experiment.method)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedbench.bench.evaluation.objectives.accumulator import bytes_sent, with_noise
+from fedbench.bench.evaluation.objectives.accumulator import bytes_sent
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
-from fedbench.bench.evaluation.objectives.scores import ALWAYS, objectives
+from fedbench.bench.evaluation.objectives.scores import ALWAYS, objectives, with_noise
 from fedbench.bench.evaluation.shrinkage import SHARES, shrinkage
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, mean, sample_std
 from fedbench.bench.system.errors import ConfigError, UnknownNameError

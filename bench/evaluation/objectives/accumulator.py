@@ -1,7 +1,7 @@
 """Sums of all objectives over clients, one client at a time, with Gaussian noise or without."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
@@ -48,12 +48,6 @@ class GaussianNoise:
         return noisy
 
 
-def with_noise(objectives: Iterable[Objective]) -> list[Objective]:
-    """Return the objectives that need bounded sums of one exchange alone."""
-    single = [objective for objective in objectives if objective.exchanges == 1]
-    return [one for one in single if all(s.sensitivity is not None for s in one.statistics)]
-
-
 def epsilon(multiplier: float, scorings: int = 1) -> float:
     """Return the least epsilon of some scorings with noise, at `DELTA`.
 
@@ -92,7 +86,7 @@ class Accumulator:
     """Adds up what clients send, and gives the values.
 
     Memory does not grow with the number of clients, but for at most `KEPT` projections. With noise
-    on the sums only objectives that have an epsilon are computed (`with_noise`).
+    on the sums all objectives have an epsilon (`scores.with_noise`).
     """
 
     def __init__(
@@ -101,8 +95,8 @@ class Accumulator:
         num_clients: int,
         noise: GaussianNoise | None = None,
     ) -> None:
-        self._objectives = objectives if noise is None else with_noise(objectives)
-        sent = [s for one in self._objectives if one.exchanges == 1 for s in one.statistics]
+        self._objectives = objectives
+        sent = [s for one in objectives if one.exchanges == 1 for s in one.statistics]
         self._statistics = {statistic.name: statistic for statistic in sent}  # each once
         self._noise = noise
         self._share = max(1, KEPT // num_clients)

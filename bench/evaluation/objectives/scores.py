@@ -6,7 +6,7 @@ added before the logarithm; the docstrings say which is meant here. Nothing is a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import ClassVar
@@ -34,7 +34,7 @@ from fedbench.bench.evaluation.objectives.base import (
     symmetric,
 )
 from fedbench.bench.evaluation.objectives.names import GROUP, OF_CLIENTS, SHIPPED
-from fedbench.bench.system.errors import PluginError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.bench.system.plugins import load, load_all
 from fedbench.bench.system.seeding import generator
 
@@ -475,6 +475,10 @@ def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
 
     The scale of noise depends on how many sums share it. So that it does not depend on `names`,
     with noise all objectives of fedbench that have an epsilon are computed.
+
+    Raises:
+        UnknownNameError: for a name of none.
+        ConfigError: for one that noise gives no epsilon.
     """
     known = objectives()
     for name in names:
@@ -482,4 +486,20 @@ def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
             more = "; every run has align, unif, rho, sep and the loss"
             raise UnknownNameError("objective of evaluation.objectives", name, known, more)
     asked = {*ALWAYS, *names, *(SHIPPED if noise else ())}
-    return [objective for name, objective in known.items() if name in asked]
+    found = [objective for name, objective in known.items() if name in asked]
+    if not noise:
+        return found
+    bounded = with_noise(found)
+    allowed = [objective.name for objective in bounded]
+    if lost := [name for name in names if name not in allowed]:
+        raise ConfigError(
+            f"evaluation.objectives: evaluation.objective_noise gives no epsilon to {lost[0]!r},"
+            f" which is of no bounded sums; a run with noise has {', '.join(allowed)}"
+        )
+    return bounded
+
+
+def with_noise(objectives: Iterable[Objective]) -> list[Objective]:
+    """Return the objectives that need bounded sums of one exchange alone."""
+    single = [objective for objective in objectives if objective.exchanges == 1]
+    return [one for one in single if all(s.sensitivity is not None for s in one.statistics)]

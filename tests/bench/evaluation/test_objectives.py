@@ -16,11 +16,10 @@ from fedbench.bench.evaluation.objectives.accumulator import (
     GaussianNoise,
     bytes_sent,
     epsilon,
-    with_noise,
 )
 from fedbench.bench.evaluation.objectives.base import BYTES, Projections, Slices, Sums, triangle
 from fedbench.bench.evaluation.objectives.names import check_name
-from fedbench.bench.evaluation.objectives.scores import objectives, scored
+from fedbench.bench.evaluation.objectives.scores import objectives, scored, with_noise
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.seeding import generator
@@ -345,7 +344,7 @@ def test_noise_differs_between_scorings_and_not_between_runs() -> None:
     z, view = mixture(40, DIM)
     results = []
     for index in (0, 1, 0):
-        sums = Accumulator(OBJECTIVES.values(), 1, GaussianNoise(1.0, 7, index))
+        sums = Accumulator(PRIVATE, 1, GaussianNoise(1.0, 7, index))
         sums.add(z, view)
         results.append(sums.values())
     assert results[0] == results[2] != results[1]
@@ -368,6 +367,9 @@ def test_a_search_takes_an_objective_that_noise_leaves_an_epsilon() -> None:
             Scoring(name).check_noise(1.0)
     with pytest.raises(ConfigError, match="objective_noise"):
         resolve("simclr", set={"evaluation.objective_noise": 0}, environ={})
+    both = {"evaluation.objective_noise": 1, "evaluation.objectives": ["sigreg", "lidar"]}
+    with pytest.raises(ConfigError, match=r"'lidar'.*global-sep"):
+        resolve("simclr", set=both, environ={})
 
 
 def test_runs_of_one_seed_have_draws_of_their_own() -> None:
