@@ -206,21 +206,19 @@ class Shard:
             return {}
         asked = self.reading.test_column
         with readable(self.place):
-            first = self._first()
-            if asked is not None and asked not in first:
-                raise DataError(
-                    f"data.test_rows={self.reading.test_rows}: {self.place} has no column"
-                    f" {asked!r} of words; it has {some([*first]) or 'none'}"
-                )
-            columns = (
-                [asked]
-                if asked is not None
-                else [
-                    c
-                    for c, word in first.items()
-                    if may_be_split(c) or is_split_name(str(word)) or hints_at_split(str(word))
-                ]
-            )
+            first = {column: str(word) for column, word in self._first().items()}
+            columns = [
+                column
+                for column, word in first.items()
+                if may_be_split(column) or is_split_name(word) or hints_at_split(word)
+            ]
+            if asked is not None:
+                if asked not in first:
+                    raise DataError(
+                        f"data.test_rows={self.reading.test_rows}: {self.place} has no column"
+                        f" {asked!r} of words; it has {some([*first]) or 'none'}"
+                    )
+                columns = [asked]
             found: dict[tuple[Any, ...], int] = {}  # words of a row -> the first such row
             times = Counter[tuple[Any, ...]]()
             for number, row in enumerate(self._read(columns)):
@@ -228,7 +226,7 @@ class Shard:
                 found.setdefault(said, number)
                 times[said] += 1
             values = dict(zip(columns, map(set, zip(*found, strict=True)), strict=False))
-            used = [asked] if asked is not None else columns_that_split(values, self.place)
+            used = columns_that_split(values, self.place) if asked is None else columns
             if not used:
                 return {}
             splits = Counter[Split]()
