@@ -187,29 +187,28 @@ def sweep(
         try:
             executor.run(source)
         finally:
-            if source.outcomes:
+            if source.made:
                 store.refresh()
     elif not dry_run:
         sweep_folders(short_folder())  # left by killed commands
         with suppress(StoreError):  # one that cannot be written stays as it is
             store.refresh()
-    rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
+    made, rows = source.made.values(), stored | source.made
     repeated = _run_again(repeats, executor) if repeats and not dry_run else ()
     current = [rows[i] for i in named if i in rows]
-    statuses = [outcome.status for outcome in source.outcomes]
-    made = [outcome.row for outcome in source.outcomes if outcome.row is not None]
     if off := [row for row in made if "switched_off" in row.environment]:
         some = f"{off[0].row_id[:8]} {off[0].environment['switched_off']}"
         _log.warning("%d of %d runs left something out, as run %s", len(off), len(made), some)
+    ended = [row.status for row in made]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
     return SweepResult(
         grid=grid.grid,
         preset=", ".join(load_preset(preset).preset for preset in presets),
         planned=len(named),
         skipped=len(named) - len(jobs) - old_failures,
-        done=len(statuses) - statuses.count("error"),
-        diverged=sum(1 for o in source.outcomes if o.row and o.row.status == "diverged"),
-        failed=statuses.count("error") + old_failures,
+        done=len(ended) - ended.count("error"),
+        diverged=ended.count("diverged"),
+        failed=ended.count("error") + old_failures,
         to_run=len(jobs) + len(repeats),
         measured=sum(i is not None for i in measured.values()),
         cells=tuple(
@@ -227,15 +226,11 @@ def _run_again(jobs: Sequence[Job], executor: Executor) -> tuple[Reproduction, .
     """Run stored cells again in a temporary store, and compare each with its row."""
     with temporary_folder() as folder:
         other = Store(folder)
-        jobs = [replace(job, store=other.root, track=()) for job in jobs]
-        source = _Rows(jobs, other, already=0)
+        source = _Rows([replace(job, store=other.root, track=()) for job in jobs], other, already=0)
         executor.into(other).run(source)
+        tested = {job.row_id: len(job.experiment.dataset.test_labels) for job in jobs}
         return tuple(
-            compare(
-                executor.store, row.row_id, other, row, len(o.job.experiment.dataset.test_labels)
-            )
-            for o in source.outcomes
-            if (row := o.row) is not None
+            compare(executor.store, i, other, row, tested[i]) for i, row in source.made.items()
         )
 
 
@@ -325,7 +320,7 @@ class _Rows:
         self._waiting, self._store = deque(jobs), store
         self._began = datetime.now(UTC)
         self.ended, self.total = already, already + len(jobs)
-        self.outcomes: list[Outcome] = []
+        self.made: dict[str, Row] = {}  # by id, in the order in which they ended
         self._running: set[str] = set()
 
     @property
@@ -354,7 +349,7 @@ class _Rows:
         else:
             elsewhere = None if job.checkpoints is None else job.folder
             store_run(self._store, row, elsewhere=elsewhere, history=outcome.history)
-        self.outcomes.append(replace(outcome, row=row, history=None))
+        self.made[job.row_id] = row
 
 
 def _axes(cell: Cell) -> dict[str, Any]:
