@@ -139,15 +139,10 @@ def _parts(
         ((value, number),) = values.most_common(1)
         if number > len(configs) / 2:
             shared[name] = value
-    parts = {
-        identity: (
-            ", ".join(f"{name}={as_text(config.get(name))}" for name in names),
-            ", ".join(
-                f"{last[name]}={as_text(config.get(name))}"
-                for name in names
-                if canonical_json(config.get(name)) != shared.get(name)
-            ),
-        )
-        for identity, config in configs.items()
-    }
+    parts = {}
+    for identity, config in configs.items():
+        texts = {name: as_text(config.get(name)) for name in names}
+        apart = [n for n in names if canonical_json(config.get(n)) != shared.get(n)]
+        whole = ", ".join(f"{name}={text}" for name, text in texts.items())
+        parts[identity] = whole, ", ".join(f"{last[name]}={texts[name]}" for name in apart)
     return parts, tuple(f"{last[n]}={as_text(json.loads(text))}" for n, text in shared.items())
