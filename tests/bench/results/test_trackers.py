@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedbench
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import ResourceError
@@ -19,11 +20,15 @@ CHEAP = {"federation.num_rounds": 2, "data.train_subset": 160, "model.width": 4}
 
 
 @pytest.fixture(scope="module")
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str]:
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Row]:
     store = Store(tmp_path_factory.mktemp("träck ed"))
     cheap = {**CHEAP, "evaluation.protocols": ["knn"]}
     result = fedbench.run("simclr", set=cheap, store=store, workers=1, track=["tensorboard"])
-    return store, result.run_id
+    return store, result.row
+
+
+def gigabytes(row: Row) -> Any:
+    return pytest.approx(((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9)
 
 
 def events(folder: Path) -> Iterator[Any]:
@@ -48,36 +53,30 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return values
 
 
-def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, str]) -> None:
-    store, run_id = tracked
-    row, points = store.row(run_id), store.curve(run_id)
-    assert row is not None
+def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, Row]) -> None:
+    store, row = tracked
+    losses = [np.float32(point["loss"]) for point in store.curve(row.row_id)]
     logged = scalars(store.root / "tensorboard")
-    assert logged["round/loss"] == {i + 1: np.float32(p["loss"]) for i, p in enumerate(points)}
+    assert logged["round/loss"] == dict(enumerate(losses, 1))
     assert logged["final/knn_acc"] == {2: np.float32(row.knn_acc)}
-    sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
-    assert logged["round/gigabytes"][2] == pytest.approx(sent)
+    assert logged["round/gigabytes"][2] == gigabytes(row)
 
 
-def test_rounds_that_a_resumed_run_repeats_are_passed_once(tracked: tuple[Store, str]) -> None:
-    store, run_id = tracked
-    row, points = store.row(run_id), store.curve(run_id)
-    assert row is not None
+def test_rounds_that_a_resumed_run_repeats_are_passed_once(tracked: tuple[Store, Row]) -> None:
+    store, row = tracked
+    points = store.curve(row.row_id)
     tracking = Tracking(["tensorboard"], store)
     tracking.begin(Begun.of(row), points)
     tracking.round(points[1])
     tracking.end(row, points)
-    sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
-    assert scalars(store.root / "tensorboard")["round/gigabytes"][2] == pytest.approx(sent)
+    assert scalars(store.root / "tensorboard")["round/gigabytes"][2] == gigabytes(row)
 
 
-def test_hyperparameters_and_results_are_a_line_of_one_table(tracked: tuple[Store, str]) -> None:
+def test_hyperparameters_and_results_are_a_line_of_one_table(tracked: tuple[Store, Row]) -> None:
     """In place of a chart with one point for each of 30 results."""
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-    store, run_id = tracked
-    row = store.row(run_id)
-    assert row is not None
+    store, row = tracked
     parts = [
         HParamsPluginData.FromString(value.metadata.plugin_data.content)
         for event in events(store.root / "tensorboard")

@@ -56,19 +56,11 @@ def test_a_kill_at_any_moment_leaves_an_old_or_a_new_file(tmp_path: Path) -> Non
 def test_sweeping_spares_what_a_living_process_writes_and_the_rest(tmp_path: Path) -> None:
     for name in (".dead.tmp", ".written.tmp", "old.tmp", ".old.parquet"):
         (tmp_path / name).write_text("")
-    code = (
-        "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.flock(file, fcntl.LOCK_EX)\n"
-        "print('locked', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / ".written.tmp")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"locked\n"
+    with file_lock(tmp_path / ".written.tmp") as locked:
+        assert locked
         sweep_temporary(tmp_path)
         left = sorted(path.name for path in tmp_path.iterdir())
         assert left == [".old.parquet", ".written.tmp", "old.tmp"]
-        writer.kill()
-        writer.wait()
     sweep_temporary(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".old.parquet", "old.tmp"]
     sweep_temporary(tmp_path / "absent")
