@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import Net, Sharing
+from fedbench.bench.nn import backbones
 from fedbench.bench.nn.backbones import CustomShape, check_output, make_backbone
 from fedbench.bench.nn.foreign import ForeignShape
 from fedbench.bench.system.errors import ConfigError, PluginError, ResourceError
@@ -114,6 +116,19 @@ def test_a_library_that_is_missing_is_named_with_the_remedy(
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
     with pytest.raises(ResourceError, match=r"\[timm\]"):
         make_backbone(ModelConfig(backbone="timm:resnet10t"), 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [("no_module_of_this_name:shape", "no_module"), ("math:pi", "CustomShape")],
+)
+def test_an_encoder_of_another_package_that_cannot_be_had_is_named(
+    value: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("theirs", value, backbones.PLUGINS)
+    monkeypatch.setattr(backbones, "entry_points", lambda group: [point])
+    with pytest.raises(PluginError, match=problem):
+        make_backbone(ModelConfig(backbone="theirs"), 3)
 
 
 def test_an_encoder_of_another_package_gives_vectors_of_its_dim() -> None:

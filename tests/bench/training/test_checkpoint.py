@@ -85,6 +85,9 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, checkpoint(1, run="b" * 20))
     with pytest.raises(StoreError, match="b" * 20):
         load_checkpoint(tmp_path, RUN)
+    (tmp_path / "round-00000002.safetensors").mkdir()
+    with pytest.raises(StoreError, match=r"cannot read checkpoint .*round-00000002"):
+        load_checkpoint(tmp_path, RUN)
 
 
 RECORDS = [
@@ -132,6 +135,10 @@ def test_an_altered_round_is_refused_by_line(tmp_path: Path) -> None:
     lines = whole.splitlines(keepends=True)
     path.write_text(lines[0] + lines[2])  # whole lines, one is missing
     with pytest.raises(DataError, match="for 1 rounds"):
+        history.read()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*history\.jsonl"):
         history.read()
 
 

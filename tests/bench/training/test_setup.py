@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbench.bench.method import DataSpec, Needs, Net, Sharing
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs, Net, Sharing
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.system.errors import PluginError
@@ -41,7 +41,11 @@ def test_batch_local_norm_stays_with_its_client(tmp_path: Path) -> None:
     assert setup.evaluate_on_clients
 
 
-def test_broken_plugins_are_named() -> None:
+def test_broken_plugins_are_named(tmp_path: Path) -> None:
+    class Constant(Supervised):
+        def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+            return Loss(torch.zeros(()))
+
     class NoEncoder(Supervised):
         def build(self, backbone: Backbone, data: DataSpec) -> Net:
             return Net({"encodr": backbone.make()})
@@ -55,6 +59,8 @@ def test_broken_plugins_are_named() -> None:
         def sharing(self) -> Mapping[str, Sharing]:
             return {"rows.weight": Sharing.OWN_ROW, "*": Sharing.AVERAGED}
 
+    with pytest.raises(PluginError, match="no tensor that clients train"):
+        train(with_method(Constant), tmp_path)
     with pytest.raises(PluginError, match="'encoder'"):
         with_method(NoEncoder).make_net()
     setup = with_method(FewRows)
