@@ -8,6 +8,7 @@ from fedbench.bench.nn.robust import coordinate_median, krum, trimmed_mean
 from tests.specs import gaussian
 
 _SIZE = 70_001  # more numbers than one block has
+SOME = (0, 1, 2, 65_535, 65_536, _SIZE - 1)
 
 
 def uploads(count: int) -> list[Tensor]:
@@ -17,16 +18,12 @@ def uploads(count: int) -> list[Tensor]:
     return list((4 * rows).round() / 4)
 
 
-def some(rows: list[Tensor]) -> list[int]:
-    return [0, 1, 2, 65_535, 65_536, len(rows[0]) - 1]
-
-
 @pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (5, 1), (8, 3)])
 def test_the_trimmed_mean_is_that_of_a_loop(count: int, cut: int) -> None:
     rows, weights = uploads(count), [float(1 + k % 3) for k in range(count)]
     for given in ([1.0] * count, weights):
         result = trimmed_mean(rows, cut, given)
-        for i in some(rows):
+        for i in SOME:
             pairs = sorted(((float(row[i]), k) for k, row in enumerate(rows)))
             kept = pairs[cut : count - cut]
             expected = sum(v * given[k] for v, k in kept) / sum(given[k] for _, k in kept)
@@ -39,7 +36,7 @@ def test_the_median_is_that_of_a_loop(count: int) -> None:
     rows, copies = uploads(count), [1 + k % 3 for k in range(count)]
     for given in ([1] * count, copies):
         result = coordinate_median(rows, [float(w) for w in given])
-        for i in some(rows):
+        for i in SOME:
             values = sorted(
                 float(row[i]) for row, w in zip(rows, given, strict=True) for _ in range(w)
             )

@@ -37,12 +37,10 @@ def by_hand(rule: Callable[[float, float, dict[str, float]], float]) -> Tensor:
     """Step every coordinate; `rule` maps (theta, change, its memory) to the next theta."""
     result = []
     for index, value in enumerate(start().tolist()):
-        memory = {"m": 0.0, "v": 0.0, "t": 0.0}
-        theta = value
+        memory = {"m": 0.0, "v": 0.0}
         for change in changes():
-            memory["t"] += 1
-            theta = rule(theta, change[index].item(), memory)
-        result.append(theta)
+            value = rule(value, change[index].item(), memory)
+        result.append(value)
     return torch.tensor(result)
 
 
