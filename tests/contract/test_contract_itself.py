@@ -84,14 +84,6 @@ class NoSum(SimCLR):
         net.tensor("projector.0.weight").data.add_(max(float(u.extras["size"]) for u in uploads))
 
 
-class Random(SimCLR):
-    """Draws from an unseeded generator."""
-
-    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        noise = torch.rand(1, generator=torch.Generator().manual_seed(_count()))
-        return super().loss(net, batch, client).plus("noise", noise.squeeze() * 0 + noise.mean())
-
-
 class Forgetful(SimCLR):
     """Keeps state outside the net."""
 
@@ -116,11 +108,6 @@ class OneImage(SimCLR):
 _STEPS: list[int] = []
 
 
-def _count() -> int:
-    _STEPS.append(0)
-    return len(_STEPS)
-
-
 @pytest.mark.parametrize(
     ("cls", "test", "error"),
     [
@@ -130,7 +117,6 @@ def _count() -> int:
         (Leaky, "test_private_tensors_stay_where_they_are", AssertionError),
         (Hoarder, "test_what_reveals_single_images_is_declared", PluginError),
         (NoSum, "test_declared_sums_are_all_that_the_server_needs", AssertionError),
-        (Random, "test_an_interrupted_run_ends_with_the_same_bits", AssertionError),
         (Forgetful, "test_an_interrupted_run_ends_with_the_same_bits", AssertionError),
         (OneImage, "test_clients_of_any_size_work", ZeroDivisionError),
     ],
