@@ -29,9 +29,8 @@ class Metric:
 
     name: str  # in rows: `knn_acc` of the column `metric.knn_acc`; an accuracy's ends in `_acc`
     title: str = ""  # heading of tables; empty = the name
-    unit: Literal["fraction", "score", "count", "bytes", "hours"] = (
-        "score"  # fractions: shown in percent
-    )
+    # Fractions are shown in percent.
+    unit: Literal["fraction", "score", "count", "bytes", "hours"] = "score"
     better: Literal["higher", "lower", "near 1"] = "higher"  # which values are better
     reads: tuple[str, ...] = ENCODERS  # fields of `evaluation` that change what a value means
     needs_labels: bool = False  # whether labels are read to compute it

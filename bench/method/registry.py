@@ -84,7 +84,7 @@ def register(
         raise PluginError('write it as @register("my-addon", bases=("simclr",))')
 
     def add(cls: type[M]) -> type[M]:
-        if not name.replace("-", "").isalnum() or name != name.lower():
+        if not all(map(str.isalnum, name.split("-"))) or name != name.lower():
             raise PluginError(f"method name {name!r} must be lower-case words joined by '-'")
         if name in _ENTRIES:
             raise PluginError(

@@ -24,9 +24,8 @@ class ClientObjective:
     source: str
     sees_contraction: bool  # whether a net that only shrinks changes it
     ranked: bool = False  # add the ranks among the trials of a study instead of the values
-    refuted: bool = (
-        False  # leaderboards/studies/confirmation: it orders runs worse than the default
-    )
+    # leaderboards/studies/confirmation: it orders runs worse than the default
+    refuted: bool = False
 
     @property
     def trained(self) -> bool:
