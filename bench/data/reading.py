@@ -129,9 +129,9 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a table that name training images, in the order of the images."""
     place = ["file", "row"]
     table, images = (each.astype({"row": "Int64"}) for each in (table, images))
-    table["at"] = range(len(table))
-    found = images.merge(table, "left", place, suffixes=("", "_said"), indicator="known")
-    named = table.merge(images, "left", place, suffixes=("_said", ""), indicator="known")
+    images["at"] = range(len(images))
+    found = images.merge(table, "outer", place, suffixes=("", "_said"), indicator="known")
+    found = found.sort_values("at")
     for wrong, why in (
         (table[table.duplicated(place)], "has two rows"),
         (
@@ -140,7 +140,7 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
             " folders, train and test",
         ),
         (
-            named[named["known"] == "left_only"],
+            found[found["known"] == "right_only"],
             "is not in the data set under that path; print the table anew by `fedbench data split`",
         ),
         (found[(found["known"] == "left_only") & (found["split"] == "train")], "has no row"),
@@ -148,7 +148,7 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
         for file, row in zip(wrong["file"][:1], wrong["row"][:1].tolist(), strict=True):
             at = f" row {row}" if isinstance(row, int) else ""
             raise ValueError(f"image {Path(file).name}{at} {why}")
-    return table.iloc[found["at"][found["split"] == "train"].astype(int)]
+    return found[found["split"] == "train"]
 
 
 def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
