@@ -76,7 +76,9 @@ def test_bad_fields_are_refused_by_name(spec: str, fields: dict[str, Any], named
         registry.create(spec, fields)
 
 
-@pytest.mark.parametrize("name", ["Simclr2", "my method", "my+method", "my_method", "-mine", "my--method", ""])
+@pytest.mark.parametrize(
+    "name", ["Mine2", "my method", "my+method", "my_method", "-my", "my--m", ""]
+)
 def test_names_are_lower_case_words(name: str) -> None:
     with pytest.raises(PluginError, match="lower-case"):
         registry.register(name)(Supervised)
