@@ -668,6 +668,12 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     dataset = Experiment(given).dataset
     assert dataset.train_clients is not None
     assert dataset.train_clients.tolist() == (dataset.train_images[:, 0, 0, 0] // 12).tolist()
+    split = split_data(name := folders(tmp_path / "folders"))  # where an image has no row
+    split["client"] = split.index % 2
+    split.to_csv(file, index=False)
+    given = config(name, partition="file", partition_file=str(file), num_clients=2)
+    train = split.loc[split["split"] == "train", "client"]
+    assert Experiment(given).partition.sizes.tolist() == train.value_counts()[[0, 1]].tolist()
     digits = split_data("digits")
     assert sorted(digits["row"]) == list(range(1797))
 
