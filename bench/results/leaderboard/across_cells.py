@@ -215,9 +215,7 @@ def _compare(
             }
         )
     found = pd.DataFrame(records, columns=[*COLUMNS, "left_out"], dtype=object)
-    table = pd.concat(scores, axis="columns", ignore_index=True)[
-        [*found.index[found.coverage > 0.5]]
-    ]
+    table = pd.DataFrame(dict(enumerate(scores)))[[*found.index[found.coverage > 0.5]]]
     # Ties share the mean of their ranks.
     table = table.dropna().map(rounded) if len(table.columns) else table[:0]
     p = friedman_p(table.to_numpy().tolist()) if len(table) >= MIN_CELLS else None

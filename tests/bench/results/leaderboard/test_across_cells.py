@@ -140,6 +140,18 @@ def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
     assert {entry.method: entry.worst for entry in comparison.entries} == {"a": 0.8, "b": 0.7}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"status": "error", "error": "died"},
+        {"knn_acc": 0.2},
+        {"linear_acc": 0.5, "selection": "oracle"},
+    ],
+)
+def test_cells_without_a_ranked_line_are_not_compared(given: dict[str, Any]) -> None:
+    assert rank(run_of(data__alpha=alpha, **given) for alpha in (0.1, 1.0)).across == ()
+
+
 def test_lower_is_better_for_the_loss() -> None:
     rows = [
         run_of(spec, data__alpha=alpha, final_loss=loss)
