@@ -56,7 +56,7 @@ class Survey:
 def survey(arrays: Mapping[str, npt.NDArray[Any]], class_names: Sequence[str]) -> Survey:
     """Count over the arrays of a cache: images (N, C, H, W) and labels (N,) of each split."""
     labels = {split: arrays[f"{split}_labels"] for split in SPLITS}
-    keys, plain = zip(*(_keys(arrays[f"{split}_images"]) for split in SPLITS), strict=True)
+    keys, uniform = zip(*(_keys(arrays[f"{split}_images"]) for split in SPLITS), strict=True)
     distinct, places = np.unique(np.concatenate(keys), return_inverse=True)
     of_split = dict(zip(SPLITS, np.split(places, [len(keys[0])]), strict=True))
     shown = np.concatenate([*labels.values()])
@@ -77,7 +77,7 @@ def survey(arrays: Mapping[str, npt.NDArray[Any]], class_names: Sequence[str]) -
         copies={split: len(of) - len(np.unique(of)) for split, of in of_split.items()},
         test_in_train=int(np.isin(of_split["test"], of_split["train"]).sum()),
         two_labels=int((times > 1).sum()),
-        one_colour=sum(plain),
+        one_colour=sum(uniform),
     )
 
 
@@ -87,10 +87,10 @@ def _keys(images: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint64], int]:
     Among a million images two unlike ones have one key with a probability of 3e-8.
     """
     step = max(1, _BLOCK_BYTES // images[0].nbytes)
-    digests, plain = bytearray(), 0
+    digests, uniform = bytearray(), 0
     for start in range(0, len(images), step):
         block = np.ascontiguousarray(images[start : start + step])
         for image in block:
             digests += hashlib.sha256(image.data).digest()[:8]
-        plain += int((block == block[:, :, :1, :1]).all(axis=(1, 2, 3)).sum())
-    return np.frombuffer(digests, np.uint64), plain
+        uniform += int((block == block[:, :, :1, :1]).all(axis=(1, 2, 3)).sum())
+    return np.frombuffer(digests, np.uint64), uniform
