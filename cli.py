@@ -428,13 +428,22 @@ def release(
 
 @command("fedbench verify --store leaderboards")
 def verify(
-    checks: opt.Checks,
     places: Places,
     output: opt.Output,
     bundle: Annotated[
         Path | None,
         argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
     ] = None,
+    rerun: Annotated[
+        int,
+        Option("Also run N rows again, which the bundle's hash chooses.", limits={"min": 0}),
+    ] = 0,
+    add_to: Annotated[
+        Path | None, Option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
+    ] = None,
+    claims: Annotated[
+        bool, Option("Check the rows of the store as those of a bundle.", "--claims")
+    ] = False,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
@@ -444,18 +453,18 @@ def verify(
 
     In a bundle: files, ids, traffic, copies of other runs.
     """
-    if bundle is not None and checks.claims:
+    if bundle is not None and claims:
         raise ConfigError("--claims checks the store; give it without a bundle")
-    if bundle is None and (checks.rerun or checks.add_to is not None):
+    if bundle is None and (rerun or add_to is not None):
         raise ConfigError("--rerun and --add-to need a bundle: fedbench verify BUNDLE …")
-    if by is not None and (not checks.rerun or checks.add_to is None):
+    if by is not None and (not rerun or add_to is None):
         raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
     result: Any
     if bundle is not None:
         result = fedbench.verify_bundle(
             bundle,
-            rerun=checks.rerun,
-            add_to=checks.add_to,
+            rerun=rerun,
+            add_to=add_to,
             data_name=data,
             workers=workers,
             by=by,
@@ -464,7 +473,7 @@ def verify(
             **vars(places),
         )
         output.show(result, show_results.show_bundle)
-    elif checks.claims:
+    elif claims:
         result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
         output.show(result, show_results.show_bundle)
     else:

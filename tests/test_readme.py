@@ -257,16 +257,11 @@ def test_the_map_in_contributing_is_that_of_the_rooms() -> None:
         assert "NAME" in path or (ROOT / path).exists(), path
 
 
-def test_the_configuration_reference_is_that_of_the_fields() -> None:
-    """`python docs/reference.py` writes the page again."""
-    reference = load("reference")
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.reference()
-
-
-def test_the_page_of_the_papers_is_that_of_their_index() -> None:
-    """`python docs/papers.py` writes the page again."""
-    papers = load("papers")
-    assert papers.PAGE.read_text(encoding="utf-8") == papers.page()
+@pytest.mark.parametrize(("name", "made"), [("reference", "reference"), ("papers", "page")])
+def test_a_page_is_that_of_its_source(name: str, made: str) -> None:
+    """`python docs/NAME.py` writes it again: of the fields, and of the papers' index."""
+    module = load(name)
+    assert module.PAGE.read_text(encoding="utf-8") == getattr(module, made)()
 
 
 @pytest.mark.slow

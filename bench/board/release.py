@@ -127,7 +127,6 @@ def describe(
 
 
 def _meaning(field: pa.Field) -> str:
-    """Return the meaning of a column with its unit."""
     about: dict[bytes, bytes] = field.metadata
     unit = about.get(b"unit", b"").decode()
     return about[b"doc"].decode() + (f" [{unit}]" if unit else "")

@@ -139,21 +139,6 @@ class Filters:
     ] = 30
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What `verify` does in addition to checking files."""
-
-    rerun: Annotated[
-        int, Option("Also run N rows again, which the bundle's hash chooses.", limits=_FROM_0)
-    ] = 0
-    add_to: Annotated[
-        Path | None, Option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
-    ] = None
-    claims: Annotated[
-        bool, Option("Check the rows of the store as those of a bundle.", "--claims")
-    ] = False
-
-
 def values(*groups: Any) -> dict[str, Any]:
     """Return groups of options as keyword arguments of a function of `fedbench`."""
     return {name: value for group in groups for name, value in vars(group).items()}
