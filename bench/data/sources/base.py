@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 
-from fedbench.bench.data.cache import ARRAYS, CacheWriter
+from fedbench.bench.data.cache import ARRAYS, SPLITS, CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
-from fedbench.bench.data.sources.decode import Part, Splits, decoded
+from fedbench.bench.data.sources.decode import Splits, decoded
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
 from fedbench.bench.system.files import user_path
 from fedbench.bench.system.plugins import load, load_all
@@ -118,16 +118,12 @@ class PluginSource(Source):
         if missing := [name for name in ARRAYS if not (scratch / f"{name}.npy").is_file()]:
             raise PluginError(f"data set {self.key!r}: write() has not put {missing[0]!r}")
 
-        def part(split: str) -> Part:
-            images, labels = (
-                np.load(scratch / f"{split}_{kind}.npy", mmap_mode="r")
-                for kind in ("images", "labels")
-            )
-            if images.ndim == 4 and images.shape[1] in (1, 3):
-                images = images.transpose(0, 2, 3, 1)
-            return decoded(images, labels, f"{self.key} ({split})")
-
-        return Splits([part("train")], [part("test")], names)
+        arrays = {name: np.load(scratch / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        train, test = (
+            decoded(arrays[f"{split}_images"], arrays[f"{split}_labels"], f"{self.key} ({split})")
+            for split in SPLITS
+        )
+        return Splits([train], [test], names)
 
 
 def entry_of(name: str) -> Entry:

@@ -141,14 +141,19 @@ HELD_OUT = 6
 def decoded(
     images: npt.NDArray[Any], labels: npt.NDArray[Any], file: str, rows: Iterable[int] | None = None
 ) -> list[Picture]:
-    """Check images (N, H, W) or (N, H, W, C), at `rows` of a file, and labels (N,) or (N, 1)."""
+    """Return images as pictures, at `rows` of a file, with labels (N,) or (N, 1).
+
+    Images are (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, else a `DataError`.
+    """
+    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
+        images = images.transpose(0, 2, 3, 1)
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
     is_image = images.ndim in (3, 4) and images.shape[3:] in ((), (3,)) and all(images.shape[1:])
     if images.dtype != np.uint8 or not is_image:
         raise DataError(
             f"{file}: images are {images.dtype}{list(images.shape)}; needed: uint8 [N, H, W], or"
-            " [N, H, W, C] with 1 or 3 channels"
+            " [N, H, W, C] or [N, C, H, W] with 1 or 3 channels"
         )
     count = len(images)
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":

@@ -50,18 +50,15 @@ class TorchvisionSet(Source):
         if self._packaged():
             images = OneFile(DEBIAN[self.key]).splits(scratch)
             return images._replace(class_names=tuple(getattr(datasets, self.class_name).classes))
-        num_classes, image_shape = self.size[:2]
         opened = {split: self._open(split) for split in (*self.parts, "test")}
 
         def part(split: str) -> Part:
             dataset = opened[split]
             images = np.asarray(dataset.data)
-            if images.shape[1:] == image_shape:  # channels first
-                images = images.transpose(0, 2, 3, 1)
             targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
             return decoded(images, np.asarray(targets, dtype=np.int64), f"{self.key} ({split})")
 
-        names = getattr(opened["test"], "classes", None) or map(str, range(num_classes))
+        names = getattr(opened["test"], "classes", None) or map(str, range(self.size[0]))
         return Splits([part(split) for split in self.parts], [part("test")], tuple(names))
 
     def _packaged(self) -> bool:

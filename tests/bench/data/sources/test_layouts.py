@@ -616,10 +616,12 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
 def test_grey_arrays_beside_coloured_ones(tmp_path: Path) -> None:
     grey, labels = np.arange(64, dtype=np.uint8).reshape(4, 4, 4), np.arange(4) % 2
     colour = np.stack([grey, grey, grey + 1], axis=3)
-    np.savez(tmp_path / "a.npz", x_train=grey, y_train=labels, x_test=colour, y_test=labels)
-    dataset = load_dataset(f"file:{tmp_path}/a.npz")
-    assert np.ptp(dataset.train_images, axis=1).max() == 0
-    assert np.ptp(dataset.test_images, axis=1).min() == 1
+    for axis in (1, 3):  # channels first, and last
+        test = np.moveaxis(colour, 3, axis)
+        np.savez(tmp_path / "a.npz", x_train=grey, y_train=labels, x_test=test, y_test=labels)
+        dataset = load_dataset(f"file:{tmp_path}/a.npz")
+        assert np.ptp(dataset.train_images, axis=1).max() == 0
+        assert np.ptp(dataset.test_images, axis=1).min() == 1
 
 
 def test_a_packed_file_is_unpacked_in_blocks(
