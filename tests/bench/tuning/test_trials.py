@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from scipy.stats import qmc
 
-from fedbench.bench.config import RunConfig, ServerConfig
+from fedbench.bench.config import ClientConfig, RunConfig, ServerConfig
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.experiment.common_options import Places
 from fedbench.bench.experiment.experiment import Experiment
@@ -235,15 +235,18 @@ def test_no_setting_of_a_finite_space_is_tried_twice(sampler: str) -> None:
 def test_dimensions_that_no_run_reads_are_named_or_refused() -> None:
     fixed = {"server.beta2": Choice(type="choice", values=(0.9, 0.99))}
 
-    def dead(space: dict[str, Any], optimizer: str = "average") -> dict[str, str]:
+    def dead(space: dict[str, Any], optimizer: Any = "average", **given: Any) -> dict[str, str]:
         def configure(params: Params) -> RunConfig:
             chosen = params.get("server.optimizer", optimizer)
-            return RunConfig(server=ServerConfig(optimizer=chosen))
+            return RunConfig(server=ServerConfig(optimizer=chosen), **given)
 
         return dead_dimensions(SearchSpace("simclr", space, (), ""), configure)
 
     assert dead({**RANGES, **fixed}) == {"server.beta2": "server.optimizer=average"}
     assert dead({**RANGES, **fixed}, "yogi") == {}
+    momentum = {"client.momentum": FloatRange(type="float", low=0.1, high=0.9)}
+    adam = ClientConfig(optimizer="adam")
+    assert [*dead({**RANGES, **momentum}, client=adam)] == ["client.momentum"]
     both = Choice(type="choice", values=("average", "adagrad"))
     assert [*dead({"server.optimizer": both, **fixed})] == ["server.beta2"]
     either = Choice(type="choice", values=("average", "adam"))

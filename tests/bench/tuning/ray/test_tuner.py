@@ -154,11 +154,17 @@ def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     assert source.outcomes == []
 
 
-def test_a_store_error_in_a_trial_ends_everything() -> None:
-    searcher = make(Fixed(jobs(1)))
+def test_an_error_of_a_trial_or_of_the_jobs_ends_everything() -> None:
+    source = Fixed(jobs(2))
+    searcher = make(source)
     searcher.suggest("a")
     with pytest.raises(ResourceError, match="no GPU"):
         searcher.reported("a", {"status": "abort", "error": ResourceError("no GPU")})
+    source._waiting.clear()  # `next` raises: an IndexError, as a StoreError of a study would
+    source.next = source._waiting.popleft  # type: ignore[method-assign]
+    assert name(searcher.suggest("b")) is False
+    assert isinstance(searcher.failure, IndexError)
+    assert name(searcher.suggest("c")) is False
 
 
 def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
