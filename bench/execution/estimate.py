@@ -173,6 +173,7 @@ class Estimator:
         return (
             f"{config.spec} {method} {config.model} {client.batch_size} {client.optimizer}"
             f" {client.precision} {client.compile} {config.evaluation} {config.data.label_fraction}"
+            f" {config.server.aggregator}"
             f" {replace(setup.spec, num_clients=1)} {len(setup.images)}"
             f" {len(setup.dataset.test_images)} {config.federation.num_rounds > 0}"
             f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedbench.bench.execution import workers
+from fedbench.bench.execution.describe import describe
 from fedbench.bench.execution.execute import facts
 from fedbench.bench.execution.export import load_run
 from fedbench.bench.execution.result import RunResult
@@ -187,6 +188,9 @@ def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=named):
             load_run(store, put(changed))
+    described = describe(put(row.model_copy(update={"preset": "gone"})), store)
+    assert "'gone'" in described.sources_unknown
+    assert len(described.commands) == 1  # the preset that the other one names is not here
     with pytest.raises(StoreError, match="nothing was run again"):
         reproduce(put(row), store, keep=store)
     (tmp_path / "photos").mkdir()
