@@ -1,7 +1,6 @@
 """YAML files under the core schema of YAML 1.2: `1e-3` is a number, `off` and `1:30` are text."""
 
 import io
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -103,21 +102,14 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
 
     A pipe, as `--config <(command)` names one, is read once: then it is empty.
     """
-    with suppress(OSError):  # of which `_load` says more
-        if isinstance(path, Path) and path.is_fifo():
-            return dict(_of_pipe(path, path.stat().st_ino))
-    return _load(path)
-
-
-@cache
-def _of_pipe(path: Path, inode: int) -> dict[str, Any]:
-    return _load(path)
-
-
-def _load(path: Path | Traversable) -> dict[str, Any]:
     name = str(path) if isinstance(path, Path) else path.name
     try:
-        data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
+        if not isinstance(path, Path):
+            data = path.read_bytes()
+        elif path.is_fifo():
+            data = _of_pipe(path, path.stat().st_ino)
+        else:
+            data = read_limited(path, _MAX_BYTES)
         text = data.decode("utf-8")
     except FileNotFoundError as err:
         raise no_such_file(name) from err
@@ -132,6 +124,11 @@ def _load(path: Path | Traversable) -> dict[str, Any]:
             f"{name}: torn or altered: {err}; if you changed it on purpose, delete its first line"
         ) from err
     return parse_yaml(text, name)
+
+
+@cache
+def _of_pipe(path: Path, inode: int) -> bytes:
+    return read_limited(path, _MAX_BYTES)
 
 
 def dump_yaml(value: Any, *, sort: bool = True, flow: bool = False) -> str:

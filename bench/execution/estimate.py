@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.config.dotted import flatten
@@ -192,9 +191,8 @@ class Estimator:
             setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
-        stand_ins = _StandIns(setup)
-        steps = steps_per_epoch(experiment)
-        runner = _TimedRunner(setup, self._device, trainer.folder / "clients", stand_ins, steps)
+        runner = _TimedRunner(experiment, self._device, trainer.folder / "clients")
+        stand_ins = runner.stand_ins
         # Later rounds may take longer, and the last would write a checkpoint, which is timed apart.
         trainer.rounds_done = max(0, trainer.total_rounds - 2)
         began = self._clock()
@@ -326,22 +324,13 @@ class _StandIns:
 
 
 class _TimedRunner(ClientRunner):
-    """Trains some clients for a few local steps and measures each of them.
+    """Trains some clients for a few local steps and measures each of them."""
 
-    Clients that make steps come first: `steps`, (K,), has those of each in an epoch.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        device: torch.device,
-        personal_dir: Path,
-        stand_ins: _StandIns,
-        steps: NDArray[np.int64],
-    ) -> None:
-        super().__init__(setup, device, personal_dir)
-        self._per_epoch = steps
-        self.net, self._stand_ins, self._clock = self.binding.net, stand_ins, _clock(device)
+    def __init__(self, experiment: Experiment, device: torch.device, personal_dir: Path) -> None:
+        super().__init__(experiment.setup, device, personal_dir)
+        self._per_epoch = steps_per_epoch(experiment)  # (K,)
+        self.net, self._clock = self.binding.net, _clock(device)
+        self.stand_ins = _StandIns(experiment.setup)
         self._until = time.perf_counter() + _STEP_SECONDS
         self.passed = 0  # images of stand-ins in the clients' parts
         self.clients = self.images = 0
@@ -352,7 +341,10 @@ class _TimedRunner(ClientRunner):
         self.wire = (0, 0)  # bytes to server-only parts in these steps, up and down
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """As `Executor.train`, of a few clients; after some seconds there is no further one."""
+        """As `Executor.train`, of a few clients, if possible of those that make steps.
+
+        After some seconds there is no further one.
+        """
         some = sorted(tasks, key=lambda task: not self._per_epoch[task.client_id])[:_CLIENTS]
         upload = torch.empty(self.layout.upload_size, device=self.device)
         for task in some:
@@ -364,10 +356,10 @@ class _TimedRunner(ClientRunner):
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         """Train one client, or ask for its pre-round statistics."""
-        began, before = self._clock(), self._stand_ins.images
+        began, before = self._clock(), self.stand_ins.images
         trained = super().run(task, server, out)
         self.seconds += self._clock() - began
-        self.passed += self._stand_ins.images - before
+        self.passed += self.stand_ins.images - before
         wire = self.binding.net.wire
         crossed = (0, 0) if task.pre_round else (wire.up, wire.down)
         activations = trained.wire.up.get(ACTIVATIONS, 0)
@@ -385,11 +377,11 @@ class _TimedRunner(ClientRunner):
 
     def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
         """Make one local step, with the true encoders."""
-        self._stand_ins.active = False
+        self.stand_ins.active = False
         try:
             return super().step(batch, client, optimizer)
         finally:
-            self._stand_ins.active = True
+            self.stand_ins.active = True
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         most = _STEPS + (0 if self.steps else _WARM_UP)
