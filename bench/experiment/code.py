@@ -44,9 +44,8 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
         (PROBES, {*config.evaluation.protocols} - {*PROTOCOLS}),
         (PLUGINS, {config.data.name.partition(":")[0]} - shipped),
     ):
-        kind = group.rpartition(".")[2]
-        points = {p.name: p.module for p in entry_points(group=group)} if names else {}
-        modules |= {f"{kind}:{name}": points[name] for name in names if name in points}
+        points = (p for name in names for p in entry_points(group=group, name=name))
+        modules |= {f"{group.rpartition('.')[2]}:{p.name}": p.module for p in points}
     if further := [name for name in config.evaluation.objectives if name not in SHIPPED]:
         known = objectives()
         found = {name: type(known[name]).__module__ for name in further if name in known}

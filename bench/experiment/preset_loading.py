@@ -13,6 +13,14 @@ from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.files import user_path
 
+_SHOWN = {
+    "data": "data.name",
+    "clients": "data.num_clients",
+    "rounds": "federation.num_rounds",
+    "encoder": "model.backbone",
+}
+"""Columns of a list of presets, and the values in them, which every preset has."""
+
 
 def preset_names() -> list[str]:
     """Return the names of the presets that ship with fedbench or with plugins."""
@@ -90,29 +98,13 @@ def _check_values(values: Mapping[str, Value], specs: list[str]) -> None:
 
 def preset_records() -> list[dict[str, Any]]:
     """Return every preset with its values, their origins and its rules, for listings."""
-
-    def record(values: Mapping[str, Value]) -> dict[str, Any]:
-        return {key: entry.model_dump(by_alias=True) for key, entry in values.items()}
-
-    def shape(preset: Preset) -> dict[str, Any]:
-        of = {key: entry.value for key, entry in preset.values.items()}
-        return {
-            "data": of.get("data.name"),
-            "clients": of.get("data.num_clients"),
-            "rounds": of.get("federation.num_rounds"),
-            "encoder": of.get("model.backbone"),
-            "minutes": preset.minutes,
-        }
-
+    presets = [load_preset(name) for name in preset_names()]
     return [
         {
             "name": preset.preset,
-            **shape(preset),
-            "description": preset.description,
-            "source": preset.source,
-            "equal": None if preset.equal is None else preset.equal.model_dump(mode="json"),
-            "values": record(preset.values),
-            "rules": [{"when": rule.when, "values": record(rule.values)} for rule in preset.rules],
+            **{name: preset.values[key].value for name, key in _SHOWN.items()},
+            "minutes": preset.minutes,
+            **preset.model_dump(mode="json", by_alias=True, exclude={"preset", "extends"}),
         }
-        for preset in map(load_preset, preset_names())
+        for preset in presets
     ]
