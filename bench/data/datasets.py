@@ -393,9 +393,7 @@ def _source(
             )
     command = prepare_command(name, data_dir, reading)
     source = entry.make(Request(name, root, reading, command, download))
-    if ":" in name and isinstance(source, PathSource):
-        return source, f"{source.kind}:{source.path}"
-    return source, name
+    return source, str(source) if ":" in name and isinstance(source, PathSource) else name
 
 
 def cache_root(data_dir: Path | None) -> Path:

@@ -184,6 +184,10 @@ class PathSource(Source):
     reading: Reading = PLAIN
     kind: ClassVar[str]
 
+    def __str__(self) -> str:
+        """The name of the data set, with an absolute path."""
+        return f"{self.kind}:{self.path}"
+
     @classmethod
     def make(cls, request: Request) -> Self:
         """Return the source at the path that follows the colon."""
@@ -225,7 +229,7 @@ class PathSource(Source):
             remedy = "unpack it, and name the folder" if packed else f"one file is file:{self.path}"
             is_file = f"is a file, not a folder; {remedy}"
             reason = is_file if self.path.exists() else "does not exist"
-            raise DataError(f"{self.kind}:{self.path}: the path {reason}")
+            raise DataError(f"{self}: the path {reason}")
 
     @abstractmethod
     def files(self) -> Iterable[Path]:

@@ -77,7 +77,7 @@ class OneFile(PathSource):
     def require(self) -> None:
         if not self.path.is_file():
             reason = "is a folder, not a file" if self.path.exists() else "does not exist"
-            raise DataError(f"{self.kind}:{self.path}: the path {reason}")
+            raise DataError(f"{self}: the path {reason}")
 
     def files(self) -> list[Path]:
         """Return the file, those beside it, and the images that a CSV names."""

@@ -154,7 +154,7 @@ class ImageFolders(PathSource):
         if not root.all_images and (others or not root.folders):
             endings = some([f"{n} x {ending or 'no ending'}" for ending, n in others.most_common()])
             raise DataError(
-                f"folder:{self.path} needs train/ and test/ (or val/) with a folder per class in"
+                f"{self} needs train/ and test/ (or val/) with a folder per class in"
                 f" each, or a folder per class, or images ({' '.join(sorted(IMAGE_SUFFIXES))});"
                 f" found: {endings or 'no file'}"
             )

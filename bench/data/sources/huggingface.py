@@ -130,29 +130,24 @@ class HubFolder(PathSource):
         if not found:
             listed = some([f"{count} x {ending}" for ending, count in others.most_common()])
             raise DataError(
-                f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it; found:"
-                f" {listed or 'no file'}"
+                f"{self}: no train-*{self.suffixes[0]} at or below it; found: {listed or 'no file'}"
             )
         named = sorted({split for split, _, _ in found if split})
         unnamed = [file for split, _, file in found if not split]
         if named and unnamed:
             rest = some([str(file.relative_to(self.path)) for file in unnamed])
             raise DataError(
-                f"{self.kind}:{self.path}: the names of some files say a split"
-                f" ({', '.join(named)}), and of these not: {rest}; rename them ({KNOWN}), or move"
-                " them elsewhere"
+                f"{self}: the names of some files say a split ({', '.join(named)}), and of these"
+                f" not: {rest}; rename them ({KNOWN}), or move them elsewhere"
             )
         if len(unnamed) > 1 and any(hints_at_split(file.stem) for file in unnamed):
             raise DataError(
-                f"{self.kind}:{self.path}: some of these names may be short for a split:"
+                f"{self}: some of these names may be short for a split:"
                 f" {some([file.name for file in unnamed])}; rename them ({KNOWN})"
             )
         homes = sorted({str(home) for _, home, _ in found})
         if len(homes) > 1:
-            raise DataError(
-                f"{self.kind}:{self.path} holds several data sets; name one of them:"
-                f" {', '.join(homes)}"
-            )
+            raise DataError(f"{self} holds several data sets; name one of them: {', '.join(homes)}")
         splits: dict[Split, list[Path]] = {}
         for split, _, file in found:
             splits.setdefault(split or "train", []).append(file)
