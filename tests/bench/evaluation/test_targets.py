@@ -12,6 +12,7 @@ from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.byol import BYOL
+from fedbench.methods.fedavg_ae import FedAvgAE
 from tests import specs
 
 CPU = torch.device("cpu")
@@ -71,3 +72,13 @@ def test_an_encoder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(BYOL, "needs", lambda self: needs)
     with pytest.raises(PluginError, match="'slow_encoder'"):
         setup_of("byol").make_net()
+
+
+def test_further_encoders_get_pixels_in_the_range_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = Needs(views=("unit",), pixels="unit", encoders={"again": "encoder"})
+    monkeypatch.setattr(FedAvgAE, "needs", lambda self: needs)
+    found = specs.measured(setup_of("fedavg-ae"), BOTH)
+    for name in ("knn_acc", "linear_acc", "linear_train_acc"):
+        assert found[f"again_{name}"] == found[name]
