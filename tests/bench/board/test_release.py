@@ -167,31 +167,25 @@ def test_what_cannot_be_released(board: Store, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def address(released: Path, tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """Address of a server, its folder, and the paths that it is asked for."""
-    asked: list[str] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            asked.append(self.path)
-
+def address(released: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Address of a server, and its folder."""
     place = tmp_path / "server"
     place.mkdir()
     (place / RELEASE).write_bytes((released / RELEASE).read_bytes())
-    handler = functools.partial(Handler, directory=str(place))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(place))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/{RELEASE}", place, asked
+        yield f"http://127.0.0.1:{server.server_port}/{RELEASE}", place
         server.shutdown()
 
 
 def test_an_address_is_read_and_checked(
-    address: tuple[str, Path, list[str]],
+    address: tuple[str, Path],
     released: Path,
     board: Store,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    url, place, _ = address
+    url, place = address
     with caplog.at_level(logging.WARNING):
         assert open_store(Path(url)).rows() == board.rows()  # as the option gives it
     assert "SHA256SUMS" in caplog.text
@@ -201,8 +195,7 @@ def test_an_address_is_read_and_checked(
     with caplog.at_level(logging.WARNING):
         assert open_store(url).rows() == board.rows()
     assert caplog.text == ""
-    (place / "SHA256SUMS").write_text(sums.replace(sums[:4], "0000"))
-    (place / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {RELEASE}\n"))
+    (place / "SHA256SUMS").write_text(f"{'0' * 64}  {RELEASE}\n")
     with pytest.raises(StoreError, match="SHA256SUMS"):
         open_store(url)
     with pytest.raises(StoreError, match=r"other\.parquet"):
