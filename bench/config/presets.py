@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.schema import RunConfig, Strict
+from fedbench.bench.config.identity import section_defaults
+from fedbench.bench.config.schema import Strict
 from fedbench.bench.config.yaml_files import load_named
 
 FOLDER = "presets"
@@ -84,7 +84,7 @@ class Preset(Strict):
         Rules look at `given`, the values of the run that is compared with it.
         """
         values = self.values_for(spec, given)
-        return {**_defaults(), **{key: entry.value for key, entry in values.items()}}
+        return {**section_defaults(), **{key: entry.value for key, entry in values.items()}}
 
     def values_for(
         self, spec: str, user: Mapping[str, Any], content: Callable[[str], str] = str
@@ -98,14 +98,9 @@ class Preset(Strict):
         values = dict(self.values)
         for rule in self.rules:
             preset = {key: entry.value for key, entry in values.items()}
-            if rule.fits(spec) and rule.holds({**_defaults(), **preset, **user}, content):
+            if rule.fits(spec) and rule.holds({**section_defaults(), **preset, **user}, content):
                 values.update(rule.values)
         return values
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return flatten(RunConfig.model_validate({}).model_dump(mode="json"))
 
 
 def with_base(preset: Preset) -> Preset:
