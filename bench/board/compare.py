@@ -118,7 +118,7 @@ def compare(
     known = {*store.frame().method}
     of_runs = [name not in known and _is_run_id(name) for name in methods]
     if all(of_runs):
-        return _runs(store, store.find(first), store.find(second), chosen.metric)
+        return _runs(store.find(first), store.find(second), chosen.metric)
     if any(of_runs):
         raise ConfigError("compare two methods or two runs; got one of each")
     board = leaderboard(store, methods=[*{*methods}], **vars(chosen))
@@ -258,7 +258,7 @@ def _never_together(
 # Runs
 
 
-def _runs(store: Store, first: Row, second: Row, metric: str) -> Comparison:
+def _runs(first: Row, second: Row, metric: str) -> Comparison:
     rows = first, second
     measured = first.metrics, second.metrics
     shown = main_metrics({*measured[0], *measured[1]})

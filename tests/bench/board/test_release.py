@@ -245,7 +245,7 @@ def test_ranks_that_change_have_a_cause(honest: tuple[Run, ...]) -> None:
 
 
 def test_a_release_lists_changes_since_another(
-    released: Path, board: Store, tmp_path: Path, honest: tuple[Run, ...]
+    released: Path, board: Store, tmp_path: Path
 ) -> None:
     result = release(tmp_path / "same", board, version="2026.12", against=released / RELEASE)
     assert result.changes == ()
