@@ -33,6 +33,7 @@ from fedbench.bench.results.store.files import (
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
+    COLUMNS,
     COST,
     METRIC,
     ROW_SCHEMA,
@@ -89,7 +90,8 @@ def _plain_names(table: pa.Table) -> pd.DataFrame:
     A metric of the name of another column keeps `metric.` before it.
     """
     short = {n: n.partition(".")[2] for n in table.schema.names if n.startswith((METRIC, COST))}
-    names = {name: plain for name, plain in short.items() if plain not in table.schema.names}
+    others = {*table.schema.names}
+    names = {n: s for n, s in short.items() if s not in others and COLUMNS.get(s, n) == n}
     shown = table.drop_columns(["config_json"])  # what has no column of its own
     frame: pd.DataFrame = shown.rename_columns({**names, "whole_config": "config_json"}).to_pandas()
     return frame

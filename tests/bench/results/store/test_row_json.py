@@ -63,8 +63,9 @@ def test_a_row_with_other_values_is_named_and_the_others_are_read(
 def test_strange_names_break_no_board(store: Store) -> None:
     """A metric has the name of a column, and a grid scaled what no grid can."""
     store.write_row(build_row(linear_acc=0.5))
-    names = {"row_id": 0.5, "seed": 0.5, "config.client.lr": 0.5}
-    store.write_row(build_row(RunConfig(seed=1), further=names, scaled={"spec": None}))
+    names = ("row_id", "seed", "place", "wall_seconds", "config.client.lr")
+    row = build_row(RunConfig(seed=1), further=dict.fromkeys(names, 0.5), scaled={"spec": None})
+    store.write_row(row)
     assert store.frame()["metric.seed"].dropna().tolist() == [0.5]
     (row, *_) = leaderboard(store, reach=0.1).as_dict()["rows"]
     assert row["n_seeds"] == 1
