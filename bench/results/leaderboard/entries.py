@@ -124,6 +124,7 @@ def labelled(entries: pd.DataFrame) -> pd.DataFrame:
     found = [names.get(pair, ("", pair[0], "", ())) for pair in pairs]
     columns = ["variant", "label", "joined_by", "left_out"]
     named = pd.DataFrame(found, entries.index, columns, dtype=object)
+    entries = entries.drop(columns=columns, errors="ignore")  # of a metric called `label`
     return pd.concat([entries, named], axis="columns")
 
 

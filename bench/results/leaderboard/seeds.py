@@ -132,9 +132,10 @@ class Seeds:
     def table(self) -> pd.DataFrame:
         """The first row of each line, its `Summary`, study, replicas, and what its curves reach."""
         summaries = pd.DataFrame(map(summarize, self.lists(self.measured.value)), dtype=object)
-        found = [summaries.set_axis(self.first.index), self._replicas()]
-        found += [self._studies(), self._over_rounds()]
-        return pd.concat([self.first, *found], axis="columns")
+        parts = [summaries.set_axis(self.first.index), self._replicas()]
+        found = pd.concat([*parts, self._studies(), self._over_rounds()], axis="columns")
+        first = self.first.drop(columns=found.columns, errors="ignore")  # a metric called `mean`
+        return pd.concat([first, found], axis="columns")
 
     @cached_property
     def start(self) -> pd.Series[float]:

@@ -63,7 +63,7 @@ def test_a_row_with_other_values_is_named_and_the_others_are_read(
 def test_strange_names_break_no_board(store: Store) -> None:
     """A metric has the name of a column, and a grid scaled what no grid can."""
     store.write_row(build_row(linear_acc=0.5))
-    names = ("row_id", "seed", "place", "wall_seconds", "config.client.lr")
+    names = ("row_id", "seed", "place", "wall_seconds", "config.client.lr", "mean", "label")
     row = build_row(RunConfig(seed=1), further=dict.fromkeys(names, 0.5), scaled={"spec": None})
     store.write_row(row)
     assert store.frame()["metric.seed"].dropna().tolist() == [0.5]
