@@ -49,47 +49,25 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
         assert store.intact(client, index) == intact
 
 
-class Dying:
-    """Executor that breaks off in a round after some of its clients."""
+class Dying(LaneExecutor):
+    """Executor that breaks off in the fourth round after some of its clients."""
 
-    def __init__(self, inner: LaneExecutor, clients: int, round_index: int) -> None:
-        self.inner, self.clients, self.round_index = inner, clients, round_index
+    clients = 0
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        for number, result in enumerate(self.inner.train(tasks, server), start=1):
-            if tasks[0].round_index == self.round_index and number == self.clients:
+        for number, result in enumerate(super().train(tasks, server), start=1):
+            if tasks[0].round_index == 3 and number == self.clients:
                 raise InterruptedError
             yield result
 
 
-def cut_short(setup: Setup, folder: Path, clients: int, round_index: int = 1) -> None:
+def cut_short(setup: Setup, folder: Path, clients: int) -> None:
     trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    dying = Dying(LaneExecutor(setup, CPU, folder / "clients"), clients, round_index)
+    dying = Dying(setup, CPU, folder / "clients")
+    dying.clients = clients
     with pytest.raises(InterruptedError), single_thread():
         for _ in trainer.rounds(dying):
             pass
-
-
-@pytest.mark.parametrize(
-    ("spec", "values"),
-    [
-        ("pfedae", {}),
-        ("pfedae", {"method__gradient": "ship"}),
-        ("byol", {"method__target": "personal"}),  # sends weights up as well
-        ("simclr+uv", {"model__norm": "batch-local"}),  # and a row
-    ],
-)
-def test_a_round_that_was_cut_short_ends_with_the_same_bits(
-    tmp_path: Path, spec: str, values: dict[str, object]
-) -> None:
-    setup = setup_of(spec, federation__num_rounds=3, **values)
-    whole = train(setup, tmp_path / "whole")
-    cut_short(setup, tmp_path / "cut", clients=2)
-    clients = tmp_path / "cut" / "clients"
-    assert len(names(clients)) == 4 + 2  # a second file of those that had done the round
-    (clients / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
-    assert_same_run(whole, train(setup, tmp_path / "cut"))
-    assert hashes(clients) == hashes(tmp_path / "whole" / "clients")
 
 
 def test_a_file_that_was_to_be_deleted_is_deleted_later(
@@ -99,7 +77,7 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
     setup = setup_of("pfedae", federation__num_rounds=4)
     with monkeypatch.context() as patch:
         patch.setattr(PersonalStore, "drop", lambda *_: None)
-        cut_short(setup, tmp_path, clients=3, round_index=3)
+        cut_short(setup, tmp_path, clients=3)
     assert len(names(tmp_path / "clients")) == 3 * 4 + 3
     train(setup, tmp_path)
     assert names(tmp_path / "clients") == [f"{k}-{r}.safetensors" for k in range(4) for r in (2, 3)]
@@ -120,6 +98,11 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[st
 @pytest.mark.parametrize(
     ("spec", "values", "participation", "state", "damaged"),
     [
+        ("pfedae", {}, 1.0, "in a round", "nothing"),
+        ("pfedae", {"method__gradient": "ship"}, 1.0, "in a round", "nothing"),
+        # These send weights up as well, or a row.
+        ("byol", {"method__target": "personal"}, 1.0, "in a round", "nothing"),
+        ("simclr+uv", {"model__norm": "batch-local"}, 1.0, "in a round", "nothing"),
         ("pfedae", {}, 0.5, "between rounds", "both"),
         ("pfedae", {}, 1.0, "in a round", "client"),
         ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
@@ -127,7 +110,7 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[st
         ("orchestra", {}, 0.5, "between rounds", "checkpoint"),  # no personal tensors
     ],
 )
-def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
+def test_a_run_that_was_cut_short_or_damaged_ends_with_the_same_bits(
     tmp_path: Path,
     spec: str,
     values: dict[str, object],
@@ -136,7 +119,7 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     damaged: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The newest checkpoint, the file of a client of its round, or both are altered."""
+    """If damaged, the newest checkpoint, the file of a client of its round, or both."""
     setup = tiny_setup(
         tiny_config(
             spec, federation__num_rounds=4, federation__participation=participation, **values
@@ -147,13 +130,14 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     if state == "between rounds":
         train(setup, cut, rounds=3)
     else:
-        cut_short(setup, cut, clients=2, round_index=3)
+        cut_short(setup, cut, clients=2)
+        (cut / "clients" / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of a killed writer")
     stored = PersonalStore(cut / "clients").rounds()
     client = min((k for k in stored if 2 in stored[k]), default=None)
     assert (client is None) == (spec == "orchestra")
-    if damaged != "client":
+    if damaged in ("checkpoint", "both"):
         flip(sorted(cut.glob("round-*"))[-1])
-    if damaged != "checkpoint" and client is not None:
+    if damaged in ("client", "both"):
         path = cut / "clients" / f"{client}-2.safetensors"
         flip(path, path.read_bytes().index(read(path, "personal")[1]["personal"].numpy().tobytes()))
     resumed = train(setup, cut)
@@ -161,4 +145,4 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     assert resumed.resumes == 1  # not from the start
     if client is not None:
         assert hashes(cut / "clients") == hashes(tmp_path / "whole" / "clients")
-    assert "; going back to " in caplog.text
+    assert ("; going back to " in caplog.text) == (damaged != "nothing")
