@@ -8,6 +8,7 @@ step is there called a surrogate of Genevay et al. 2019.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.nn.budget import LEVELS, ClusterBudget
+from fedbench.bench.nn.recorder import Recorder
+from fedbench.bench.system import first_use
 
 _CHECK_EVERY = 10
 _SAFE_EXPONENT = 75.0  # exp(-75) / K is a normal float32 for K up to 10^5
@@ -40,25 +43,47 @@ def sinkhorn(
         kernel = (scores.double() * strength).softmax(dim=1)
     else:
         kernel = (scores * strength).softmax(dim=1)
-    rows = kernel.new_full((len(kernel),), 1 / len(kernel))
-    kernel.mul_(_scales(kernel, rows, max_iterations, tolerance)[1])
+    scaling = _Scaling(kernel, Recorder(kernel.device, recorded=False))
+    scaling.rows[0].fill_(1 / len(kernel))
+    scaling.run(max_iterations, tolerance)
+    kernel.mul_(scaling.columns)
     return kernel.div_(kernel.sum(dim=1, keepdim=True)).to(scores.dtype)
 
 
-def _scales(
-    kernel: Tensor, rows: Tensor, max_iterations: int, tolerance: float
-) -> tuple[Tensor, Tensor]:
-    """Return the scales of rows, (N,), and columns, (K,), of a kernel; `rows` are the first."""
-    n, k = kernel.shape
-    turned = kernel.T
-    for iteration in range(max_iterations):
-        columns = torch.mv(turned, rows).reciprocal_()  # (K,), times K for mass 1 / K
-        scaled = torch.addmv(rows, kernel, columns, beta=0, alpha=n / k).reciprocal_()  # (N,)
-        checked = iteration % _CHECK_EVERY == 0
-        if checked and float((rows / scaled - 1).abs_().sum()) < tolerance:
-            break
-        rows = scaled
-    return scaled, columns
+class _Scaling:
+    """Scales of the rows and columns of a kernel (N, K), in memory that stays where it is.
+
+    Attributes:
+        rows: two of (N,), which iterations read and write in turn; the first are read first.
+        columns: (K,), times K for mass 1 / K.
+    """
+
+    def __init__(self, kernel: Tensor, record: Recorder) -> None:
+        n, k = kernel.shape
+        self.rows = kernel.new_empty(n), kernel.new_empty(n)
+        self.columns = kernel.new_empty(k)
+        self._change = kernel.new_empty(())
+        self._kernel, self._turned, self._record = kernel, kernel.T, record
+
+    def run(self, max_iterations: int, tolerance: float) -> int:
+        """Scale columns and rows in turn; return which of `rows` were written last."""
+        for first in (0, *range(1, max_iterations, _CHECK_EVERY)):
+            times = min(_CHECK_EVERY, max_iterations - first) if first else 1
+            read, ended = first % 2, (first + times - 1) % _CHECK_EVERY == 0
+            self._record(f"{times} scalings from {read}", partial(self._scale, read, times))
+            if ended and float(self._change) < tolerance:
+                break
+        return (first + times) % 2
+
+    def _scale(self, read: int, times: int) -> None:
+        """Scale some times, and sum up how much the last time has changed the rows' scales."""
+        n, k = self._kernel.shape
+        for _ in range(times):
+            old, new = self.rows[read], self.rows[1 - read]
+            torch.mv(self._turned, old, out=self.columns).reciprocal_()
+            torch.addmv(old, self._kernel, self.columns, beta=0, alpha=n / k, out=new).reciprocal_()
+            read = 1 - read
+        self._change.copy_((old / new - 1).abs_().sum())
 
 
 @dataclass(frozen=True)
@@ -157,29 +182,91 @@ def cluster_globally(
     Points (N, d), N >= 1, are unit vectors; centroids (G, d), where to start, are normalised first.
     Sinkhorn makes at most 100 scalings. Returns unit centroids, (G, d); no argument changes.
     """
-    points = F.normalize(points, dim=1)
-    turned = points.T.contiguous()  # (d, N): products are fastest when nothing is strided
-    c = F.normalize(centroids, dim=1)  # (G, d)
-    velocity, ones = torch.zeros_like(c), c.new_ones(len(c))
-    scores, other, mixed = (c.new_empty(len(c), len(points)) for _ in range(3))  # used in turn
-    for _ in range(steps):
-        torch.mm(c, turned, out=scores)  # (G, N), and so is all that follows
-        kernel = _powers(scores, strength, other)
-        first = torch.mv(kernel.T, ones.to(kernel)).mul_(len(points)).reciprocal_()  # (N,)
-        samples, clusters = _scales(kernel.T, first, 100, 1e-2)
-        q = kernel.mul_(clusters[:, None]).mul_(samples).to(scores.dtype)
-        p = _powers(scores, 1 / temperature, scores).to(scores.dtype)
+    settings = temperature, strength, lr, momentum, weight_decay
+
+    def cluster(moves: "_Moves") -> Tensor:
+        return moves.run(F.normalize(points, dim=1), F.normalize(centroids, dim=1), steps)
+
+    def plain() -> Tensor:
+        return cluster(_Moves(points.shape, centroids, settings, recorded=False))
+
+    if points.device.type == "cpu":
+        return plain()
+    return first_use.checked(
+        first_use.RECORDED_CLUSTERING,
+        lambda: cluster(_recorded_moves(points.shape, centroids.shape, centroids.device, settings)),
+        plain,
+        lambda moved: {"centroids": [moved]},
+        dict,
+        first_use.TOLERANCE["fp32"],
+        refusals=RuntimeError,
+        refused=first_use.RECORDED_CLUSTERING,
+    )
+
+
+class _Moves:
+    """The steps of `cluster_globally` on tensors that stay where they are.
+
+    A step is some hundred short kernels, most of them Sinkhorn's, and a GPU waits for Python
+    between them. Recorded, it waits only where the host asks whether Sinkhorn has ended.
+    """
+
+    def __init__(
+        self, points: torch.Size, like: Tensor, settings: tuple[float, ...], *, recorded: bool
+    ) -> None:
+        self._temperature, self._strength, self._lr, self._momentum, self._decay = settings
+        num, dim = points
+        self._points, self._turned = like.new_empty(num, dim), like.new_empty(dim, num)
+        self._c, self._velocity = torch.empty_like(like), torch.empty_like(like)  # (G, d)
+        self._scores, self._mixed = (like.new_empty(len(like), num) for _ in range(2))
+        wide = 3 * self._strength > _SAFE_EXPONENT
+        self._kernel = torch.empty_like(self._scores, dtype=torch.double if wide else None)
+        self._record = Recorder(like.device, recorded=recorded)
+        self._scaling = _Scaling(self._kernel.T, self._record)
+        self._ones = like.new_ones(len(like))
+
+    def run(self, points: Tensor, centroids: Tensor, steps: int) -> Tensor:
+        """Return unit centroids (G, d) moved towards unit points (N, d)."""
+        self._points.copy_(points)
+        self._turned.copy_(points.T)  # products are fastest when nothing is strided
+        self._c.copy_(centroids)
+        self._velocity.zero_()
+        for _ in range(steps):
+            self._record("scores", self._score)
+            written = self._scaling.run(100, 1e-2)
+            self._record(f"move from {written}", partial(self._move, self._scaling.rows[written]))
+        return self._c.clone()
+
+    def _score(self) -> None:
+        torch.mm(self._c, self._turned, out=self._scores)  # (G, N), and so is all that follows
+        kernel = _powers(self._scores, self._strength, self._kernel)
+        if kernel is not self._kernel:
+            self._kernel.copy_(kernel)
+        first = self._scaling.rows[0]  # (N,)
+        torch.mv(self._kernel.T, self._ones.to(self._kernel), out=first)
+        first.mul_(len(first)).reciprocal_()
+
+    def _move(self, samples: Tensor) -> None:
+        num, scores, ones, c = len(samples), self._scores, self._ones, self._c
+        q = self._kernel.mul_(self._scaling.columns[:, None]).mul_(samples).to(scores.dtype)
+        p = _powers(scores, 1 / self._temperature, scores).to(scores.dtype)
         # The cosine sees neither q's nor p's length. d cos / d p = (q - cos p) / |p| for unit q and
         # p, and softmax's gradient is p times that, less p . (d cos / d p), which is 0.
-        torch.mul(q, p, out=mixed)
+        torch.mul(q, p, out=self._mixed)
         p2, q2 = p.square_(), q.square_()
-        dot, p_sum, q_sum = (torch.mv(matrix.T, ones) for matrix in (mixed, p2, q2))  # (N,)
-        scale = (p_sum.rsqrt() * q_sum.rsqrt_()).mul_(-1 / (len(points) * temperature))
-        slope = mixed.mul_(scale).sub_(p2.mul_(dot.mul_(scale).div_(p_sum)))
-        velocity.addmm_(slope, points, beta=momentum).add_(c, alpha=weight_decay)
-        c.sub_(velocity, alpha=lr)
+        dot, p_sum, q_sum = (torch.mv(matrix.T, ones) for matrix in (self._mixed, p2, q2))  # (N,)
+        scale = (p_sum.rsqrt() * q_sum.rsqrt_()).mul_(-1 / (num * self._temperature))
+        slope = self._mixed.mul_(scale).sub_(p2.mul_(dot.mul_(scale).div_(p_sum)))
+        self._velocity.addmm_(slope, self._points, beta=self._momentum).add_(c, alpha=self._decay)
+        c.sub_(self._velocity, alpha=self._lr)
         c.div_(torch.linalg.vector_norm(c, dim=1, keepdim=True))
-    return c
+
+
+@lru_cache(maxsize=1)  # the rounds of a run have mostly as many points
+def _recorded_moves(
+    points: torch.Size, centroids: torch.Size, device: torch.device, settings: tuple[float, ...]
+) -> _Moves:
+    return _Moves(points, torch.empty(centroids, device=device), settings, recorded=True)
 
 
 def _powers(scores: Tensor, factor: float, out: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Compare each shortcut that only a GPU has with the plain way, when a run first uses it.
 
-Steps recorded as CUDA graphs, several views in one pass and fused SGD save time and may change
-results by rounding alone. A run computes the first of each in the plain way too. Where the two
-differ by more than the precision allows, it goes on in the plain way, with a line and an entry of
-the environment of a row that say so.
+Steps and clusterings recorded as CUDA graphs, several views in one pass and fused SGD save time and
+may change results by rounding alone. A run computes the first of each in the plain way too. Where
+the two differ by more than the precision allows, it goes on in the plain way, with a line and an
+entry of the environment of a row that say so.
 """
 
 import logging
@@ -16,7 +16,9 @@ from torch import Tensor
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MEANS = RECORDED_STEPS, VIEWS_AT_ONCE, FUSED_SGD = "recorded steps", "views at once", "fused SGD"
+RECORDED_STEPS, RECORDED_CLUSTERING = "recorded steps", "recorded clustering"
+VIEWS_AT_ONCE, FUSED_SGD = "views at once", "fused SGD"
+MEANS = RECORDED_STEPS, RECORDED_CLUSTERING, VIEWS_AT_ONCE, FUSED_SGD
 COMPILED = "compiled {}"
 """Name of the passes through a part of a net by torch.compile."""
 COMPILER = COMPILED.format("passes")

@@ -21,7 +21,12 @@ from fedbench.bench.method import RoundPlan
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn.norms import views_apart
 from fedbench.bench.system import first_use
-from fedbench.bench.system.first_use import FUSED_SGD, RECORDED_STEPS, VIEWS_AT_ONCE
+from fedbench.bench.system.first_use import (
+    FUSED_SGD,
+    RECORDED_CLUSTERING,
+    RECORDED_STEPS,
+    VIEWS_AT_ONCE,
+)
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
 from fedbench.bench.training.client import Task, Trained
@@ -205,5 +210,6 @@ def test_tiny_runs_on_a_gpu_say_what_holds(monkeypatch: pytest.MonkeyPatch) -> N
         VIEWS_AT_ONCE: "ok",
         FUSED_SGD: "warning",
         RECORDED_STEPS: "ok",
+        RECORDED_CLUSTERING: "warning",  # which no run came to use
     }
     assert "momenta differ" in checks[FUSED_SGD].detail
