@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,9 +40,7 @@ def client_cost(experiment: Experiment) -> ClientCost:
     last one. Nothing is sent, nothing is stored, and nothing is compiled, since a compiler's time
     is no step's and its products would not be counted.
     """
-    config = experiment.config
-    plain = config.client.model_copy(update={"compile": False})
-    setup = replace(experiment, config=config.model_copy(update={"client": plain})).setup
+    setup = experiment.varied("client", compile=False).setup
     with temporary_folder() as folder, single_thread():
         runner = ClientRunner(setup, torch.device("cpu"), folder)
         server, index = runner.binding.server.data.clone(), setup.needs.preparatory_rounds

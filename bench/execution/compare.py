@@ -14,7 +14,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fedbench.bench.evaluation.metrics import is_accuracy
@@ -29,6 +29,7 @@ from fedbench.bench.results.store.replicas import (
     of_one_version,
     platform_of,
     results_of,
+    unequal,
 )
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
@@ -264,11 +265,11 @@ def _round_differences(
         return []
     number = [Difference("rounds", len(before), len(after))] if len(before) != len(after) else []
     return number + [
-        Difference(f"round {index + 1} {name}", old.get(name), new.get(name))
+        replace(found, name=f"round {index + 1} {found.name}")
         for index, (old, new) in enumerate(zip(before, after, strict=False))
-        for name in dict.fromkeys([*old, *new])
-        if name != "seconds" and old.get(name) != new.get(name)
-        if one_version or (name in old and name in new)
+        for found in unequal(old, new)
+        if found.name != "seconds"
+        if one_version or (found.name in old and found.name in new)
     ]
 
 
@@ -279,9 +280,4 @@ def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]
         columns_of = {name: getattr(row, name) for name in columns}
         return versions | columns_of | {"numeric platform": platform_of(row)}
 
-    old, new = named(then), named(now)
-    return {
-        name: (old.get(name), new.get(name))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    }
+    return {found.name: (found.first, found.second) for found in unequal(named(then), named(now))}

@@ -187,7 +187,7 @@ class Estimator:
         needs = setup.needs
         quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
         if (measured := max(2, needs.min_batch, quick)) < batch:
-            experiment = _varied(experiment, "client", batch_size=measured)
+            experiment = experiment.varied("client", batch_size=measured)
             setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
@@ -256,7 +256,7 @@ class Estimator:
             part = setup
             if (train, test) != given:
                 subset: dict[str, Any] = {"train_subset": train, "test_subset": test, **plain}
-                part = _varied(experiment, "data", **subset).setup
+                part = experiment.varied("data", **subset).setup
             net = part.make_net()
             binding = part.layout(net).bind(net, self._device)
             shown, began = time.perf_counter(), self._clock()
@@ -268,12 +268,6 @@ class Estimator:
             if time.perf_counter() - shown >= _LONG:
                 break
         return seconds / share + tuning
-
-
-def _varied(experiment: Experiment, section: str, **values: Any) -> Experiment:
-    """Return an experiment with other values in a section of its configuration."""
-    changed = getattr(experiment.config, section).model_copy(update=values)
-    return replace(experiment, config=experiment.config.model_copy(update={section: changed}))
 
 
 class _TooLong(Exception):  # noqa: N818

@@ -324,12 +324,11 @@ def _of_row(row: Row, data_name: str | None, data_dir: Path | None) -> Experimen
             f" {BENCHMARK_VERSION}: the same configuration gives other results; install"
             f" fedbench {row.package_version}"
         )
-    config = row.config
-    if data_name is not None:
-        data = config.data.model_copy(update={"name": with_kind(data_name)})
-        config = config.model_copy(update={"data": data})
     origin = Origin(row.preset, row.study_id, row.purpose, row.grid)
-    recorded = Experiment(config, origin, data_dir=data_dir)
+    recorded = Experiment(row.config, origin, data_dir=data_dir)
+    if data_name is not None:
+        recorded = recorded.varied("data", name=with_kind(data_name))
+    config = recorded.config
     if recorded.ids.row != row.row_id:
         raise StoreError(
             f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data under fedbench"

@@ -73,6 +73,11 @@ class Experiment:
         vars(other)["dataset"] = dataset  # where the cached property looks first
         return other
 
+    def varied(self, section: str, **values: Any) -> Self:
+        """Return an experiment with other values, unchecked, in a section of the configuration."""
+        changed = getattr(self.config, section).model_copy(update=values)
+        return replace(self, config=self.config.model_copy(update={section: changed}))
+
     def under(self, origin: Origin) -> Self:
         """Return the experiment with another origin, and all that is made already."""
         other = replace(self, origin=origin)

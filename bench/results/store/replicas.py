@@ -4,6 +4,7 @@ Rows of one run are replicas if their results differ and so do the numeric platf
 them. A store keeps them side by side.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +61,14 @@ def differences(first: Row, second: Row) -> list[Difference]:
     if first.schema_version != second.schema_version:
         older = min(first, second, key=lambda row: row.schema_version)
         left_out |= {name for name, value in results_of(older).items() if value is None}
-    return [
-        Difference(name, one.get(name), other.get(name))
-        for name in dict.fromkeys([*one, *other])
-        if name not in left_out and one.get(name) != other.get(name)
-    ]
+    return [found for found in unequal(one, other) if found.name not in left_out]
+
+
+def unequal(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield a difference for each name with two values; what is missing is None."""
+    for name in dict.fromkeys([*first, *second]):
+        if first.get(name) != second.get(name):
+            yield Difference(name, first.get(name), second.get(name))
 
 
 def measured_once(first: Row, second: Row) -> list[str]:
