@@ -123,8 +123,8 @@ def orchestra_parts(executor: LaneExecutor, train: Callable[[int], int]) -> dict
                 began = time.perf_counter()
                 cluster_globally(*inputs)
                 wait(place)
-                seconds = time.perf_counter() - began
-            results[f"500 steps of clustering on {place.type}, {how}"] = seconds
+                taken = time.perf_counter() - began
+            results[f"500 steps of clustering on {place.type}, {how}"] = taken
     return results
 
 

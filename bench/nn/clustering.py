@@ -73,7 +73,7 @@ class _Scaling:
             self._record(f"{times} scalings from {read}", partial(self._scale, read, times))
             if ended and float(self._change) < tolerance:
                 break
-        return (first + times) % 2
+        return int((first + times) % 2)
 
     def _scale(self, read: int, times: int) -> None:
         """Scale some times, and sum up how much the last time has changed the rows' scales."""
