@@ -43,7 +43,7 @@ def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_pat
     assert [row["num_rounds"] for row in call(*ranking).json["rows"]] == [0]
 
 
-READERS = [
+READERS = ["leaderboard", "leaderboard --json", "report p.html", "verify", "studies", "show 0123"]
     "leaderboard",
     "leaderboard --json",
     "report page.html",

@@ -6,6 +6,7 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -83,11 +84,7 @@ def test_the_nodes_of_a_cluster(
         NodeReport("3", "10.0.0.3", {"CPU": 8}, {**facts, "host": "c"}, (), ("numpy 1 (here 2)",)),
     ]
 
-    class Session:
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(doctor, "ray_session", lambda *_: Session())
+    monkeypatch.setattr(doctor, "ray_session", lambda *_: nullcontext())
     monkeypatch.setattr(doctor, "live_nodes", list)
     monkeypatch.setattr(doctor, "report_nodes", lambda nodes, gpus: reports)
     answer = call("doctor", "--store", tmp_path, "--address", "head:6379", "--json")

@@ -1,6 +1,5 @@
 """Commands on stores: report, studies, merge, verify, reproduce, runs, show."""
 
-import json
 import re
 import shlex
 from copy import deepcopy
@@ -137,7 +136,7 @@ def rows() -> list[Row]:
 def listed(call: Call, *words: str) -> dict[str, Any]:
     answer = call("runs", "--store", str(STORE), "--limit", "0", "--json", *words)
     assert answer.code == 0, answer.err
-    record: dict[str, Any] = json.loads(answer.out)
+    record: dict[str, Any] = answer.json
     return record
 
 
@@ -209,7 +208,7 @@ def test_a_run_in_full(call: Call, rows: list[Row]) -> None:
         f"fedbench reproduce {row.row_id} --store {shlex.quote(str(STORE))}",
     ):
         assert text in answer.out
-    record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
+    record = call("show", row.row_id, "--store", STORE, "--json").json
     assert record["run_id"] == record["row"]["row_id"] == row.row_id
     assert record["config"]["seed"] == {"value": row.seed, "source": "seed"}
     assert len(record["curve"]) == row.num_rounds
@@ -250,7 +249,6 @@ def test_a_row_of_other_code_is_only_reproduced(
     body = {**rows[0].settings, "code": {"edited": "0" * 16}}
     row = rows[0].model_copy(update={"settings": body})
     Store(tmp_path).write_row(row)
-    answer = call("show", row.row_id, "--store", str(tmp_path), "--json")
-    record = json.loads(answer.out)
+    record = call("show", row.row_id, "--store", tmp_path, "--json").json
     assert record["commands"] == [f"fedbench reproduce {row.row_id} --store {tmp_path}"]
     assert record["other_code"] == ["edited"]

@@ -232,46 +232,26 @@ def accuracy_above_one(folder: Path, row_id: str) -> None:
     write_manifest(folder, None)
 
 
-def flipped_bit(folder: Path, row_id: str) -> None:
-    path = folder / files_of(row_id)[1]
-    flip(path, path.stat().st_size // 2)
+def curve_of(folder: Path, row_id: str) -> Path:
+    return folder / files_of(row_id)[1]
 
 
-def edited_manifest(folder: Path, row_id: str) -> None:
+def listed(folder: Path, **content: Any) -> None:
+    """Change what the manifest says, and its checksum with it."""
     path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"by": null', '"by": {"name": "A", "orcid": null}'))
-
-
-def another_file(folder: Path, row_id: str) -> None:
-    (folder / "rows" / "notes.txt").write_text("trust me")
-
-
-def other_rows(folder: Path, row_id: str) -> None:
-    path = folder / "manifest.json"
-    content = parse_json(path.read_text())
-    path.write_text(json_with_checksum(content | {"rows": ["0" * 20]}))
-
-
-def other_format(folder: Path, row_id: str) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json_with_checksum(parse_json(path.read_text()) | {"format": 2}))
-
-
-def no_curve(folder: Path, row_id: str) -> None:
-    (folder / files_of(row_id)[1]).unlink()
+    path.write_text(json_with_checksum(parse_json(path.read_text()) | content))
 
 
 def bomb(folder: Path, row_id: str) -> None:
     """Some kilobytes that unpack to 320 MB."""
     table = pa.table({"loss": np.zeros(4 * 10**7)})
-    (folder / files_of(row_id)[1]).write_bytes(table_bytes(table))
+    curve_of(folder, row_id).write_bytes(table_bytes(table))
     write_manifest(folder, None)
 
 
 def pipe(folder: Path, row_id: str) -> None:
-    path = folder / files_of(row_id)[1]
-    path.unlink()
-    os.mkfifo(path)
+    curve_of(folder, row_id).unlink()
+    os.mkfifo(curve_of(folder, row_id))
 
 
 def device(folder: Path, row_id: str) -> None:
@@ -287,12 +267,12 @@ def device(folder: Path, row_id: str) -> None:
         (pipe, "curve.parquet"),
         (device, "rows/"),
         (accuracy_above_one, "linear_acc"),
-        (flipped_bit, "curve.parquet"),
-        (edited_manifest, "manifest.json"),
-        (other_rows, "is of no row that it lists"),
-        (other_format, "format"),
-        (another_file, "rows/notes.txt"),
-        (no_curve, "curve.parquet"),
+        (lambda folder, run: flip(curve_of(folder, run), 500), "curve.parquet"),
+        (lambda folder, run: curve_of(folder, run).unlink(), "curve.parquet"),
+        (lambda folder, _: flip(folder / "manifest.json", 500), "manifest.json"),
+        (lambda folder, _: listed(folder, rows=["0" * 20]), "is of no row that it lists"),
+        (lambda folder, _: listed(folder, format=2), "format"),
+        (lambda folder, _: (folder / "rows" / "notes.txt").touch(), "rows/notes.txt"),
     ],
 )
 def test_forged_files(
