@@ -44,13 +44,6 @@ def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_pat
 
 
 READERS = ["leaderboard", "leaderboard --json", "report p.html", "verify", "studies", "show 0123"]
-    "leaderboard",
-    "leaderboard --json",
-    "report page.html",
-    "verify",
-    "studies",
-    "show 0123",
-]
 
 
 @pytest.mark.parametrize("words", READERS)
