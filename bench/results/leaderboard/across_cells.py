@@ -226,9 +226,8 @@ def _compare(
         found.loc[rank.index, "mean_rank"] = rank
         if difference is not None:
             found.loc[rank.index, "best"] = rank <= rank.min() + difference
-    order = found.assign(least=-found.coverage).sort_values(
-        ["mean_rank", "least", "method", "label"]
-    )
+    by = {"mean_rank": True, "coverage": False, "method": True, "label": True}
+    order = found.sort_values([*by], ascending=[*by.values()], ignore_index=True)
     return CellComparison(
         axis=axis,
         metric=metric,
@@ -238,7 +237,7 @@ def _compare(
         num_common=len(table),
         friedman_p=p,
         critical_difference=difference,
-        frame=plain(order.drop(columns="least").reset_index(drop=True)),
+        frame=plain(order),
     )
 
 
