@@ -149,11 +149,8 @@ def _most(rows: pd.DataFrame, column: str) -> pd.Series[str]:
 
 def _texts(column: pd.Series[str], of: Callable[[dict[str, Any]], Any]) -> pd.Series[str]:
     """Return canonical JSON of what a function makes of each JSON object of a column."""
-    import pandas as pd
-
-    codes, texts = pd.factorize(column)
-    made = pd.Series([canonical_json(of(json.loads(text))) for text in texts], dtype=object)
-    return pd.Series(made.to_numpy()[codes], column.index)
+    made = {text: canonical_json(of(json.loads(text))) for text in column.unique()}
+    return column.map(made)
 
 
 def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]:
