@@ -223,10 +223,10 @@ class Seeds:
         """
         found: pd.Series[str] = self.first.hyperparameters.astype(object)
         same = found.isin(found[self.first.duplicated(["class_id", "hyperparameters"])])
-        configs = self.first.config_json[same]
-        as_run = [canonical_json(hyperparameters(json.loads(text))) for text in configs]
-        found[same] = pd.Series(as_run, configs.index, dtype=object)
-        return found.tolist()
+        as_run = self.first.config_json[same].map(
+            lambda text: canonical_json(hyperparameters(json.loads(text)))
+        )
+        return found.where(~same, as_run).tolist()
 
     @cached_property
     def curve_ids(self) -> list[tuple[str, ...]]:
