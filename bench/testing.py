@@ -184,10 +184,10 @@ class MethodContract:
             uploads.append(Upload(k, trained.num_examples, trained.num_steps, trained.extras))
         results = []
         for given in (uploads, _summed(uploads)):
-            net = setup.make_net()
-            binding = setup.layout(net).bind(net)
-            server = Server(last, generator(0, "server"), {}, before=dict(net.state_dict()))
-            setup.method.server_step(net, given, server)
+            binding = setup.bound()
+            before = dict(binding.net.state_dict())
+            server = Server(last, generator(0, "server"), {}, before=before)
+            setup.method.server_step(binding.net, given, server)
             results.append(binding.server.data)
         torch.testing.assert_close(*results)
 

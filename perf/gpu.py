@@ -136,8 +136,7 @@ class Bench:
 
     def clients(self, setup: Setup, count: int) -> tuple[list[Task], Tensor]:
         """Return tasks of so many clients, or of all, and a server's vector on the device."""
-        net = setup.make_net()
-        server = setup.layout(net).bind(net, self.device).server.data
+        server = setup.bound(self.device).server.data
         # More than one epoch, or begin and end of clients would weigh more than in a run.
         plan, config = RoundPlan(4 if self.on_gpu else 1), setup.config.data
         return [Task(k, 1, plan) for k in range(min(count, config.num_clients))], server
@@ -357,9 +356,9 @@ def evaluation(bench: Bench) -> dict[str, Any]:
     """Seconds of k-NN and the linear probe on the device and on the CPU."""
     setup, results = bench.setup("simclr"), dict[str, Any]()
     for device in dict.fromkeys((bench.device, torch.device("cpu"))):
-        net = setup.make_net()
-        binding = setup.layout(net).bind(net, device)
-        work = partial(evaluate, setup, binding, lambda _: None, ("knn", "linear"), device)
+        work = partial(
+            evaluate, setup, setup.bound(device), lambda _: None, ("knn", "linear"), device
+        )
         seconds, metrics = bench.timed(work, 2)
         results[str(device)] = {"seconds": seconds, "linear_acc": metrics["linear_acc"]}
     return results

@@ -88,9 +88,7 @@ def setup_of(spec: str, **values: Any) -> Setup:
 
 def measured(setup: Setup, protocols: Sequence[str] = ()) -> dict[str, float]:
     """Metrics of a run's net before training."""
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
-    return evaluate(setup, binding, lambda k: None, protocols, torch.device("cpu"))
+    return evaluate(setup, setup.bound(), lambda k: None, protocols, torch.device("cpu"))
 
 
 def flip(path: Path, at: int = -1) -> None:

@@ -221,8 +221,7 @@ class Estimator:
 
     def _image_seconds(self, setup: Setup) -> float:
         """Seconds in which the encoder takes one image forward."""
-        net = setup.make_net().eval()
-        setup.layout(net).bind(net, self._device)
+        net = setup.bound(self._device).net.eval()
         count, seconds = 2, 0.0
         with single_thread(), torch.no_grad():
             while True:
@@ -257,11 +256,10 @@ class Estimator:
             if (train, test) != given:
                 subset: dict[str, Any] = {"train_subset": train, "test_subset": test, **plain}
                 part = experiment.varied("data", **subset).setup
-            net = part.make_net()
-            binding = part.layout(net).bind(net, self._device)
+            binding = part.bound(self._device)
             shown, began = time.perf_counter(), self._clock()
             stand_ins = _StandIns(part, shown + _TOO_LONG)
-            with suppress(_TooLong), stand_ins.of(net):
+            with suppress(_TooLong), stand_ins.of(binding.net):
                 evaluate(part, binding, lambda client_id: None, protocols, self._device)
             elapsed, share = self._clock() - began, (train + test) / sum(given)
             seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)

@@ -154,9 +154,8 @@ def untrained_figures(experiment: Experiment, device: str = "cpu") -> dict[str, 
     setup, where = experiment.setup, torch.device(device)
     experiment.check_code()
     with reproducible(where):
-        net = setup.make_net()
-        binding = setup.layout(net).bind(net, where)
-        fill_statistics(setup, net, where)
+        binding = setup.bound(where)
+        fill_statistics(setup, binding.net, where)
         return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)
 
 

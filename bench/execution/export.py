@@ -78,14 +78,13 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
             f" fedbench {row.package_version}"
         )
     setup = experiment.setup
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
+    binding = setup.bound()
     rounds: dict[int, int] = {}
     if checkpoint is not None:
         binding.check_frozen(checkpoint.state["frozen"])
         binding.server.data.copy_(checkpoint.tensors["server"])
         rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
-    net.eval()
+    binding.net.eval()
     personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
 
     def select(client_id: int) -> None:

@@ -48,9 +48,8 @@ class RunState:
 
     def __init__(self, setup: Setup, folder: Path, identity: str, device: torch.device) -> None:
         self.setup, self.folder, self.identity, self.device = setup, folder, identity, device
-        net = setup.make_net()
-        self.layout = setup.layout(net)
-        self.binding = self.layout.bind(net, device)
+        self.binding = setup.bound(device)
+        self.layout = self.binding.layout
         self.vector = self.binding.server.data
         self.initial = self.vector.clone()
         # Frozen tensors are in no checkpoint; their hash tells whether they are made again alike.

@@ -22,7 +22,7 @@ from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, check_output, make_backbone, with_start
 from fedbench.bench.system.errors import ConfigError, PluginError, expect
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.training.layout import VectorLayout
+from fedbench.bench.training.layout import Binding, VectorLayout
 
 Ids = npt.NDArray[np.int64]
 
@@ -224,6 +224,11 @@ class Setup:
         """Return the probability that a client takes part in a round with client-level privacy."""
         everybody = self.plan(index).cohort == "all"
         return 1.0 if everybody else self.config.federation.participation
+
+    def bound(self, device: torch.device | str = "cpu") -> Binding:
+        """Return the net before the first round as a view of vectors on a device."""
+        net = self.make_net()
+        return self.layout(net).bind(net, device)
 
     def client_data(
         self, client_id: int, device: torch.device | str, images: Tensor | None = None

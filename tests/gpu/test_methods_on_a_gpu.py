@@ -118,12 +118,8 @@ def test_every_evaluation_keeps_to_one_device(spec: str) -> None:
     protocols = ("knn", "linear", "mlp", "local", "angles")
     setup = setup_of(spec, federation__num_rounds=1, evaluation__mlp_epochs=2)
     with FakeGPU():
-        net = setup.make_net()
-        binding = setup.layout(net).bind(net, CUDA)
-        there = suite.evaluate(setup, binding, lambda _: None, protocols, CUDA)
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net, CPU)
-    here = suite.evaluate(setup, binding, lambda _: None, protocols, CPU)
+        there = suite.evaluate(setup, setup.bound(CUDA), lambda _: None, protocols, CUDA)
+    here = suite.evaluate(setup, setup.bound(CPU), lambda _: None, protocols, CPU)
     assert there == pytest.approx(here, abs=0.05, nan_ok=True)
 
 

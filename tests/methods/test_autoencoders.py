@@ -96,8 +96,7 @@ def test_single_clients_share_nothing_and_train_on(tmp_path: Path) -> None:
 def adam_by_hand(setup: Setup, rounds: int) -> torch.Tensor:
     """Return the only client's tensors after rounds of one epoch under one persistent Adam."""
     method: Method = setup.method
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
+    binding = setup.bound()
     adam = torch.optim.Adam(binding.trained(0), lr=setup.config.client.lr)
     for index in range(rounds):
         for batch in setup.client_data(0, CPU).batches(
@@ -105,7 +104,7 @@ def adam_by_hand(setup: Setup, rounds: int) -> torch.Tensor:
             order=generator(0, "order", index, 0), augment=generator(0, "views", index, 0),
         ):  # fmt: skip
             binding.zero_grad()
-            method.loss(net.train(), batch, client(0, index)).total.backward()
+            method.loss(binding.net.train(), batch, client(0, index)).total.backward()
             adam.step()
     return binding.personal.data
 

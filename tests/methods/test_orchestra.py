@@ -187,8 +187,7 @@ def in_rounds(shares: list[list[int]] | None = None, **values: Any) -> Setup:
 def run_client(
     runner: ClientRunner, setup: Setup, client_id: int, round_index: int, epochs: int
 ) -> tuple[Trained, Tensor]:
-    net = setup.make_net()
-    server = setup.layout(net).bind(net).server.data
+    server = setup.bound().server.data
     out = torch.zeros(runner.layout.upload_size)
     return runner.run(Task(client_id, round_index, RoundPlan(epochs)), server, out), out
 

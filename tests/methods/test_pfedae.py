@@ -31,9 +31,7 @@ def setup_of(gradient: str = "split", **values: Any) -> Setup:
 def client_net(gradient: str) -> tuple[Setup, Net]:
     """Net of a client, with the server's parts frozen."""
     setup = setup_of(gradient)
-    net = setup.make_net()
-    setup.layout(net).bind(net)
-    return setup, net.train()
+    return setup, setup.bound().net.train()
 
 
 def gradients(gradient: str) -> dict[str, Tensor]:

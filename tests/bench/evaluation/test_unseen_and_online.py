@@ -52,8 +52,7 @@ def test_encoders_of_clients_have_no_online_accuracy() -> None:
 
 def test_an_encoder_that_diverged_has_no_metrics() -> None:
     setup, cpu = tiny_setup(tiny_config("simclr")), torch.device("cpu")
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
+    binding = setup.bound()
     binding.server.data.fill_(torch.nan)
     assert online_accuracy(setup, binding, cpu) == {}
     assert evaluate(setup, binding, lambda k: None, ["linear"], cpu) == {}

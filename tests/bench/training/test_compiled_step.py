@@ -46,8 +46,7 @@ def setup_of(spec: str, **values: Any) -> Setup:
 
 def uploads(setup: Setup, folder: Path, lanes: int | None) -> list[Tensor]:
     tasks = [Task(client, 1, RoundPlan(1)) for client in range(2)]
-    layout = setup.layout(net := setup.make_net())
-    server = layout.bind(net).server.data.clone()
+    server = setup.bound().server.data.clone()
     executor = LaneExecutor(setup, CPU, folder, lanes)
     return [upload.clone() for _, upload in executor.train(tasks, server)]
 
