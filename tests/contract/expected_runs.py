@@ -69,7 +69,7 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
 Values = Mapping[str, float]
 
 
-def _variants(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def variants(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every other choice of each field of a method or add-on that has a few choices."""
     from fedbench.bench.method import registry
 
@@ -93,7 +93,7 @@ def runs() -> dict[str, tuple[str, dict[str, Any]]]:
     plain: list[tuple[str, dict[str, Any]]] = [
         (spec, {}) for spec in registry.specs() if spec not in REFUSED
     ]
-    variants = [run for name in registry.entries() for run in _variants(name)]
+    variants = [run for name in registry.entries() for run in variants(name)]
     found = {}
     for spec, values in (*plain, *variants, *OTHERS):
         text = " ".join([spec, *(f"{name}={value}" for name, value in values.items())])

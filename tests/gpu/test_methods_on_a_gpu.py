@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.method import RoundPlan
+from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.method import net as net_module
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -21,6 +21,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
+from tests.contract.expected_runs import variants
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
 from tests.specs import HOOKS, SPECS, extended
 
@@ -29,6 +30,7 @@ WAITS = {"mim": 1, "semifed": 7, "semifed+uv": 7, **dict.fromkeys(FEDU2, 3)}
 CPU = torch.device("cpu")
 SOME = {"data__label_fraction": 0.5}
 ALL = {"federation__participation": 1.0}
+CCT = {"model__backbone": "cct-4-3x2", "model__width": 8}
 THOROUGH = ("byol", "orchestra", "pfedae", "semifed", "cbafed", "simclr+uv", "single-ae")
 EVERYWHERE: tuple[dict[str, Any], ...] = (
     {"client__precision": "bf16"}, {"model__norm": "group"}, {"model__norm": "batch-local"},
@@ -36,34 +38,21 @@ EVERYWHERE: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((spec, values) for spec in THOROUGH for values in EVERYWHERE),
+    *(
+        (spec, {key.replace(".", "__"): value for key, value in values.items()})
+        for name in registry.entries()
+        for spec, values in variants(name)
+    ),
     *((spec, SOME) for spec in ("simclr", "spectral", "simsiam", "simclr+uv")),
     ("simclr+uv", {"method__uv__uv_on": "unlabelled", **SOME}),
     ("simclr+uv", {"method__uv__rows": "mean", "server__optimizer": "adam"}),
-    ("simclr", {"method__augmentation": "simclr-m"}),
-    ("simclr", {"method__augmentation": "simclr-m-pad4"}),
-    ("simclr", {"method__variant": "info-nce"}),
     ("simclr", {"server__optimizer": "yogi"}),
     *(("simclr", {"server__aggregator": name}) for name in ("trimmed-mean", "median")),
     ("simclr", {"server__aggregator": "krum", "server__num_byzantine": 0, **ALL}),
     ("simclr", {"privacy__clip": 1.0, "model__norm": "group"}),
     ("simclr", {"data__partition": "rotation"}),
-    ("byol", {"method__target": "personal"}),
-    ("byol", {"method__target": "reinit"}),
-    ("byol", {"method__target": "personal", "method__update": "fedu"}),
-    ("byol", {"method__target": "personal", "method__update": "fedema"}),
-    ("byol", {"method__update": "frozen-predictor"}),
-    *(("simsiam", {"method__update": name}) for name in ("fedu", "fedema", "frozen-predictor")),
-    ("simsiam", {"method__heads": "m"}),
-    *(("orchestra", {"method__representations": name}) for name in ("memory", "private", "random")),
-    ("orchestra", {"method__strict_k_anonymity": True}),
-    ("orchestra", {"method__target": False}),
-    ("orchestra", {"method__target_view": "plain", "method__degeneracy": False}),
     ("orchestra", {"method__sinkhorn_strength": 60.0}),
-    *(("pfedae", {"method__gradient": gradient}) for gradient in ("ste", "ship")),
-    ("pfedae", {"method__server_steps": "single", "method__latent_dim": 8}),
-    ("featarc", {"method__anchor": "backbone-clean", "method__projection_dim": 16}),
-    ("simclr", {"model__backbone": "cct-4-3x2", "model__width": 8}),
-    ("orchestra", {"model__backbone": "cct-4-3x2", "model__width": 8}),
+    *((spec, CCT) for spec in ("simclr", "orchestra")),
 ]
 
 
