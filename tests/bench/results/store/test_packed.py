@@ -55,6 +55,10 @@ def test_packed_runs_read_as_before(packed: Store, rows: list[Row]) -> None:
     assert [packed.curve(packed.key(row)) for row in rows] == [POINTS] * 3
     assert packed.finished(second.row_id) == second
     assert packs(packed)[0] == packs(Store(packed.root))[0]
+    (file,) = (packed.root / "packed").iterdir()
+    names = read_table(file.read_bytes()).schema.names
+    assert "config.client.lr" in names
+    assert "config.method.target" not in names  # text and number stay JSON
 
 
 def test_files_in_which_a_setting_has_two_types_are_read_together(
@@ -125,13 +129,6 @@ def test_rounds_without_end_are_refused(packed: Store, monkeypatch: pytest.Monke
     files.read_pack.cache_clear()
     (problem,) = Store(packed.root).problems()
     assert "10 characters" in problem
-
-
-def test_a_setting_of_two_kinds_stays_json(packed: Store) -> None:
-    (file,) = (packed.root / "packed").iterdir()
-    names = read_table(file.read_bytes()).schema.names
-    assert "config.client.lr" in names
-    assert "config.method.target" not in names
 
 
 def test_whole_and_broken_numbers_share_a_column(store: Store) -> None:

@@ -136,8 +136,8 @@ def test_refresh_touches_nothing_without_need(store: Store) -> None:
     rows = [build_row(RunConfig(seed=seed), linear_acc=seed / 10) for seed in range(5)]
     for row in rows[::-1]:
         store.write_row(row)
-    path = store.refresh()
-    assert path is not None
+    path = store.root / "leaderboard.parquet"
+    assert store.refresh() == path
     assert rows_in(path) == rows
     before = path.stat().st_mtime_ns
     assert Store(store.root).refresh() == path
@@ -159,9 +159,8 @@ def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
         write(self, path, data)
 
     monkeypatch.setattr(Store, "_write", overtaken)
-    path = store.refresh()
-    assert path is not None
-    assert rows_in(path) == [first, second]
+    store.refresh()
+    assert rows_in(store.root / "leaderboard.parquet") == [first, second]
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(
