@@ -240,8 +240,8 @@ function curves() {
       const of = new Map(chosen(group()?.points || []).map((p) => [p.label, p.name]));
       const measured = (all[cell.value] || []).filter((p) => of.has(p.name) && p.metric === what.value && p[over.value] != null);
       const points = measured.map((p) => ({ ...p, label: p.name, name: of.get(p.name) })), x = over.value, title = titles[what.value];
-      const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       if (!points.some((p) => p.round > 0)) return null;
+      const share = what.value.endsWith("_acc"), number = share ? percent : plain;
       const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / (width < 750 ? 165 : 210))));
       const place = (name) => ({ fx: names.indexOf(name) % columns, fy: Math.floor(names.indexOf(name) / columns) });
       const placed = points.map((p) => ({ ...p, ...place(p.name) })), heads = names.map((name) => ({ name, ...place(name) })), fxy = { fx: "fx", fy: "fy" };
@@ -334,7 +334,6 @@ const paramsOf = (trial) => Object.entries(trial.params).map(([k, v]) => `${k}=$
 function tuning() {
   const which = choice("study", "Study", () => d3.sort(data.studies, (s) => -s.trials.length).map((s) => [s.study_id, `${s.study_id} · ${s.spec} · preset ${s.preset} · ${s.sampler} · ${s.trials.length} trials`]));
   const study = () => data.studies.find((each) => each.study_id === which.value), name = () => ({ name: study().spec });
-  const has = () => study() && data.styles[study().spec];
   const score = (v) => exact(v, (x) => plain(x, 4));
   const history = figure({
     id: "history", title: "Tuning history",

@@ -339,5 +339,16 @@ def test_in_a_browser(written: tuple[Store, Path]) -> None:
 
 
 @pytest.mark.browser
+def test_runs_that_have_an_objective_alone_have_no_curves(store: Store, tmp_path: Path) -> None:
+    for seed in range(3):
+        store.write_row(run_of(seed=seed, objective=0.1 * seed))
+    fedbench.report(tmp_path / "page.html", store)
+    open_all = "for (const part of all('details.part')) part.open = true; await pause();"
+    titles = "all('figure:not([hidden]) h3').map((head) => head.textContent)"
+    out = in_browser(tmp_path / "page.html", f"{open_all} return {{ titles: {titles} }};")
+    assert (out["titles"], out["errors"]) == (["Methods"], [])
+
+
+@pytest.mark.browser
 def test_on_a_phone(written: tuple[Store, Path]) -> None:
     assert in_browser(written[1], "return {};", width=500)["wide"] == 0
