@@ -9,8 +9,8 @@ from typing import Any
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.experiment.code import changed_code, foreign_code
 from fedbench.bench.experiment.common_options import Sources
-from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import flat_config
+from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
@@ -83,21 +83,19 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
 
 def _sources(row: Row) -> tuple[dict[str, str], str]:
     """Return the source of each value of a row, or none and the reason."""
-
-    def plain(**given: Any) -> Experiment:
-        return resolve(
-            row.method, preset=row.preset, environ={}, content=lambda *_: row.dataset, **given
-        )
-
     try:
-        values = flat_config(row.config)
-        presets = plain()  # with the data set of the preset
-        same_data = plain(set={"data.name": values["data.name"]})
+        values, data = flat_config(row.config), load_preset(row.preset).values["data.name"]
+        same_data = resolve(
+            row.method,
+            preset=row.preset,
+            set={"data.name": values["data.name"]},
+            environ={},
+            content=lambda *_: row.dataset,
+        )
     except FedbenchError as err:
         return {}, str(err)
-    before, sources = flat_config(same_data.config), dict(same_data.sources)
-    before["data.name"] = flat_config(presets.config)["data.name"]
-    sources["data.name"] = presets.sources["data.name"]
+    before = flat_config(same_data.config) | {"data.name": data.value}
+    sources = {**same_data.sources, "data.name": f"preset {row.preset} ({data.origin})"}
     scaled = row.scaled
     study = f" (study {row.study_id})" if row.study_id else ""
     for key, value in values.items():
