@@ -25,6 +25,7 @@ _LOW_NOISE = 10  # at so many times the noise's norm, noise moves a mean by a te
 _SPLIT = 3  # a node is split if its count is at least this many times the least
 
 
+@torch.no_grad()
 def sinkhorn(
     scores: Tensor, *, strength: float = 25.0, max_iterations: int = 100, tolerance: float = 1e-2
 ) -> Tensor:
@@ -36,8 +37,8 @@ def sinkhorn(
     Scores (N, K) are similarities of samples and clusters in [-1, 1], `strength` in (0, 300] is the
     inverse of the entropic regulariser. Scaling ends after `max_iterations`, or when the summed
     relative change of the rows' scales is below the tolerance, which is checked in the first
-    iteration and every tenth after it, as in the release. Returns (N, K), non-negative; rows sum to
-    1, columns to about N / K.
+    iteration and every tenth after it, as in the release. Returns (N, K), non-negative, without a
+    gradient; rows sum to 1, columns to about N / K.
     """
     if 2 * strength > _SAFE_EXPONENT:
         kernel = (scores.double() * strength).softmax(dim=1)
@@ -183,6 +184,7 @@ def cluster_globally(
     Sinkhorn makes at most 100 scalings. Returns unit centroids, (G, d); no argument changes.
     """
     settings = temperature, strength, lr, momentum, weight_decay
+    like = centroids.dtype, centroids.device
 
     def cluster(moves: "_Moves") -> Tensor:
         return moves.run(F.normalize(points, dim=1), F.normalize(centroids, dim=1), steps)
@@ -194,7 +196,7 @@ def cluster_globally(
         return plain()
     return first_use.checked(
         first_use.RECORDED_CLUSTERING,
-        lambda: cluster(_recorded_moves(points.shape, centroids.shape, centroids.device, settings)),
+        lambda: cluster(_recorded_moves(points.shape, centroids.shape, *like, settings)),
         plain,
         lambda moved: {"centroids": [moved]},
         dict,
@@ -264,9 +266,14 @@ class _Moves:
 
 @lru_cache(maxsize=1)  # the rounds of a run have mostly as many points
 def _recorded_moves(
-    points: torch.Size, centroids: torch.Size, device: torch.device, settings: tuple[float, ...]
+    points: torch.Size,
+    centroids: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    settings: tuple[float, ...],
 ) -> _Moves:
-    return _Moves(points, torch.empty(centroids, device=device), settings, recorded=True)
+    like = torch.empty(centroids, dtype=dtype, device=device)
+    return _Moves(points, like, settings, recorded=True)
 
 
 def _powers(scores: Tensor, factor: float, out: Tensor) -> Tensor:

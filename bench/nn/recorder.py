@@ -33,6 +33,10 @@ class Recorder:
 
     def _record(self, stream: torch.cuda.Stream, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        # A recording that fails leaves its stream the current one: here the caller gets its back.
+        with (
+            torch.cuda.stream(stream),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             work()
         return graph

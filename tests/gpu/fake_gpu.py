@@ -13,7 +13,7 @@ go. Nothing is asynchronous, and nothing is fast.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Self
 from unittest import mock
 
@@ -153,20 +153,32 @@ class FakeGraph:
                     old.copy_(new)
 
 
-@contextmanager
-def _recording(graph: FakeGraph, **_: Any) -> Iterator[None]:
-    FakeGPU.graph = graph
-    try:
-        yield
-    finally:
-        FakeGPU.graph = None
-        graph.undo()
-
-
 class _Stream:
     def __init__(self, device: Any = None) -> None: ...
 
     def wait_stream(self, other: Self) -> None: ...
+
+
+@contextmanager
+def _on(stream: _Stream | None) -> Iterator[None]:
+    before = FakeGPU.stream
+    FakeGPU.stream = stream or before
+    try:
+        yield
+    finally:
+        FakeGPU.stream = before
+
+
+@contextmanager
+def _recording(graph: FakeGraph, stream: _Stream, **_: Any) -> Iterator[None]:
+    """As `torch.cuda.graph`, which does not leave the stream of a recording that fails."""
+    before, FakeGPU.graph, FakeGPU.stream = FakeGPU.stream, graph, stream
+    try:
+        yield
+        FakeGPU.stream = before
+    finally:
+        FakeGPU.graph = None
+        graph.undo()
 
 
 def _to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -231,6 +243,8 @@ class FakeGPU(TorchDispatchMode):
     active: ClassVar["FakeGPU | None"] = None
     graph: ClassVar[FakeGraph | None] = None
     """What operations are recorded into, at the moment."""
+    stream: ClassVar[_Stream] = _Stream()
+    """The current one."""
     leaving: ClassVar[bool] = False
     """A transfer that Python asked for; C++ takes shadows for CPU tensors anyway."""
 
@@ -386,8 +400,8 @@ def _believed() -> Iterator[None]:
         patch(torch.cuda, "max_memory_allocated", lambda device=None: 2**20)
         patch(torch.cuda, "reset_peak_memory_stats", lambda device=None: None)
         patch(torch.cuda, "Stream", _Stream)
-        patch(torch.cuda, "current_stream", _Stream)
-        patch(torch.cuda, "stream", lambda stream: nullcontext())
+        patch(torch.cuda, "current_stream", lambda device=None: FakeGPU.stream)
+        patch(torch.cuda, "stream", _on)
         patch(torch.cuda, "CUDAGraph", FakeGraph)
         patch(torch.cuda, "graph", _recording)
         patch(Tensor, "pin_memory", lambda self, *a: self)

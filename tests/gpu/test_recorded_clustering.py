@@ -21,18 +21,22 @@ def _each_by_itself() -> None:
     clustering._recorded_moves.cache_clear()
 
 
-def inputs() -> tuple[Tensor, Tensor]:
-    return unit(30, 8, name="points"), unit(5, 8, name="centroids")
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return unit(30, 8, name="points").to(dtype), unit(5, 8, name="centroids").to(dtype)
 
 
-@pytest.mark.parametrize("strength", [25.0, 60.0])  # of 60 the kernel is float64
-def test_recorded_steps_have_the_bits_of_plain_ones(strength: float) -> None:
-    points, start = inputs()
+@pytest.mark.parametrize(
+    ("strength", "dtype"),
+    [(25.0, torch.float32), (60.0, torch.float32), (25.0, torch.float64)],  # of 60 the kernel is
+)
+def test_recorded_steps_have_the_bits_of_plain_ones(strength: float, dtype: torch.dtype) -> None:
+    points, start = inputs(dtype)
     expected = cluster_globally(points, start, strength=strength, steps=STEPS)
     with FakeGPU():
         there = points.to(CUDA), start.to(CUDA)
         for _ in range(2):  # the second time everything is replayed
             moved = cluster_globally(*there, strength=strength, steps=STEPS)
+            assert moved.dtype == dtype
             assert torch.equal(moved.cpu(), expected)
             assert torch.equal(there[1].cpu(), start)
     assert first_use.agreed() == {first_use.RECORDED_CLUSTERING}
@@ -57,13 +61,15 @@ def test_a_recording_that_differs_or_fails_is_left_out() -> None:
     points, start = inputs()
     expected = cluster_globally(points, start, steps=STEPS)
 
-    def fail(self: FakeGraph) -> None:
+    def fail(self: FakeGraph, *_: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    for replay in (lambda self: None, fail):
+    for name, broken in (("replay", lambda self: None), ("replay", fail), ("record", fail)):
         first_use.begin_run()
         clustering._recorded_moves.cache_clear()
-        with FakeGPU(), mock.patch.object(FakeGraph, "replay", replay):
+        with FakeGPU(), mock.patch.object(FakeGraph, name, broken):
+            before = torch.cuda.current_stream()
             moved = cluster_globally(points.to(CUDA), start.to(CUDA), steps=STEPS)
             assert torch.equal(moved.cpu(), expected)
+            assert torch.cuda.current_stream() is before
         assert [*first_use.switched_off()] == [first_use.RECORDED_CLUSTERING]

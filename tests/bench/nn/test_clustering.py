@@ -70,6 +70,17 @@ def test_scores_at_the_ends_stay_finite() -> None:
     torch.testing.assert_close(q, torch.full((4, 2), 0.5))
 
 
+def test_rows_may_have_gradients() -> None:
+    rows, centres = unit(13, 6).requires_grad_(), unit(4, 6, name="c")
+    q = sinkhorn(rows @ centres.T)
+    assert not q.requires_grad
+    assert torch.equal(q, sinkhorn(rows.detach() @ centres.T))
+    found, expected = (
+        cluster_locally(x, 4, generator(0, "rng")).centroids for x in (rows, rows.detach())
+    )
+    assert torch.equal(found, expected)
+
+
 def best_even_total(scores: Tensor) -> float:
     """Maximum over every assignment whose sizes differ by at most one."""
     n, k = scores.shape
