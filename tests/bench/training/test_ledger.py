@@ -156,6 +156,12 @@ def test_the_ledger_says_which_messages_reveal_single_images() -> None:
     assert ledger.flows["up"]["least"] == Flow(messages=3, numbers=3, bytes=12)
     ledger.add_extras({"latents": torch.zeros(6, 2)}, declared)
     assert ledger.flows["up"]["latents"] == Flow(1, 12, 48, revealing=1, smallest=1)
+    layout = setup_of("simclr").bound().layout
+    slot = layout.averaged[0]  # may hold single images as well
+    ledger = Ledger.of_client(layout, {slot.name: Extra(per_sample=True)})
+    revealing = [name for name, flow in ledger.flows["up"].items() if flow.revealing]
+    assert (revealing, ledger.flows["up"][slot.part].smallest) == ([slot.part], 1)
+    assert not any(flow.revealing for flow in ledger.flows["down"].values())
 
 
 def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
