@@ -103,6 +103,10 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
 
     is_csv = file.suffix == ".csv"
     table = pd.read_csv(file, dtype={"file": str}) if is_csv else pd.read_parquet(file)
+    if "client" not in table:
+        raise ValueError(
+            f"it needs a column 'client' of integers; found: {', '.join(map(str, table))}"
+        )
     named = {"split", "file", "row"} & {*table.columns}
     if len(named) == 3:
         table = _training_rows(table, pd.DataFrame(images, columns=["split", "file", "row"]))
@@ -113,10 +117,6 @@ def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.i
         )
     elif "split" in table:
         table = table[table["split"] != "test"]
-    if "client" not in table:
-        raise ValueError(
-            f"it needs a column 'client' of integers; found: {', '.join(map(str, table))}"
-        )
     clients = table["client"].convert_dtypes()  # gaps of test images made the integers floats
     if clients.isna().any():
         raise ValueError(f"image {int(clients.isna().argmax())} has no client")

@@ -82,7 +82,7 @@ class Outcome:
 
     job: Job
     status: str  # `ok diverged error paused`, or `elsewhere` if another process ran it
-    row: Row | None = None  # None for `error` and `paused`, until a row is made for the error
+    row: Row | None = None  # None for `error`, `paused` and encoders before training
     error: str | None = None  # in one line
     seconds: float = 0.0
     bytes: int = 0  # sent by clients and server together

@@ -270,11 +270,12 @@ class Shard:
 
     def _read(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Read the rows of some columns, if any."""
-        stored = dict.fromkeys("json" if short(column) != column else column for column in columns)
+        there = self.schema.names  # a table may have a column `json.label` of its own
+        stored = dict.fromkeys(column if column in there else "json" for column in columns)
         for row in self.open().read([*stored]) if stored else ():
             fields = row.get("json")
             inner = fields.items() if isinstance(fields, dict) else ()
-            yield row | {f"json.{name}": value for name, value in inner}
+            yield {f"json.{name}": value for name, value in inner} | row
 
     def _words(self, row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
         """Return the values of a row by column, names instead of the numbers of classes."""

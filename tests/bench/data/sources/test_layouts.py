@@ -481,6 +481,12 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
         _ = Experiment(few).on(dataset).partition
 
 
+def test_columns_named_as_fields_of_a_json_are_columns(tmp_path: Path) -> None:
+    splits = ["train" if i < 40 else "test" for i in range(COUNT)]
+    table = shades(LABELS, "json.label", **{"json.split": splits})
+    assert numbers(load_dataset(write(tmp_path / "set", train=table))) == (40, 8, 3, 0)
+
+
 def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
     file, name = tmp_path / "clients.json", both(tmp_path / "set")
     given = config(name, partition="file", partition_file=str(file))
@@ -512,6 +518,7 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
         ({"me": [*range(COUNT)]}, "'me'"),
         (7, "list of clients"),
         (pa.table({"owner": CLIENTS}), "owner"),
+        (pa.table({key: [] for key in ("split", "file", "row")}), r"found: split, file, row\)"),
         (pa.table({"client": [*CLIENTS[1:], None]}), "image 47"),
         (pa.table({"client": map(str, CLIENTS)}), "client"),
         ("no JSON", "JSON|char"),
