@@ -482,8 +482,8 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
 
 
 def test_columns_named_as_fields_of_a_json_are_columns(tmp_path: Path) -> None:
-    splits = ["train" if i < 40 else "test" for i in range(COUNT)]
-    table = shades(LABELS, "json.label", **{"json.split": splits})
+    splits = pa.array(["train" if i < 40 else "test" for i in range(COUNT)])
+    table = shades(LABELS, "json.label").append_column("json.split", splits)
     assert numbers(load_dataset(write(tmp_path / "set", train=table))) == (40, 8, 3, 0)
 
 
