@@ -131,6 +131,7 @@ def test_errors_come_back_by_name_and_a_plugins_as_the_nearest_known_one() -> No
     assert (type(again), str(again), again.exit_code) == (UnknownNameError, str(error), 3)
 
 
+@pytest.mark.skipif(not CAN_FORK, reason="workers are not forked here")
 def test_a_server_that_its_parent_has_left_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has asked for the end of a worker, and reads no answer."""
     ours, theirs = socketpair()
