@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from fedbench.bench.config.identity import section_defaults
-from fedbench.bench.config.schema import Strict
+from fedbench.bench.config.schema import RunConfig, Strict
 from fedbench.bench.config.yaml_files import load_named
 
 FOLDER = "presets"
@@ -96,9 +96,10 @@ class Preset(Strict):
         a data set at a path; it is called only where all other conditions of a rule hold.
         """
         values = dict(self.values)
+        defaults = {"seed": RunConfig.model_fields["seed"].default, **section_defaults()}
         for rule in self.rules:
             preset = {key: entry.value for key, entry in values.items()}
-            if rule.fits(spec) and rule.holds({**section_defaults(), **preset, **user}, content):
+            if rule.fits(spec) and rule.holds({**defaults, **preset, **user}, content):
                 values.update(rule.values)
         return values
 

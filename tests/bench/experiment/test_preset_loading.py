@@ -183,13 +183,16 @@ def test_rules_apply_in_order_and_see_earlier_rules() -> None:
         HEAD + "values: {client.lr: {value: 1.0, from: ours}}\n"
         "rules:\n"
         "- {when: {method: simclr}, values: {client.lr: {value: 2.0, from: ours}}}\n"
-        "- {when: {client.lr: 2, addon: [uv]}, values: {server.lr: {value: 3.0, from: paper}}}\n",
+        "- {when: {client.lr: 2, addon: [uv]}, values: {server.lr: {value: 3.0, from: paper}}}\n"
+        "- {when: {method: byol, seed: 0}, values: {client.lr: {value: 4.0, from: ours}}}\n",
         "x",
     )
     assert set(preset.values_for("simclr", {})) == {"client.lr"}
     assert preset.values_for("simclr+uv", {})["server.lr"].value == 3.0
     assert set(preset.values_for("simclr+uv", {"client.lr": 9.0})) == {"client.lr"}
     assert preset.values_for("supervised", {})["client.lr"].value == 1.0
+    by_seed = [preset.values_for("byol", given)["client.lr"].value for given in ({}, {"seed": 1})]
+    assert by_seed == [4.0, 1.0]  # a run has seed 0 unless it is given another
 
 
 ONE = "{value: 1.0, from: ours}"
