@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,9 +24,11 @@ from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import kept_apart
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
@@ -39,6 +41,7 @@ from fedbench.bench.tuning.options import Cells
 from fedbench.bench.tuning.ray.session import short_folder
 
 _log = logging.getLogger(__name__)
+_MOST_NAMED = 3  # methods in the caution that boards will not rank all together
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,6 +139,8 @@ def sweep(
     # Seed by seed across presets too, so that what is cut short has compared all under some seeds.
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
+    for line in unranked(cells):
+        _log.warning("%s", line)
     named: dict[str, Cell] = {}  # two presets may give one run
     for cell in cells:
         named.setdefault(cell.experiment.ids.row, cell)
@@ -366,6 +371,45 @@ def label(cell: Cell) -> str:
     last = last_names(shown)
     axes = [f"{last[key]}={value}" for key, value in shown.items()]
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
+
+
+def unranked(cells: Iterable[Cell]) -> Iterator[str]:
+    """Yield a line for each preset whose own values keep methods apart on boards."""
+    points: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        shared = {k: v for k, v in cell.axes.items() if not k.startswith("method.")}
+        point = canonical_json([cell.config.seed, shared])
+        points.setdefault((cell.experiment.origin.preset, point), []).append(cell)
+    told = set[str]()
+    for (preset, _), of in points.items():
+        if preset in told or len({cell.config.spec for cell in of}) == 1:
+            continue
+        tasks = [(cell, kept_apart(cell.config.model_dump(mode="json"))) for cell in of]
+        names = [
+            name
+            for name in tasks[0][1]
+            if len({canonical_json(task.get(name)) for _, task in tasks}) > 1
+            and all(_of_preset(cell, name) for cell in of)
+        ]
+        if names:
+            told.add(preset)
+            sides: dict[str, dict[str, None]] = {}  # equal values -> the methods that have them
+            for cell, task in tasks:
+                values = canonical_json([task.get(name) for name in names])
+                sides.setdefault(values, {})[cell.config.spec] = None
+            *rest, most = sorted([*sides.values()][::-1], key=len)  # of equal ones the first
+            others = ", ".join(most) if len(most) <= _MOST_NAMED else "the others"
+            yield (
+                f"preset {preset} gives {' and '.join(', '.join(side) for side in rest)} other"
+                f" values of {', '.join(names)} than {others}: boards will not rank them together;"
+                " to compare them, --set one value for all"
+            )
+
+
+def _of_preset(cell: Cell, name: str) -> bool:
+    """Return whether a value is that of the preset or the default, maybe scaled by the grid."""
+    scaled = any(each.key == name for each in cell.scaled)
+    return scaled or cell.experiment.sources[name].startswith(("preset ", "default"))
 
 
 def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]]) -> None:

@@ -71,16 +71,17 @@ def method_defaults(spec: str, names: Iterable[str]) -> Mapping[str, Any]:
     return of_code(spec)
 
 
+def kept_apart(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by dotted name the settings by which a comparability class goes, but for the data."""
+    training = training_of(settings)
+    sections = [key for key in sorted(training) if key.startswith(_SECTIONS)]
+    return {key: training[key] for key in [*COLUMN_OF, *sections, *ARITHMETIC] if key in training}
+
+
 def task_of(row: Row) -> dict[str, Any]:
     """Return a row's settings that its comparability class has, except those of the evaluation."""
-    training = training_of(row.settings)
-    further = {
-        key: training[key]
-        for key in sorted(training)
-        if key.startswith(_SECTIONS) and key not in COLUMN_OF
-    }
-    further |= {name: training[name] for name in ARITHMETIC}
-    if training["client.compile"] and "compiled " in str(row.environment.get("switched_off")):
+    further = {k: v for k, v in kept_apart(row.settings).items() if k not in COLUMN_OF}
+    if further["client.compile"] and "compiled " in str(row.environment.get("switched_off")):
         further["client.compile"] = "in part"  # what did not compile was computed plainly
     return {key: getattr(row, key) for key in KEYS if key != "dataset"} | further
 

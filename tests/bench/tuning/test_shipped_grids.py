@@ -1,5 +1,6 @@
 """Shipped grids: each resolves under each preset, and tables are rebuilt row for row."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,16 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config.yaml_files import installed
+from fedbench.bench.execution.execute import derived
 from fedbench.bench.experiment.preset_loading import preset_names
+from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import paper_cells
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import Cell, load_grid, plan, presets_for
+from fedbench.bench.tuning.sweep import unranked
 from tests.specs import extended
 
 SPECS = {(cell.paper, cell.method): cell.spec for cell in paper_cells()}
@@ -34,6 +39,20 @@ def printed(table: str) -> set[tuple[str, str, str]]:
     return {(dataset_name(cell.dataset), cell.setting, cell.method) for cell in cells}
 
 
+def classes_at_points(planned: list[Cell]) -> dict[str, set[str]]:
+    """Return the comparability classes that rows would have at each point of a grid."""
+    classes: dict[str, set[str]] = {}
+    for cell in planned:
+        derived_columns = derived(cell.config, cell.config.data.name)
+        columns = {**derived_columns, "dataset_revision": cell.config.data.name}
+        settings = cell.config.model_dump(mode="json")
+        row = Row.model_construct(**columns, settings=settings, environment={}, further={})
+        shared = {k: v for k, v in cell.axes.items() if not k.startswith("method.")}
+        point = canonical_json([cell.config.seed, shared])
+        classes.setdefault(point, set()).add(class_of(row, "objective"))
+    return classes
+
+
 @pytest.mark.parametrize("preset", extended(preset_names(), lambda name: name != "demo"))
 @pytest.mark.parametrize("name", installed("grids"))
 def test_every_grid_under_every_preset(name: str, preset: str) -> None:
@@ -45,9 +64,24 @@ def test_every_grid_under_every_preset(name: str, preset: str) -> None:
     assert len({cell.config.spec for cell in planned}) == len(grid.methods)
     for key, values in grid.axes.items():
         assert {cell.axes[key] for cell in planned} == set(values)
+    told = list(unranked(planned))
+    assert len(told) == any(len(ids) > 1 for ids in classes_at_points(planned).values())
+    assert all("boards" in line and preset in line for line in told)
     if preset == "demo":
         assert len(planned) <= 45
         assert {cell.config.data.name for cell in planned} == {"digits"}
+
+
+def test_a_preset_that_keeps_methods_apart_on_boards_is_told() -> None:
+    methods = {"methods": ["simclr", "orchestra", "supervised"], "preset": "demo"}
+    (line,) = unranked(cells("heterogeneity", **methods))
+    names = ("federation.num_rounds", "federation.participation", "client.local_epochs")
+    assert all(name in line for name in names)
+    assert re.search(r"gives orchestra .* than simclr, supervised\b", line)
+    alike = {"federation.num_rounds": 6, "federation.participation": 1.0, "client.local_epochs": 2}
+    assert not [*unranked(cells("heterogeneity", **methods, set=alike))]
+    (line,) = unranked(cells("participation", **methods))
+    assert "federation.participation" not in line  # an axis
 
 
 AXES = ("heterogeneity", "participation", "scaling", "local-epochs")
