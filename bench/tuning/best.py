@@ -1,6 +1,8 @@
 """Best values of studies: written as YAML, and looked up for sweeps."""
 
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.experiment.code import foreign_code
+from fedbench.bench.experiment.common_options import Sources
 from fedbench.bench.experiment.fields import Fields, show
 from fedbench.bench.experiment.resolve import RESERVED, warn_once
 from fedbench.bench.method import registry
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.checksums import yaml_with_checksum
 from fedbench.bench.system.errors import ConfigError
@@ -48,13 +51,14 @@ def find_tuned(
     specs: Sequence[str],
     preset: str,
     dataset: Dataset,
+    sources: Sources | None = None,
 ) -> dict[str, TunedValues]:
     """Look up tuned values for the methods of a sweep on one data set.
 
     With `auto`, every method must have a finished study of its present code on this data set (its
     content counts, and not where it lies) and preset, and the latest is taken; values found on
     other data must be named. A study or a file that is named serves its method, and the others
-    stay untuned.
+    stay untuned. `sources` are those of the sweep, for the command that would make a study.
     """
     if tuned == "auto":
         ended = _ended(store)
@@ -65,8 +69,8 @@ def find_tuned(
             raise ConfigError(
                 f"--tuned auto: no finished study of the present code of {', '.join(missing)} on"
                 f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; run"
-                f" `fedbench tune {missing[0]} --preset {preset}` on it first, choose --methods,"
-                f" or name a study of other code, data or presets"
+                f" `{_tune(missing[0], sources or Sources(preset), store)}` first, choose"
+                f" --methods, or name a study of other code, data or presets"
                 f" ({', '.join(others) or 'there is none'})"
             )
         return {spec: _values_of(latest[spec]) for spec in specs}
@@ -85,6 +89,16 @@ def find_tuned(
             raise ConfigError(f"--tuned: two studies for {spec!r}: {first} and {study}")
         by_spec[spec] = values
     return by_spec
+
+
+def _tune(spec: str, sources: Sources, store: Store) -> str:
+    """Return the command that tunes a method of a sweep on its data, in its store."""
+    known = Fields.of(spec).infos
+    own = {key: value for key, value in flatten(sources.set or {}, known).items() if key in known}
+    words = ["fedbench", "tune", spec, *replace(sources, set=own).words(sources.preset or "demo")]
+    if store.root != open_store(None).root:
+        words += ["--store", str(store.root)]
+    return shlex.join(words)
 
 
 def _ended(store: Store) -> list[dict[str, Any]]:

@@ -269,13 +269,17 @@ def planned_cells(
     if tuned is None:
         return cells
     preset = load_preset(settings["preset"]).preset
+    named = ("preset", "dataset", "config_files", "set")
+    given = Sources(**{name: settings[name] for name in named if name in settings})
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
         by_data.setdefault(cell.experiment.dataset.whole, []).append(cell)
     found: list[Cell] = []
     for whole, of in by_data.items():
         specs = list(dict.fromkeys(cell.config.spec for cell in of))
-        best = find_tuned(store, tuned, specs, preset, of[0].experiment.dataset)
+        if "data.name" in grid.keys:
+            given = replace(given, dataset=of[0].config.data.name)
+        best = find_tuned(store, tuned, specs, preset, of[0].experiment.dataset, given)
         cells = [*map(on_dataset, plan(grid, **settings, tuned=best))]
         found += [cell for cell in cells if cell.experiment.dataset.whole == whole]
     return found

@@ -228,7 +228,9 @@ def test_each_data_set_takes_its_own_studies(
 
     assert planned(2, "auto") == [("cifar10", "s1", 1.01), ("digits", "s0", 0.01)]
     assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
-    with pytest.raises(ConfigError, match="'mnist'"):
+    settings["set"] = {"client.batch_size": 8}
+    command = "fedbench tune simclr --preset demo --dataset mnist --set=client.batch_size=8 --store"
+    with pytest.raises(ConfigError, match=f"'mnist'.*`{command} {store.root}`"):
         planned(3, "auto")
 
 
