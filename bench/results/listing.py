@@ -74,7 +74,7 @@ def runs(
     Args:
         store: see `open_store`.
         method: only rows of this spec.
-        dataset: only rows on this data set, by the name of its content.
+        dataset: only rows on this data set, by the name of its content or folder.
         preset: only rows that started from this preset.
         status: `ok`, `error` or `diverged`.
         where: dotted names of the configuration, or columns, and the values that rows have there.
@@ -95,8 +95,14 @@ def runs(
     places = sorted(range(len(finished)), key=finished.__getitem__, reverse=True)
     for column, value in given.items() if places else ():
         if value is not None:
-            one_of(f"{column} of a stored run", {*columns[column]})(value)
-            places = [place for place in places if columns[column][place] == value]
+            held, wanted = {*columns[column]}, {value}
+            if column == "dataset" and ":" not in value:
+                from fedbench.bench.results.leaderboard.data_names import meant  # loads pandas
+
+                wanted = meant(value, held) or wanted
+            if not wanted <= held:
+                one_of(f"{column} of a stored run", held)(value)
+            places = [place for place in places if columns[column][place] in wanted]
     if where and finished:
         values = [_values(row) for row in rows_at(range(len(finished)))]
         places = [place for place in places if where.items() <= values[place].items()]

@@ -5,10 +5,12 @@ label.
 """
 
 import json
+from collections.abc import Iterable
 
 import pandas as pd
 
 from fedbench.bench.config.schema import without_folder
+from fedbench.bench.data.sources.base import entries
 
 
 def dataset_name(name: str) -> str:
@@ -22,18 +24,30 @@ def known_name(dataset: str) -> str | None:
     return None if ":" in dataset else dataset_name(dataset)
 
 
+def meant(name: str, held: Iterable[str]) -> set[str]:
+    """Return which data sets of rows a name without a colon means: a content, else a folder.
+
+    >>> meant("photos", ["folder:photos", "cifar10"]), meant("cifar10", ["hub:cifar10"])
+    ({'folder:photos'}, set())
+    """
+    alike = {each for each in held if dataset_name(each) == dataset_name(name)}
+    contents = {each for each in alike if ":" not in each}
+    is_content = contents or dataset_name(name) in map(dataset_name, entries())
+    return contents if is_content else alike
+
+
 def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
     """Return the rows on a data set, and those on the same images under another name.
 
-    `dataset` is the name of a content, in any spelling; or `hub:PATH` and the like, which stands
-    for what lay in a folder of that name.
+    `dataset` is the name of a content or a folder, in any spelling; or `hub:PATH` and the like,
+    which stands for what lay in a folder of that name.
     """
     if ":" in dataset:
         label = without_folder(dataset)
         given = frame.config_json.map(lambda text: without_folder(json.loads(text)["data"]["name"]))
         named = (frame.dataset == label) | (given == label)
     else:
-        named = frame.dataset.map(known_name) == dataset_name(dataset)
+        named = frame.dataset.isin(meant(dataset, frame.dataset.unique()))
     return frame[frame.dataset_revision.isin(frame.dataset_revision[named].unique())]
 
 

@@ -92,6 +92,10 @@ def test_a_data_set_has_the_rows_on_its_images_under_any_name(rows: list[Row]) -
     # A folder of that name says nothing about its content.
     label = run_of(data__name="hub:/far/cifar10", dataset="hub:cifar10", dataset_revision="d" * 16)
     assert (on("cifar10", label), on("hub:cifar10", label), on("svhn")) == (0, 1, 0)
+    photos = run_of(
+        data__name="folder:/far/photos", dataset="folder:photos", dataset_revision="e" * 16
+    )
+    assert [on(name, photos) for name in ("photos", "./photos", "photo")] == [1, 1, 0]
     assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
