@@ -256,5 +256,7 @@ def describe_validation(err: ValidationError, known: Iterable[str], where: str =
     name = ".".join([where, *map(str, first["loc"])]).strip(".")
     if first["type"] == "extra_forbidden":
         return f"{name} is not a field{did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
+    if first["type"] == "missing":
+        return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ")
     return f"{name}: {message[0].lower()}{message[1:]} (got {first['input']!r:.200})"

@@ -19,7 +19,13 @@ import numpy as np
 from fedbench.bench.data.cache import ARRAYS, SPLITS, CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Splits, decoded
-from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
+from fedbench.bench.system.errors import (
+    ConfigError,
+    DataError,
+    PluginError,
+    UnknownNameError,
+    nearest,
+)
 from fedbench.bench.system.files import user_path
 from fedbench.bench.system.plugins import load, load_all
 
@@ -134,7 +140,11 @@ def entry_of(name: str) -> Entry:
             return entry
     if not colon and (known := with_kind(name)) != name:
         raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {known}")
-    raise UnknownNameError("data set", name, entries())
+    if colon:
+        raise UnknownNameError("data set", name, entries())
+    near = nearest(name, (path.name for path in Path().glob("*/")))
+    here = f"did you mean the folder {near!r}?" if near else "no file or folder here has that name"
+    raise UnknownNameError("data set", name, entries(), f"; {here}")
 
 
 def with_kind(name: str) -> str:

@@ -337,6 +337,9 @@ def test_a_path_alone_shows_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, hint in (("both", "folder:both or hub:both"), ("none", "no images")):
         with pytest.raises(ConfigError, match=hint):
             with_kind(name)
+    for name, hint in (("photo", "did you mean the folder 'photos'"), ("nosuch", "no file or")):
+        with pytest.raises(UnknownNameError, match=hint):
+            load_dataset(name, tmp_path / "data")
 
 
 def test_a_known_set_is_found_wherever_it_was_prepared(

@@ -145,6 +145,11 @@ def test_bad_grids_are_refused_at_load(parts: dict[str, Any], named: str) -> Non
         small(**parts)
 
 
+def test_a_missing_key_is_named_without_the_rest() -> None:
+    with pytest.raises(ConfigError, match=r"^g.yaml: grid is missing$"):
+        check_grid({"methods": ["simclr"], "seeds": [0]}, "g.yaml")
+
+
 def test_the_learning_rate_follows_participation_by_its_root() -> None:
     planned = cells(
         load_grid("participation"), preset="cross-device", methods=["simclr"], seeds=[0]
