@@ -1,6 +1,7 @@
 """Angles between classes and t-SNE maps of finished runs: numbers, pictures, and a JSON file."""
 
 import json
+import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ GEOMETRY = "geometry.json"
 
 _MOST_IMAGES = 1000
 _MAPS_PER_ROW = 3
+_TITLE_WIDTH = 48  # letters above a map
 _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
 Numbers = dict[str, Any]  # numbers behind the pictures of one run: see `measure`
 
@@ -128,7 +130,9 @@ def draw_maps(runs: Sequence[Numbers]) -> Picture:
         for index, colour in enumerate(colours(len(names))):
             xs, ys = points[labels == index].T
             axis.scatter(xs, ys, s=9, color=colour, linewidths=0, label=names[index])
-        axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
+        setting = textwrap.fill(run["setting"], _TITLE_WIDTH)
+        axis.set_title(f"{run['title']}\n{setting}", fontsize="medium")
+        axis.set(xticks=[], yticks=[])
         if named and names == most and not figure.legends:
             figure.explain(axis, title="class", markerscale=2)
     return figure

@@ -96,6 +96,16 @@ def test_maps_of_clients_show_their_own_images(store: Store, ids: dict[str, str]
         assert "E = " in found["setting"]
 
 
+def test_a_long_setting_fits_above_its_map(found: Numbers) -> None:
+    setting = "cross-device-cpu, dirichlet-balanced, alpha 0.1, 1000 clients, E = 10, seed 10"
+    for number in (1, 2):
+        figure = draw_maps([{**found, "setting": setting}] * number)
+        figure.draw_without_rendering()
+        places = [axis.title.get_window_extent() for axis in figure.axes]
+        assert min(place.x0 for place in places) >= 0
+        assert max(place.x1 for place in places) <= figure.bbox.width
+
+
 def test_maps_keep_neighbours_together() -> None:
     """With three far clusters the nearest neighbour on the map is always of the same cluster."""
     labels = np.arange(3).repeat(20)
