@@ -45,6 +45,7 @@ from fedbench.bench.terminal.progress import (
 )
 from fedbench.bench.terminal.scaffold import Kind, write_start
 from fedbench.bench.terminal.tables import show_records
+from fedbench.bench.terminal.units import count
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.options import Cells, Search
 
@@ -198,6 +199,8 @@ def sweep(
         given = opt.values(cells, sources, places, cluster)
         result = fedbench.sweep(grid, on_progress=progress, **given)
     show_runs.note_outdated(result.outdated, again=cells.again and not cells.dry_run)
+    if result.diverged:
+        warn(f"{count(result.diverged, 'run')} diverged: {show_runs.DIVERGED}")
     output.show(result, show_tuning.show_sweep)
     if result.failed and not cells.dry_run:
         return FAILED
@@ -244,11 +247,12 @@ def leaderboard(
     form = "json" if output.json else format_ or "table"
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
     if form == "table" and output.suggests:
-        methods = [*dict.fromkeys(entry.method for entry in ranking.board.entries)]
+        of_tables = [{e.method: 0 for e in group.entries} for group in ranking.board.groups]
+        methods = next(([*each] for each in of_tables if len(each) > 1), [])
         asked = {name: getattr(board, name) for name in vars(Ranked())}
         options = [f"--{name}={of}" for name, of in asked.items() if of != getattr(Ranked, name)]
         pair = shlex.join(["fedbench", "compare", *methods[:2], *options])
-        suggest(pair if len(methods) > 1 else "fedbench report results.html", store)
+        suggest(pair if methods else "fedbench report results.html", store)
 
 
 @command("fedbench compare simclr byol --preset laptop")

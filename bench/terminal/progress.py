@@ -42,8 +42,8 @@ class RunProgress(Status):
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self.title += f" · {data.public_name}{subset}"
         self._head = (
-            f"{self.title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
-            f" {count(federation.num_rounds, 'round')} ·"
+            f"{self.title} · {count(data.num_clients, 'client')}, {config.cohort_size} in each"
+            f" round · {count(federation.num_rounds, 'round')} ·"
             f" {count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
         )
         self.update(self._head)

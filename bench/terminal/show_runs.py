@@ -23,6 +23,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_CURVE = 40
 _CURVES = ("loss", "objective", "knn_acc", "linear_acc", "projection_std_ratio")
 _BEFORE = "untrained_"
+DIVERGED = "loss or weights are not finite, so nothing was evaluated; try a lower client.lr"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
 _COST = ("bytes_up", "bytes_down", "wall_seconds", "simulated_hours")
 _LISTED = (
@@ -48,10 +49,10 @@ def show_plan(plan: RunPlan) -> None:
     show_record(
         f"{plan.config.spec} · preset {plan.preset} · seed {plan.config.seed}",
         {
-            "data": f"{data.name}, {data.num_clients} clients, {data.partition}"
+            "data": f"{data.name}, {count(data.num_clients, 'client')}, {data.partition}"
             + ("" if data.alpha_read is None else f", alpha {data.alpha:g}"),
             "rounds": f"{count(plan.config.federation.num_rounds, 'round')} with"
-            f" {plan.config.cohort_size} clients each",
+            f" {count(plan.config.cohort_size, 'client')} each",
             "local_epochs": plan.config.client.local_epochs,
             "local_steps": [text("steps", record["local_steps"]), plan.local_steps.idle],
             "without effect": record["without_effect"],
@@ -95,10 +96,7 @@ def warnings(row: Row) -> list[str]:
     metrics, problems = row.metrics, list[str]()
     if row.status == "diverged":
         rounds = f"{row.rounds_done or 0} of {row.num_rounds} rounds"
-        problems.append(
-            f"the run diverged after {rounds}: loss or weights are not finite, so nothing was"
-            " evaluated; try a lower client.lr"
-        )
+        problems.append(f"the run diverged after {rounds}: {DIVERGED}")
     if row.unmoved:
         problems.append("no weight has moved: every metric is of the encoder before training")
     if row.collapsed:

@@ -12,7 +12,7 @@ from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS, GATE
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
-from fedbench.bench.terminal.units import duration, parameters, text
+from fedbench.bench.terminal.units import count, duration, parameters, text
 
 if TYPE_CHECKING:
     from fedbench.bench.experiment.common_options import Settings
@@ -67,11 +67,13 @@ def advice(result: StudyResult, settings: Settings, store: Any) -> str:
     """Say in one sentence what to do after a study that was run with these settings."""
     words = ["fedbench", "run", result.spec, *settings.words(result.preset)]
     words += [] if store is None else ["--store", str(store)]
-    command, ended = shlex.join(words), f"{len(result.trials)} trials"
+    command, ended = shlex.join(words), count(len(result.trials), "trial")
     if result.best is None:
         return f"no setting of {ended} can be told from the preset's, so use that: {command}"
     if result.best["params"] == result.preset_params:
-        return f"none of {ended} scored above the preset's own setting, so use that: {command}"
+        return (
+            f"no setting of {ended} scored above the preset's own setting, so use that: {command}"
+        )
     told = _told(result.confirmed)
     best = f"trial {result.best['trial']} scored best of {ended}{told and f'; by labels it {told}'}"
     if told == _BEHIND:
@@ -200,7 +202,8 @@ def _interval(correlation: Correlation, kind: str) -> str:
 
 def show_sweep(result: SweepResult) -> None:
     """Print the runs of a sweep and their counts, or with `dry_run` its cost."""
-    head = f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already"
+    planned = count(result.planned, "cell")
+    head = f"grid {result.grid} · {planned}: {result.skipped} in the store already"
     if result.estimate is not None:
         weights = f"{result.measured} cells take the weights of runs with the same training"
         shared = {

@@ -37,8 +37,9 @@ _LABELS = {
 }
 """Labels in records; other values go by the names that JSON has."""
 _DROPPED_FIRST = (
-    "aliases goes_with data num_rounds num_clients partition image_shape num_classes num_bytes"
-    " seconds objective knn_acc notes preset formula finished_at dataset presets spec"
+    "aliases goes_with data code start participation local_epochs grid num_rounds num_clients"
+    " partition image_shape num_classes num_bytes seconds objective knn_acc at_chance notes preset"
+    " formula finished_at dataset presets spec alpha status"
 )
 """Values of records that a narrow terminal does without, in this order."""
 
@@ -164,6 +165,6 @@ class _Column:
 
     def __init__(self, number: bool, name: str, *cells: str) -> None:
         self.number, self.name, self.cells = number, name, cells
-        self.whole = number or name in ("run", "study")
+        self.whole = number or name in ("run", "study", "key")
         size = max(map(len, (name, *cells)))
         self.width = _GAP + (size if self.whole else min(size, _LEAST))

@@ -1,6 +1,7 @@
 """`submit`, `verify BUNDLE` and `verify --claims` as a user sees them, on rows of this project."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
+from tests.bench.results.conftest import run_of
 
 from .conftest import Call
 
@@ -94,6 +96,18 @@ def test_reproductions_show_in_tables(call: Call, store: Store, tmp_path: Path) 
     shown = call("leaderboard", "--store", copy.root, "--json").json["reproductions"]
     assert [(row["run_id"], row["count"]) for row in shown] == [(row_id, 0)]
     assert "reproductions" not in call("leaderboard", "--store", store.root, "--json").json
+
+
+def test_two_methods_of_one_table_are_proposed(call: Call, tmp_path: Path) -> None:
+    rows = [("byol", 2), ("simsiam", 90), ("simclr", 10), ("spectral", 10)]
+    for spec, clients in rows[:2]:
+        Store(tmp_path).write_row(run_of(spec, data__num_clients=clients, linear_acc=0.5))
+    alone = call("leaderboard", "--no-published", "--store", tmp_path).err
+    assert "fedbench report" in alone
+    for spec, clients in rows[2:]:
+        Store(tmp_path).write_row(run_of(spec, data__num_clients=clients, linear_acc=0.5))
+    proposed = shlex.split(call("leaderboard", "--store", tmp_path).err.splitlines()[-1])
+    assert {*proposed[3:5]} == {"simclr", "spectral"}
 
 
 @pytest.mark.slow

@@ -44,6 +44,19 @@ def test_sweep_runs_what_is_missing_and_then_nothing(
     assert sorted(row["alpha"] for row in ranking["rows"]) == [0.1, 1.0]
 
 
+def test_sweep_says_what_helps_cells_that_diverged(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    InOneProcess().in_place_of_ray(monkeypatch)
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(GRID.replace("simclr", "supervised"), encoding="utf-8")
+    words = ("--set", "client.lr=1e30", "--device", "cpu", "--store", tmp_path)
+    answer = call("sweep", "--grid", grid, *TINY, *words)
+    assert answer.code == 0, answer.err
+    assert "2 runs diverged" in answer.err
+    assert answer.err.count("lower client.lr") == 1
+
+
 def test_sweep_dry_run_counts_and_estimates(call: Call, tmp_path: Path) -> None:
     words = ("sweep", "--grid", "heterogeneity", "--seed", 4, *TINY, "--store", tmp_path / "none")
     document = call(*words, "--dry-run", "--json", "--methods", "simclr,supervised").json

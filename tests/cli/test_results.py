@@ -161,6 +161,15 @@ def test_filters_agree_with_the_rows(call: Call, rows: list[Row]) -> None:
     assert listed(call, "--where", "seed=99999")["runs"] == []
 
 
+def test_a_folder_of_images_goes_by_its_name(call: Call, copy: Path) -> None:
+    (row,) = Store(copy).rows()
+    put(copy, row.model_copy(update={"dataset": "folder:photos", "dataset_revision": "0" * 16}))
+    words = ("--dataset", "photos", "--store", copy, "--json")
+    assert call("runs", *words).json["total"] == 1
+    assert len(call("leaderboard", *words).json["rows"]) == 1
+    assert call("runs", "--dataset", "photo", "--store", copy).code == 2
+
+
 def test_a_table_with_short_ids_that_other_commands_take(call: Call, rows: list[Row]) -> None:
     answer = call("runs", "--store", str(STORE), "--limit", "2")
     shared, header, *lines = answer.out.splitlines()
@@ -181,6 +190,15 @@ def test_a_terminal_of_80_columns_holds_the_table(
     for words in (("runs", "--store", STORE), ("grids",), ("methods",), ("presets",), board):
         rules = [line for line in call(*words).out.splitlines() if {*line} == {"─"}]
         assert 0 < max(map(len, rules)) <= 80  # as wide as the table below
+    runs = call("runs", "--store", STORE, "--limit", 30).out.splitlines()
+    first = runs.index(next(line for line in runs if {*line} == {"─"})) + 1
+    ids = [line.split()[0] for line in runs[first:] if line[:1].strip()][:30]
+    assert {len(each) for each in ids} == {8}
+    monkeypatch.setenv("COLUMNS", "100")
+    assert any(
+        line.startswith("method.num_global_clusters ")
+        for line in call("presets", "demo").out.splitlines()
+    )
 
 
 def test_runs_show_what_tells_them_apart(call: Call, rows: list[Row]) -> None:
