@@ -20,7 +20,7 @@ from fedbench.bench.method.base import HOOKS, AddOn, Method
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
 from fedbench.bench.system.method_names import ALIASES, GROUP, unknown_method
 from fedbench.bench.system.packages import broken_package
-from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.plugins import leave_out, load_error
 from fedbench.bench.system.source import OURS, keep_source
 
 M = TypeVar("M", bound=Method)
@@ -118,7 +118,7 @@ def register(
 
 @cache
 def _load_plugins() -> str:
-    """Import every plugin once; return which of other packages failed, for a message, or "".
+    """Import every plugin once; return why those of other packages failed, for a message, or "".
 
     The plugins of fedbench come first, so that no other package can take their names.
     """
@@ -139,9 +139,9 @@ def _load_plugins() -> str:
             for entry in [*_ENTRIES.values()]:  # what it had registered before it failed
                 if f"{entry.cls.__module__}.".startswith(f"{point.module}."):
                     del _ENTRIES[entry.name]
-            failed.append(origin(point))
-            leave_out(load_error(point, err))
-    return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
+            failed.append(load_error(point, err))
+            leave_out(failed[-1])
+    return "".join(f"; {error}" for error in failed)
 
 
 def entries() -> dict[str, Registered]:

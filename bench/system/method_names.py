@@ -29,7 +29,8 @@ def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNa
     """
     more = _MEANT.get(name, "") + more
     with suppress(OSError, ValueError):  # most names are of no folder
-        if GROUP in (Path(name) / "pyproject.toml").read_text("utf-8", "replace"):
+        text = (Path(name) / "pyproject.toml").read_text("utf-8", "replace")
+        if GROUP in text and name not in entry_points(group=GROUP).names:
             more += f"; its package is here, but not installed: pip install -e {name}"
     return UnknownNameError("method", name, [*known, *ALIASES], more)
 

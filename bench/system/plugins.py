@@ -27,6 +27,8 @@ def load(point: EntryPoint) -> Any:
 def load_error(point: EntryPoint, err: Exception) -> PluginError:
     """Return the error for an entry point that raised another one when it was loaded."""
     reason = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
+    if isinstance(err, SyntaxError):  # whose text has the file without its folder
+        reason = f"{type(err).__name__}: {err.msg} ({err.filename}, line {err.lineno})"
     return PluginError(f"plugin {origin(point)} cannot be loaded: {' '.join(reason.split())}")
 
 

@@ -53,6 +53,19 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
     assert re.findall("plugin '(.*?)' of package", unknown.err.splitlines()[-1]) == ["half", "torn"]
 
 
+def test_a_plugin_that_is_installed_and_broken_is_not_said_to_be_missing(
+    shell: Call, tmp_path: Path
+) -> None:
+    env = install_methods(tmp_path / "site", mymeth="def :")
+    (tmp_path / "mymeth").mkdir()
+    (tmp_path / "mymeth" / "pyproject.toml").write_text("fedbench.methods", encoding="utf-8")
+    last = shell("config", "mymeth", env=env, cwd=tmp_path).err.splitlines()[-1]
+    assert "pip install" not in last
+    assert f"SyntaxError: invalid syntax ({tmp_path / 'site' / 'pack_mymeth.py'}, line 1)" in last
+    other = shell("config", "mymeth", cwd=tmp_path)
+    assert "pip install -e mymeth" in other.err
+
+
 def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None:
     """An edited loss is another run; a repetition names the cause."""
     scaled = METHOD.format(name="edited", cls="Edited") + (
