@@ -23,6 +23,9 @@ def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str,
         else:
             flat[name] = value
 
+    if not isinstance(mapping, Mapping):
+        example = "{'client.lr': 0.1}"
+        raise ConfigError(f"set: must map names to values, as {example} does (got {mapping!r:.80})")
     walk(mapping, "")
     return flat
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
-from fedbench.bench.nn.weights import SUFFIX, encoder_file
+from fedbench.bench.nn.weights import SUFFIX, encoder_file, shipped_encoders
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, former_ids, open_store
 from fedbench.bench.system import tensor_files
@@ -224,6 +225,11 @@ def load_encoder(file: Path | str) -> Encoder:
         feature_dim = int(card["feature_dim"])
         # Encoders that ship were exported when runs had other ids.
         card["run_id"] = former_ids().get(card["run_id"], card["run_id"])
+    except FileNotFoundError as err:
+        near = get_close_matches(str(file), shipped_encoders(), 3, 0.4) or ["simclr@laptop"]
+        raise DataError(
+            f"{str(path)!r}: no such file; encoders such as {', '.join(near)} come with fedbench"
+        ) from err
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
         reason = " ".join(str(err).split())
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({reason})") from err

@@ -74,8 +74,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"x.safetensors': no such file; .*@"):
         load_encoder(path)
+    with pytest.raises(DataError, match=r"'orchestra': no such file; .*orchestra@laptop"):
+        load_encoder("orchestra")
     header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
     altered = bytearray(encoder_file("simclr@laptop").read_bytes())
     altered[-1] ^= 1
