@@ -240,7 +240,7 @@ def space_file(name: str) -> Path | Traversable | None:
 def read_space(path: Path | Traversable, fields: Fields) -> SpaceFile:
     """Read a search-space file and check it against the fields of a spec with its method."""
     content = load_yaml(path)
-    with registry.of_file(f"space {path.name}", SpaceFile.model_fields):
+    with registry.of_file(f"space {path}", SpaceFile.model_fields):
         space = SpaceFile.model_validate(content)
         addons = {name for name, entry in registry.entries().items() if entry.is_addon}
         for key, part in space.space.items():
