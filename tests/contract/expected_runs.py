@@ -93,9 +93,9 @@ def runs() -> dict[str, tuple[str, dict[str, Any]]]:
     plain: list[tuple[str, dict[str, Any]]] = [
         (spec, {}) for spec in registry.specs() if spec not in REFUSED
     ]
-    variants = [run for name in registry.entries() for run in variants(name)]
+    others = [run for name in registry.entries() for run in variants(name)]
     found = {}
-    for spec, values in (*plain, *variants, *OTHERS):
+    for spec, values in (*plain, *others, *OTHERS):
         text = " ".join([spec, *(f"{name}={value}" for name, value in values.items())])
         found[text] = (spec, values)
     return found
