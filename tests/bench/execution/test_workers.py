@@ -144,15 +144,29 @@ def test_a_server_that_its_parent_has_left_says_nothing(monkeypatch: pytest.Monk
 
 
 SCRIPT = """
-import os, psutil, socket, time
+import os, psutil, signal, socket, time
+from multiprocessing.connection import Connection
 from fedbench.bench.execution.fork_server import ForkServer
+
+class Stop:
+    def __reduce__(self):
+        return signal.raise_signal, (signal.SIGSTOP,)
+
+def is_stopped(child):
+    try:
+        return child.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:  # one that an import has started, as ldconfig
+        return False
+
 print("main", flush=True)
 server = ForkServer()
-_, theirs = socket.socketpair()
+ours, theirs = socket.socketpair()
 server.fork(theirs.fileno(), os.memfd_create("memory"))
-while not (workers := psutil.Process(server._process.pid).children()):
+Connection(ours.detach()).send(Stop())
+group = psutil.Process(server._process.pid)
+while not (stopped := [child for child in group.children() if is_stopped(child)]):
     time.sleep(0.01)
-print(workers[0].pid, flush=True)
+print(stopped[0].pid, flush=True)
 time.sleep(600)
 """
 
@@ -170,7 +184,6 @@ def test_a_script_without_a_guard_runs_once_and_its_workers_end_with_it() -> Non
         assert process.stdout.readline() == "main\n"
         worker = int(process.stdout.readline())
         try:
-            os.kill(worker, signal.SIGSTOP)
             process.kill()
             # The end of the file: neither the server nor the worker holds it open any longer.
             assert process.stdout.read() == ""
