@@ -14,25 +14,26 @@ from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.tuning.ray.session import Interrupted, Session, ray_session
 
 SCRIPT = """
-import sys, time
+import sys, threading, time
 from pathlib import Path
 from fedbench.bench.tuning.ray import session as module
 module._SECONDS_BETWEEN_CHECKS = 0.05
-module._SECONDS_TO_EXIT_LOST = 0.3
+module._SECONDS_TO_EXIT_LOST = 0.3 if sys.argv[3] == "hangs" else 600
 session = module.Session(Path(sys.argv[1]))
 session._addresses["raylet"] = ("127.0.0.1", int(sys.argv[2]))
 with module._watch(session) as end_watch:
-    print("watching", flush=True)
+    (watch,) = set(threading.enumerate()) - {threading.main_thread()}
     if sys.argv[3] == "ends":
         end_watch()
-        sys.stdin.readline()
-        time.sleep(1.0)
+        watch.join()
+    print("watching", flush=True)
+    sys.stdin.readline()  # the raylet has gone
     while sys.argv[3] == "hangs":
         time.sleep(60)
     while sys.argv[3] == "sees" and not session.ending:
         time.sleep(0.01)
+watch.join()
 print("left", session.lost, flush=True)
-time.sleep(0.6)
 """
 
 
