@@ -189,6 +189,14 @@ def test_a_job_stops_in_order_before_its_time_is_over_and_is_queued_again(tmp_pa
     assert last == "scontrol requeue 7"
 
 
+def test_a_signal_right_after_the_start_of_the_command_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "debug").write_text("trap '[[ $BASH_COMMAND != driver=* ]] || kill $$' DEBUG")
+    job = Job(tmp_path, **RAY, fedbench="exec sleep infinity")
+    with job.submit("sweep", BASH_ENV=str(tmp_path / "debug")) as process:
+        process.communicate(timeout=60)
+    assert (process.returncode, job.lines()[-1]) == (143, "scontrol requeue 7")
+
+
 @pytest.mark.parametrize("code", [0, 3, 4])
 def test_a_job_that_ends_by_itself_is_not_queued_again(code: int, tmp_path: Path) -> None:
     job = Job(tmp_path, **RAY, fedbench=f'echo "$*"; exit {code}')

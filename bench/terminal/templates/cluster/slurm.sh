@@ -59,9 +59,10 @@ if ((others > 0)); then
   daemons+=($!)
 fi
 
+# Set before the command, so that no signal comes in between; until then `$!` is the last daemon.
+trap 'if [[ $! == "${daemons[-1]}" ]]; then exit 143; fi; kill -TERM "$!" 2>/dev/null || true' TERM
 fedbench "$@" --address "$address" --store "$STORE" &
 driver=$!
-trap 'kill -TERM "$driver" 2>/dev/null || true' TERM
 code=0
 wait "$driver" || code=$?
 while kill -0 "$driver" 2>/dev/null; do  # `wait` returns early when the trap has run
