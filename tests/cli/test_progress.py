@@ -9,6 +9,14 @@ from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which does not pass by itself."""
+    now = [100.0]
+    monkeypatch.setattr("fedbench.bench.terminal.progress.time.monotonic", lambda: now[0])
+    return now
+
+
 def show(progress: SweepProgress) -> None:
     """Send the events of two cells; the first ends well, the second does not."""
     with progress:
@@ -49,9 +57,7 @@ def _ended(index: int, metrics: dict[str, float] | None = None) -> RoundRecord:
     return RoundRecord(index, 1.5, {}, 2, 0, 8, 1, 1, 1.0, 9.0, 1.0, False, metrics or {}, 2.0)
 
 
-def test_time_and_bar_move_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("fedbench.bench.terminal.progress.time.monotonic", lambda: now[0])
+def test_time_and_bar_move_between_events(now: list[float]) -> None:
     progress = StudyProgress("tune x", quiet=True)
     progress(events.CellsBegan(total=4, done=0, concurrency=2, gpus=0.0))
     now[0] = 105.0
