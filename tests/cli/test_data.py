@@ -9,6 +9,7 @@ import pytest
 from fedbench.bench.data import datasets
 from fedbench.bench.data.known import REVISIONS
 from tests.bench.data.test_datasets import write_folder
+from tests.specs import rewrite
 
 from .conftest import Call
 
@@ -87,7 +88,7 @@ def test_prepare_shows_what_a_set_holds(
     split = call("data", "split", *words[2:]).out.splitlines()
     assert len(split) == 1 + 12 + 4
     # What speaks against the data is said before each study, too.
-    (folder / "test" / "a" / "0.png").write_bytes((folder / "train" / "b" / "0.png").read_bytes())
+    rewrite(folder / "test" / "a" / "0.png", (folder / "train" / "b" / "0.png").read_bytes())
     given = {**SMALL, "data.name": f"folder:{folder}"}.items()
     settings = [word for key, value in given for word in ("--set", f"{key}={value}")]
     for _ in range(2):

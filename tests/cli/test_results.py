@@ -15,14 +15,14 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal import tables
-from tests.specs import flip
+from tests.specs import flip, rewrite
 
 from .conftest import Call
 
 
 def put(store: Path, row: Row) -> None:
     """Overwrite a stored row, which no command does."""
-    (store / "rows" / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    rewrite(store / "rows" / f"{row.row_id}.parquet", encode([row], Row))
 
 
 def test_report(call: Call, copy: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tests.bench.data.files import (
     write_images,
     write_tar,
 )
+from tests.specs import rewrite
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -541,7 +542,7 @@ def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
         assert len(revisions) == 1
     one, two = (load_dataset(f"npz:{file}") for file in (packed, tmp_path / "x.npz"))
     assert one.revision == two.revision
-    (tmp_path / "named" / "pictures" / "0.png").write_bytes(shade(250))
+    rewrite(tmp_path / "named" / "pictures" / "0.png", shade(250))
     assert load_dataset(files[0]).revision not in revisions  # it was read again
 
 

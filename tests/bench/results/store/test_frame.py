@@ -12,6 +12,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import build_row, rows_in
+from tests.specs import rewrite
 
 
 def test_many_rows_are_read_from_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +43,7 @@ def test_many_rows_are_read_from_one_file(store: Store, monkeypatch: pytest.Monk
     assert opened == []
     # A file that has changed since is read itself, and so is a new one.
     changed = rows[3].model_copy(update={"linear_acc": 0.5})
-    (folder / f"{rows[3].row_id}.parquet").write_bytes(encode([changed], Row))
+    rewrite(folder / f"{rows[3].row_id}.parquet", encode([changed], Row))
     new = build_row(RunConfig(seed=70))
     (folder / f"{new.row_id}.parquet").write_bytes(encode([new], Row))
     (folder / f"{rows[4].row_id}.parquet").unlink()
