@@ -28,6 +28,7 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
+        assert self.out, self.err
         return json.loads(self.out)
 
 

@@ -45,7 +45,8 @@ def test_from_a_store_to_a_board(
     (file,) = tmp_path.iterdir()
     assert packed.json["file"] == file.name == f"fedbench-{packed.json['id'][:10]}.zip"
     assert "Add 2 runs of simclr" in packed.json["commands"][3]
-    assert packed.json["commands"][1] == f"fedbench verify {file} --add-to leaderboards/results"
+    check = shlex.split(packed.json["commands"][1])
+    assert check == ["fedbench", "verify", str(file), "--add-to", "leaderboards/results"]
     assert "Ada Lovelace (0000-0002-1825-0097)" in packed.json["text"]
 
     before = file.read_bytes()

@@ -35,7 +35,7 @@ def test_sweep_runs_what_is_missing_and_then_nothing(
     # Of two concentrations `run` has done the one of the preset, 0.1.
     assert "2 cells: 1 in the store already, 1 done, 0 failed" in first.out
     assert "2/2 · simclr alpha=" in first.err
-    assert f"next: fedbench leaderboard --grid {grid} --store '" in first.err
+    assert f"next: fedbench leaderboard --grid {shlex.quote(str(grid))} --store '" in first.err
     again = call(*words, "--json").json
     counts = {key: again[key] for key in ("planned", "skipped", "done", "failed")}
     assert counts == {"planned": 2, "skipped": 2, "done": 0, "failed": 0}

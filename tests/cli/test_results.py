@@ -268,5 +268,6 @@ def test_a_row_of_other_code_is_only_reproduced(
     row = rows[0].model_copy(update={"settings": body})
     Store(tmp_path).write_row(row)
     record = call("show", row.row_id, "--store", tmp_path, "--json").json
-    assert record["commands"] == [f"fedbench reproduce {row.row_id} --store {tmp_path}"]
+    (command,) = map(shlex.split, record["commands"])
+    assert command == ["fedbench", "reproduce", row.row_id, "--store", str(tmp_path)]
     assert record["other_code"] == ["edited"]
