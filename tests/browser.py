@@ -58,7 +58,7 @@ def in_browser(page: Path, steps: str, *, width: int = 1280, query: str = "") ->
     assert WATCH in text, f"{page.name} has no title"
     probe = page.with_name(f"probe-{page.name}")
     probe.write_text(text.replace("</body>", f"{ACT % steps}</body>"), encoding="utf-8")
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:  # it may write on
         done = subprocess.run(
             [browser, *FLAGS, f"--window-size={width},900", probe.as_uri() + query],
             capture_output=True,
