@@ -12,6 +12,8 @@ import pytest
 
 import fedbench
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests fake a GPU; a real one would change what others see
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:

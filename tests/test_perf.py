@@ -113,7 +113,6 @@ def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     assert all(part["same_bits_as_one_lane"] for part in lanes)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_without_a_gpu_the_command_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,10 +170,6 @@ def test_nohup_is_respected() -> None:
 
 
 def test_a_device_that_is_not_there_creates_nothing(call: Call, tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("has a GPU")
     places = ("--store", tmp_path / "s", "--data-dir", tmp_path / "d")
     answer = call("run", "supervised", "--device", "cuda", *places)
     assert answer.code == 3
