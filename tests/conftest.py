@@ -56,6 +56,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 patch.delenv(name)
         patch.setenv("FEDBENCH_DATA_DIR", str(root / "data"))
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setenv("no_proxy", "127.0.0.1")  # where tests have servers
         patch.setattr(os, "fsync", lambda descriptor: None)  # no test is about a loss of power
         yield root
 
