@@ -1,6 +1,7 @@
 """Two methods, or two runs, beside each other: how far apart, how sure, and what else differs."""
 
 import html
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedbench.bench.evaluation.metrics import is_accuracy, main_metrics
 from fedbench.bench.results.choice import Ranked
 from fedbench.bench.results.leaderboard.comparability import as_text, class_of, differing
 from fedbench.bench.results.leaderboard.separation import Separation
-from fedbench.bench.results.leaderboard.statistics import LEVEL, holm
+from fedbench.bench.results.leaderboard.statistics import LEVEL, MIN_FOR_INTERVAL, NO_SPREAD, holm
 from fedbench.bench.results.report.charts import main_lines, short_titles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import completed, method_defaults
@@ -34,7 +35,7 @@ class Difference:
     """Two methods in one setting: same data, partition, budget, encoder and probe.
 
     The test is the board's, of these two lines alone. It is None, as its interval is, with fewer
-    than three seeds of either, or with seeds that diverged.
+    than three seeds of either, with seeds that diverged, or where no seed differs from another.
     """
 
     setting: str  # what sets it apart from the other settings
@@ -48,6 +49,7 @@ class Difference:
     p: float | None  # two-sided, adjusted by Holm for the number of settings
     detectable: float | None  # difference that is found with probability 0.8 in so many settings
     differs: Mapping[str, Pair]  # hyperparameters that both have, and how each was tuned
+    untested: str  # why there is no test; empty if there is one
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,11 +155,11 @@ def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> C
     titles = [title for title, _ in both]
     shared = [p for p in titles[0].split(" · ") if all(p in each.split(" · ") for each in titles)]
     tests = [_separation(*lines) for _, lines in both]
-    p = iter(holm([test.p(0, 1) for test in tests if test is not None]))
-    number = sum(test is not None for test in tests)
+    p = iter(holm([test.p(0, 1) for test, _ in tests if test is not None]))
+    number = sum(test is not None for test, _ in tests)
     shorts = short_titles(titles) if len(titles) > 1 else [""]
     settings = []
-    for short, (_, (a, b)), test in zip(shorts, both, tests, strict=True):
+    for short, (_, (a, b)), (test, untested) in zip(shorts, both, tests, strict=True):
         low, high = (None, None) if test is None else test.interval(0, 1)
         each = Difference(
             setting=short,
@@ -171,6 +173,7 @@ def _methods(board: Any, names: tuple[str, str], problems: tuple[str, ...]) -> C
             p=None if test is None else next(p),
             detectable=None if test is None else test.detectable(0, 1, number),
             differs=_differing_lines(a, b),
+            untested=untested,
         )
         settings.append(each)
     said = _conclusion(settings, names, board.metric)
@@ -187,11 +190,14 @@ def _line(frame: "pd.DataFrame", name: str) -> Any:
     return next(found.itertuples(index=False, name="Line"), None)
 
 
-def _separation(first: Any, second: Any) -> Separation | None:
+def _separation(first: Any, second: Any) -> tuple[Separation | None, str]:
+    """Return the test of two lines, or why there is none."""
     if first.num_diverged or second.num_diverged:
-        return None
+        return None, "seeds diverged"
+    if min(len(first.values), len(second.values)) < MIN_FOR_INTERVAL:
+        return None, "it needs three seeds of both"
     test = Separation({0: first.values, 1: second.values})
-    return test if test.places == [0, 1] else None
+    return (test, "") if test.places else (None, NO_SPREAD)
 
 
 def _differing_lines(first: Any, second: Any) -> dict[str, Pair]:
@@ -211,8 +217,6 @@ def _differing_lines(first: Any, second: Any) -> dict[str, Pair]:
 def _conclusion(settings: Sequence[Difference], names: tuple[str, str], metric: str) -> str:
     better = needed(metric).score
     tested = [each for each in settings if each.p is not None]
-    if not tested:
-        return "no test: it needs three seeds of both, none of which diverged, in one setting"
     number = len(tested)
 
     def where(count: int, all_of: str = "all") -> str:
@@ -231,6 +235,9 @@ def _conclusion(settings: Sequence[Difference], names: tuple[str, str], metric: 
             f"no difference is seen{where(len(left), 'any of')}; one of {seen} would have been,"
             " four times in five"
         )
+    for reason, count in Counter(each.untested for each in settings if each.untested).items():
+        some = f" in {count} of {len(settings)} settings" if len(settings) > 1 else ""
+        parts.append(f"no test and no interval{some}: {reason}")
     return "; ".join(parts)
 
 

@@ -39,7 +39,7 @@ COLUMNS = {
     "label": "of its entries",
     "means": "its mean in each cell; null where the cell is missing, or a run of it diverged: the"
     " mean of the others would flatter it",
-    "halves": "half of the 95 % interval of each mean; null below three seeds",
+    "halves": "half of the 95 % interval of each mean; null where it has none",
     "ties": "the letters of each cell: entries with one letter are not told from the best of them",
     "coverage": "share of cells with a result, those where it diverged included",
     "worst": "its worst mean; null if it diverged anywhere",

@@ -27,6 +27,7 @@ from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.evaluation.shrinkage import SHARES
 from fedbench.bench.results.leaderboard.comparability import metric_values
 from fedbench.bench.results.leaderboard.seeds import Seeds
+from fedbench.bench.results.leaderboard.statistics import NO_SPREAD
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import content_id
 
@@ -133,6 +134,7 @@ def notes(line: Any) -> list[Note]:
          " single image"),
         (line.num_replicas, spread, f"a seed has other values elsewhere: {spread}"),
         (0 < line.n_seeds < 3, "descriptive", "fewer than 3 seeds, so no interval and no test"),
+        (line.n_seeds > 2 and line.ci95_low is None, "no spread", f"no interval: {NO_SPREAD}"),
         (line.reproduced, f"reproduced by {line.reproduced}", ""),
     ]  # fmt: skip
     return [Note(words, sentence or words) for holds, words, sentence in found if holds]
@@ -216,10 +218,10 @@ def columns_named(names: Collection[str], metric: str) -> tuple[Column, ...]:
 
 
 def _spread(line: Any) -> str:
-    """Three seeds or more: mean ± half of the interval; two: the mean and both values."""
-    percent, half = is_accuracy(line.metric), half_interval(line)
-    text = mean_text(line.mean, half, percent)
-    if line.n_seeds > 1 and half is None:
+    """Three seeds or more: mean ± half of the interval, if any; two: the mean and both values."""
+    percent = is_accuracy(line.metric)
+    text = mean_text(line.mean, half_interval(line), percent)
+    if line.n_seeds == 2:
         text += f" ({', '.join(number(value, percent) for value in line.values)})"
     return text
 
@@ -359,10 +361,10 @@ BOARD = (
         explains={"±": "± half of the 95 % interval over seeds; of 2 seeds both values"},
     ),
     Column("std", "likewise; needs 2 seeds"),
-    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds"),
+    Column("ci95_low", "95 % t-interval of the mean; needs 3 seeds, not all alike"),
     Column("ci95_high", "likewise"),
     Column(
-        "best", "the first, or not told from it by a t-test; null with fewer than 3 seeds", None,
+        "best", "the first, or not told from it by a t-test; null where nothing is tested", None,
         "best", lambda line: MARKS[line.standing], 2, explains={"*": f"*: {BEST}", "?": _UNCLEAR},
     ),
     Column(

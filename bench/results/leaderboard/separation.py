@@ -2,8 +2,11 @@
 
 Two entries are compared unpaired, since seeds have no effect that two methods share. The variance
 is pooled over the entries of the class, or, where Brown and Forsythe's test finds variances
-unequal, each entry has its own (Welch). The tests against one entry are adjusted for their number
-by Holm.
+unequal, each entry has its own (Welch), unless neither of the two varies. The tests against one
+entry are adjusted for their number by Holm.
+
+Where no entry of the class varies over its seeds, nothing is tested: a variance of 0 is no estimate
+of what another seed would do.
 
 A test that rejects nothing may lack the seeds to reject anything. An entry that it does not tell
 from the first counts as unclear, and not as alike, if no entry of the class is told from the first,
@@ -21,11 +24,12 @@ from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     MIN_FOR_INTERVAL,
+    NO_SPREAD,
     brown_forsythe_p,
     holm,
     mean,
-    negligible,
     sample_std,
+    varies,
     welch_error,
 )
 
@@ -37,13 +41,15 @@ STANDINGS = {
     "alike": True,  # no sign of a difference from the first, here or better placed
     "unclear": True,  # not told from the first, for want of seeds
     "worse": False,  # told from the first, or diverged
-    "untested": None,  # fewer than three seeds
+    "untested": None,  # fewer than three seeds, or no spread
 }
 """Places of an entry beside the first of its class -> whether it is one of the best."""
 
 
 class Separation:
     """Tests between samples; those of fewer than three values are left out of everything.
+
+    If none of the others varies, they are left out too.
 
     Args:
         samples: the values of each entry over its seeds, by its place, best first.
@@ -54,7 +60,8 @@ class Separation:
     """
 
     def __init__(self, samples: Mapping[int, Sequence[float]]) -> None:
-        self._samples = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
+        enough = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
+        self._samples = enough if any(map(varies, enough.values())) else {}
         self.places = [*self._samples]
         self._means = {i: mean(v) or 0.0 for i, v in self._samples.items()}
         stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
@@ -63,8 +70,7 @@ class Separation:
         if len(self._samples) > 1:
             sums = (stds[i] ** 2 * (len(v) - 1) for i, v in self._samples.items())
             self._pooled = math.fsum(sums) / self._degrees
-            if not all(negligible(stds[i], v) for i, v in self._samples.items()):
-                self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
+            self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
 
     def p(self, first: int, other: int) -> float:
         """Return the two-sided p-value of a difference between two entries, not adjusted."""
@@ -72,9 +78,6 @@ class Separation:
 
         difference = self._means[first] - self._means[other]
         error, df = self._error(first, other)
-        values = (*self._samples[first], *self._samples[other])
-        if negligible(error, values):  # neither varies, but for rounding
-            return float(negligible(difference, values))
         return float(2 * stdtr(df, -abs(difference) / error))
 
     def adjusted(self, first: int, others: Sequence[int]) -> dict[int, float]:
@@ -121,7 +124,7 @@ class Separation:
     def _error(self, first: int, other: int) -> tuple[float, float]:
         """Return the standard error of a difference of two means, and its degrees of freedom."""
         a, b = self._samples[first], self._samples[other]
-        if self.welch:
+        if self.welch and (varies(a) or varies(b)):
             return welch_error(a, b)
         return math.sqrt(self._pooled * (1 / len(a) + 1 / len(b))), self._degrees
 
@@ -168,8 +171,10 @@ def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     found = pd.DataFrame(columns, frame.index, dtype=object)
     frame = pd.concat([frame.astype(object), found], axis="columns")
     if not p:
-        few = "Not tested: fewer than 3 seeds of the first or the others."
-        return frame, "" if len(frame) < 2 else few
+        enough = counted & (frame.n_seeds >= MIN_FOR_INTERVAL)
+        testable = enough.iloc[0] and enough.sum() > 1
+        why = NO_SPREAD if testable else "fewer than 3 seeds of the first or the others"
+        return frame, "" if len(frame) < 2 else f"Not tested: {why}."
     counts = [frame.n_seeds.iloc[i] for i in (0, *p)]
     number = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
     test = f"{'Welch' if tests.welch else 't'} test over {number} seeds"

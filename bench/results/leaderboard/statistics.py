@@ -8,6 +8,9 @@ from typing import NamedTuple
 MIN_FOR_INTERVAL = 3
 """With fewer values a spread is only described: no interval, no test, no correlation."""
 
+NO_SPREAD = "all seeds of a line have one value, so that nothing says what a further one would give"
+"""Why values of three seeds and more have no interval and no test."""
+
 LEVEL = 0.05
 """Significance level of every test."""
 
@@ -80,8 +83,11 @@ def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Return mean, standard deviation and interval in one record."""
-    low, high = t_interval(values) or (None, None)
+    """Return mean, standard deviation and interval in one record.
+
+    Values that are all alike have no interval: one of no width would say that nothing is unsure.
+    """
+    low, high = (t_interval(values) if varies(values) else None) or (None, None)
     return Summary(len(values), mean(values), sample_std(values), low, high)
 
 
@@ -111,6 +117,11 @@ def correlation(
 def negligible(value: float, values: Sequence[float]) -> bool:
     """Return True if a difference or spread of some values is no more than their rounding."""
     return abs(value) <= 2.0**-_BITS * max(map(abs, values))
+
+
+def varies(values: Sequence[float]) -> bool:
+    """Return True if values differ by more than their rounding."""
+    return not negligible(sample_std(values) or 0.0, values or [0.0])
 
 
 def brown_forsythe_p(samples: Sequence[Sequence[float]]) -> float:

@@ -5,6 +5,7 @@ from scipy import stats
 
 import fedbench
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.statistics import NO_SPREAD
 from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import build_row, seeds_of
 
@@ -37,6 +38,7 @@ def test_methods_are_compared_setting_by_setting_as_scipy_does(store: Store) -> 
     assert (same.difference, same.p) == pytest.approx((0, 1))
     assert few.difference == pytest.approx(0.035)
     assert (few.p, few.low) == (None, None)
+    assert [bool(each.untested) for each in result.settings] == [False, False, True]
     assert result.equal
     assert "simclr is ahead by 3.8 points in 1 of 2 settings" in result.sentence
     assert result.to_frame().setting.tolist() == ["alpha 0.1", "alpha 1", "alpha 100"]
@@ -53,6 +55,18 @@ def test_a_power_calculation_finds_the_detectable_difference(store: Store) -> No
     shift = (one.detectable or 0.0) / (pooled * (2 / 5) ** 0.5)
     limit = stats.t.ppf(1 - 0.05 / 2 / 2, 8)  # two settings share the level
     assert stats.nct.sf(limit, 8, shift) == pytest.approx(0.8, abs=1e-3)
+
+
+@pytest.mark.parametrize("other", [1.0, 0.9])
+def test_values_without_spread_give_a_difference_and_no_interval(
+    store: Store, other: float
+) -> None:
+    for row in seeds_of({"rotpred": [1.0] * 3, "simsiam": [other] * 3}):
+        store.write_row(row)
+    (one,) = fedbench.compare("rotpred", "simsiam", store).settings
+    assert one.difference == pytest.approx(1 - other)
+    assert (one.low, one.high, one.test, one.p, one.detectable) == (None,) * 5
+    assert one.untested == NO_SPREAD
 
 
 def test_methods_that_no_setting_has_both_of_differ_in_something(store: Store) -> None:

@@ -46,6 +46,15 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert shown["byol"]["notes"] == "not above its start, descriptive"
 
 
+def test_a_line_without_spread_has_no_interval() -> None:
+    """Of lines that are all of one value, and of one beside another that varies."""
+    for other in ([1.0, 1.0, 1.0], [0.5, 0.6, 0.7]):
+        entries = rank(seeds_of({"simclr": [1.0] * 3, "byol": other})).entries
+        (line,) = (entry for entry in entries if entry.method == "simclr")
+        assert cells(line)["linear %"] == "100.0"
+        assert cells(line)["notes"] == "no spread"
+
+
 def test_decimals_do_not_hang_on_the_last_bits_of_a_mean() -> None:
     values = [0.3055, math.nextafter(0.3055, 0), math.nextafter(0.3055, 1)]
     assert {number(value, percent=True) for value in values} == {"30.6"}

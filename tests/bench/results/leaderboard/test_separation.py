@@ -9,6 +9,7 @@ from scipy import stats
 
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.separation import Separation
+from fedbench.bench.results.leaderboard.statistics import NO_SPREAD
 from tests.bench.results.conftest import rank, seeds_of
 
 RNG = np.random.default_rng(7)
@@ -43,9 +44,28 @@ def test_the_variance_is_pooled_over_all_lines_with_three_seeds() -> None:
     assert tests.p(0, 1) == pytest.approx(2 * stats.t.sf(t, 9))
 
 
-def test_equal_values_are_never_told_apart_and_constant_ones_always() -> None:
-    assert of([0.5] * 3, [0.5] * 3).p(0, 1) == 1
-    assert of([0.5] * 3, [0.4] * 3).p(0, 1) == 0
+@pytest.mark.parametrize("other", [1.0, 0.9])
+def test_values_without_spread_are_not_tested(other: float) -> None:
+    """Three equal values do not say how far a fourth could be; 0.1 + 0.2 is 0.3 here."""
+    assert of([1.0] * 3, [other] * 3).places == []
+    assert of([0.3] * 3, [0.3, 0.1 + 0.2, 0.3]).places == []
+    standings, group = standings_of({"a": [1.0] * 3, "b": [other] * 3})
+    assert set(standings.values()) == {"untested"}
+    columns = ("ties", "best", "p_best", "detectable", "ci95_low", "ci95_high")
+    assert group.frame[[*columns]].isna().all(axis=None)
+    assert NO_SPREAD in group.note
+
+
+def test_lines_without_spread_beside_others_have_the_variance_of_all() -> None:
+    """Welch's own variances would be 0, and the interval of the difference a point."""
+    tests = of([1.0] * 7, [0.99] * 7, WIDE)
+    assert tests.welch
+    half = stats.t.ppf(0.975, 18) * np.sqrt(np.var(WIDE, ddof=1) * 6 / 18 * 2 / 7)
+    assert tests.interval(0, 1) == pytest.approx((0.01 - half, 0.01 + half))
+    t = (1 - np.mean(WIDE)) / np.sqrt(
+        np.var(WIDE, ddof=1) / 7
+    )  # Welch's: only one of the two varies
+    assert tests.p(0, 2) == pytest.approx(2 * stats.t.sf(t, 6))
 
 
 @pytest.mark.parametrize(("factor", "p"), [(2.5, 0.0424), (2.2, 0.0658)])
