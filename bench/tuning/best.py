@@ -1,5 +1,6 @@
 """Best values of studies: written as YAML, and looked up for sweeps."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from fedbench.bench.system.checksums import yaml_with_checksum
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
+
+_FIGURES = re.compile(r"[-+]?\d[\d.]*")
 
 
 def best_file(store: Store, study_id: str) -> Path:
@@ -73,13 +76,15 @@ def find_tuned(
                 f" --methods, or name a study of other code, data or presets"
                 f" ({', '.join(others) or 'there is none'})"
             )
+        _tell({spec: latest[spec].get("cautions") or () for spec in specs})
         return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned
     if not given:
         raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
     by_spec: dict[str, TunedValues] = {}
+    cautions: dict[str, Sequence[str]] = {}
     for study in given:
-        spec, values = _named(store, study)
+        spec, values, texts = _named(store, study)
         if spec not in specs:
             raise ConfigError(
                 f"--tuned {study}: is for {spec!r}, which is not in this sweep ({', '.join(specs)})"
@@ -87,8 +92,23 @@ def find_tuned(
         if spec in by_spec:
             first = by_spec[spec].study
             raise ConfigError(f"--tuned: two studies for {spec!r}: {first} and {study}")
-        by_spec[spec] = values
+        by_spec[spec], cautions[spec] = values, texts
+    _tell(cautions)
     return by_spec
+
+
+def _tell(cautions: Mapping[str, Sequence[str]]) -> None:
+    """Log what speaks against tuned values: a line for all methods of which it is one cause."""
+    causes: dict[str, dict[str, str]] = {}  # text without figures -> method -> text
+    for spec, texts in cautions.items():
+        for text in texts:
+            causes.setdefault(_FIGURES.sub("", text), {})[spec] = text
+    for of in causes.values():
+        first = next(iter(of))
+        more = (
+            f" (figures of {first}; fedbench studies lists all)" if len({*of.values()}) > 1 else ""
+        )
+        warn_once(f"tuned values of {', '.join(of)}: {of[first]}{more}")
 
 
 def _tune(spec: str, sources: Sources, store: Store) -> str:
@@ -114,8 +134,8 @@ def _current(metas: Sequence[dict[str, Any]], preset: str) -> list[dict[str, Any
     return [meta for meta in under if _has_this_code(meta)]
 
 
-def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
-    """Return the method and the values of a study that is given by id or file."""
+def _named(store: Store, study: str | Path) -> tuple[str, TunedValues, list[str]]:
+    """Return method and values of a study given by id or file, and what speaks against them."""
     if str(study).endswith((".yaml", ".yml")):
         content = load_yaml(Path(study))
         if not isinstance(content.get("spec"), str):
@@ -123,18 +143,16 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         spec = registry.canonical_spec(content["spec"])
         values = {key: value for key, value in content.items() if key not in RESERVED}
         name = str(content.get("study", Path(study).stem))
-        if "caution" in content:
-            warn_once(f"{study}: {content['caution']}")
-        return spec, TunedValues(flatten(values, keep=Fields.of(spec).infos), name)
+        found = TunedValues(flatten(values, keep=Fields.of(spec).infos), name)
+        return spec, found, [str(content[key]) for key in content if key == "caution"]
     one_of("study", store.studies())(str(study))
     meta = store.study(str(study))
     if not meta.get("finished_at"):
         raise ConfigError(
             f"study {study} has no best trial: repeat its `fedbench tune`, to end it or to see why"
         )
-    if not _has_this_code(meta):
-        warn_once(f"study {study} of {meta['spec']}: its code has changed since")
-    return meta["spec"], _values_of(meta)
+    changed = [] if _has_this_code(meta) else ["code has changed since the study"]
+    return meta["spec"], _values_of(meta), [*changed, *(meta.get("cautions") or ())]
 
 
 def _has_this_code(meta: Mapping[str, Any]) -> bool:
@@ -145,9 +163,7 @@ def _has_this_code(meta: Mapping[str, Any]) -> bool:
 
 
 def _values_of(meta: Mapping[str, Any]) -> TunedValues:
-    """Return the best values of a finished study; tells the user what speaks against them."""
-    for text in meta.get("cautions") or ():
-        warn_once(f"study {meta['study_id']} of {meta['spec']}: {text}")
+    """Return the best values of a finished study."""
     return TunedValues(_chosen(meta), meta["study_id"])
 
 

@@ -211,6 +211,29 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
         assert find_tuned(store, study, ["simclr"], "demo", digits)["simclr"].study == study
 
 
+@pytest.mark.parametrize("tuned", ["auto", ["simclr-0", "byol-0", "rotpred-0"]])
+def test_methods_share_the_line_of_a_cause(
+    tuned: str | list[str],
+    tmp_path: Path,
+    in_one_process: Use,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of one cause the figures differ; `rotpred` has another as well."""
+    in_one_process(fake=scored(by_lr))
+    store, digits = Store(tmp_path), load_dataset("digits")
+    meta = store.study(small(tmp_path, trials=1, study_name="first").study_id)
+    for spec, lead in (("simclr", "-0.01 [-0.2"), ("byol", "+0.2 [0.1"), ("rotpred", "0 [-0.3")):
+        cautions = [f"is {lead}, +0.3] ahead", *["ended at chance in all 2"] * (spec == "rotpred")]
+        known = {"whole": digits.whole, "best": {"params": {}}, "cautions": cautions}
+        store.write_study(f"{spec}-0", {**meta, **known, "spec": spec, "study_id": f"{spec}-0"})
+    warn_once.cache_clear()
+    caplog.clear()
+    find_tuned(store, tuned, ["simclr", "byol", "rotpred"], "demo", digits)
+    lead, chance = caplog.messages
+    assert "simclr, byol, rotpred: is -0.01 [-0.2, +0.3] ahead (" in lead
+    assert chance.endswith(" rotpred: ended at chance in all 2")
+
+
 def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(lambda job: None))
     result = small(tmp_path, trials=3)
