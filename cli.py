@@ -246,7 +246,7 @@ def leaderboard(
         note(ranking.nothing)
     form = "json" if output.json else format_ or "table"
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
-    if form == "table" and output.suggests:
+    if form == "table" and output.suggests and not ranking.nothing:
         of_tables = [{e.method: 0 for e in group.entries} for group in ranking.board.groups]
         methods = next(([*each] for each in of_tables if len(each) > 1), [])
         asked = {name: getattr(board, name) for name in vars(Ranked())}

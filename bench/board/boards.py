@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.chance import marks
-from fedbench.bench.results.choice import PURPOSES, Board, Chosen
+from fedbench.bench.results.choice import AXES, PURPOSES, Board, Chosen
 from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -41,9 +41,10 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
         chosen: what is ranked, and what is shown.
 
     Raises:
-        ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
-        UnknownNameError: for an unknown grid, metric, column or data set, or a preset or method of
-            no run.
+        ConfigError: for a `reach` that is no fraction, a `min_seeds` below 1, or `columns` for
+            tables `over` an axis, which have their own.
+        UnknownNameError: for an unknown grid, metric, column, axis or data set, or a preset or
+            method of no run.
         StoreError: for a store that is not there or cannot be read.
 
     >>> from fedbench.bench.testing import demo_store
@@ -55,6 +56,9 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
     if min_seeds < 1:
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
+    one_of("axis", AXES)(chosen.over)
+    if chosen.over is not None and chosen.columns is not None:
+        raise ConfigError("--over has tables with columns of their own: leave out --columns")
     store = open_store(store).require()
     every = store.frame()
     for column, wanted in (("preset", presets), ("method", chosen.methods)):
@@ -73,7 +77,7 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
 
         records = reproductions(store)
         people = {run_id: record.count for run_id, record in records.items()}
-    board = rank(
+    whole = rank(
         frame,
         metric=chosen.metric,
         min_seeds=min_seeds,
@@ -85,7 +89,13 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
         marks=marks(store, lines(frame[["row_id", "status", "finished_at"]])),
         reproduced=people,
     )
+    board = whole if chosen.over is None else whole.along(chosen.over)
     problems = (*store.problems(), *unreadable)
+    if whole.groups and not board.groups:
+        others = dict.fromkeys(f"--over {each.axis}" for each in whole.across if each.axis)
+        more = " or ".join([*others, f"fedbench sweep --grid {AXES[str(chosen.over)]}"])
+        alone = f"no method has results in two settings that differ in {chosen.over} alone"
+        return Ranking(board, problems, f"{alone}; try {more}")
     if not board.groups:
         nothing = f"no line has {min_seeds} seeds that measured {board.metric} or diverged"
         if min_seeds == 1:

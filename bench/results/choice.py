@@ -11,6 +11,13 @@ Purpose = Literal["evaluation", "selection", "confirmation", "exploration"]
 """What a run was for; boards count evaluations, unless they are asked for others."""
 Wanted = Literal[Purpose, "all"]
 PURPOSES: tuple[str, ...] = get_args(Wanted)
+AXES: dict[str, str] = {
+    "alpha": "heterogeneity",
+    "participation": "participation",
+    "num_clients": "scaling",
+    "local_epochs": "local-epochs",
+}
+"""Columns over which a board compares methods -> a grid that varies them."""
 _names = partial(Option, kind=str | None, metavar="A,B", check=parse_names)
 
 
@@ -51,6 +58,14 @@ class Board(Ranked):
     ] = True
     reach: Annotated[
         float | None, Option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
+    ] = None
+    over: Annotated[
+        str | None,
+        Option(
+            f"Only the tables of methods over this axis: {', '.join(AXES)}; of JSON and CSV the"
+            " rows of their settings.",
+            metavar="AXIS",
+        ),
     ] = None
     min_seeds: Annotated[
         int,

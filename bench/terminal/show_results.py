@@ -45,7 +45,7 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             if not quiet:
                 emit("\n".join(table.below()))
         if board.groups and not quiet:
-            if explained := formats.legend(shown[: len(board.groups)], board.reach):
+            if explained := formats.legend(shown, board.reach):
                 emit("\n" + "\n".join(explained))
             _show_reproductions(ranking)
 

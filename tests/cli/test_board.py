@@ -1,12 +1,16 @@
 """`submit`, `verify BUNDLE` and `verify --claims` as a user sees them, on rows of this project."""
 
+import itertools
 import json
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fedbench
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from tests.bench.results.conftest import run_of
@@ -109,6 +113,31 @@ def test_two_methods_of_one_table_are_proposed(call: Call, tmp_path: Path) -> No
         Store(tmp_path).write_row(run_of(spec, data__num_clients=clients, linear_acc=0.5))
     proposed = shlex.split(call("leaderboard", "--store", tmp_path).err.splitlines()[-1])
     assert {*proposed[3:5]} == {"simclr", "spectral"}
+
+
+def test_a_board_over_an_axis_has_the_rows_of_its_tables(call: Call, tmp_path: Path) -> None:
+    """Two alphas, and a cell of other rounds beside them; no grid of participation was run."""
+    cells: list[dict[str, Any]] = [
+        {"data__alpha": 0.1},
+        {"data__alpha": 1.0},
+        {"federation__num_rounds": 3},
+    ]
+    for spec, given in itertools.product(("simclr", "byol"), cells):
+        Store(tmp_path).write_row(run_of(spec, linear_acc=0.5, **given))
+    words = ("leaderboard", "--store", tmp_path, "--over")
+    found = call(*words, "alpha", "--json").json
+    assert [each["axis"] for each in found["across"]] == ["alpha"]
+    assert len(found["rows"]) == len(call(*words, "alpha", "--format", "csv").out.splitlines()) - 1
+    assert {row["num_rounds"] for row in found["rows"]} == {RunConfig().federation.num_rounds}
+    assert [row["rank"] for row in found["rows"]] == [1, 1] * 2
+    ranking = fedbench.leaderboard(tmp_path, over="alpha")
+    assert ranking.to_frame().run_ids.tolist() == [row["run_ids"] for row in found["rows"]]
+    none = call(*words, "participation")
+    assert (none.code, none.out) == (0, "")
+    assert "--over alpha or fedbench sweep --grid participation" in none.err
+    assert len(none.err.splitlines()) == 1
+    with pytest.raises(fedbench.UnknownNameError):
+        fedbench.leaderboard(tmp_path, over="beta")
 
 
 @pytest.mark.slow

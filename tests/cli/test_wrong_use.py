@@ -61,6 +61,8 @@ WRONG = {
     "leaderboard --metric knm_acc": "'knn_acc'",
     "leaderboard --json --format csv": "--format csv",
     "leaderboard --reach nan": "--reach",
+    "leaderboard --over alpa": "did you mean 'alpha'?",
+    "leaderboard --over alpha --columns linear": "leave out --columns",
     "data prepare cifar11": "did you mean 'cifar10'?",
     "config simclr --preset mine": "file whose name ends in .yaml",
     "config simclr --set evaluation.probe_fractions=[2.0]": "(got 2.0) [--set]",

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.results.choice import AXES
 from fedbench.bench.results.leaderboard.columns import half_interval
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.statistics import (
@@ -26,8 +27,8 @@ from fedbench.bench.results.store.frame import plain
 from fedbench.bench.results.store.settings import CLIENTS
 from fedbench.bench.system.identity import canonical_json
 
-AXES = {"alpha": (), "participation": (), "num_clients": ("local_epochs",), "local_epochs": ()}
-"""Columns that a sweep varies, and those that may follow them by a scaling rule."""
+FOLLOWERS = {"num_clients": ("local_epochs",)}
+"""Axis -> columns that may follow it by a scaling rule."""
 
 MIN_CELLS = 6
 """With fewer common cells mean ranks are only described."""
@@ -41,6 +42,7 @@ COLUMNS = {
     " mean of the others would flatter it",
     "halves": "half of the 95 % interval of each mean; null where it has none",
     "ties": "the letters of each cell: entries with one letter are not told from the best of them",
+    "seeds": "how many each mean is of",
     "coverage": "share of cells with a result, those where it diverged included",
     "worst": "its worst mean; null if it diverged anywhere",
     "slope": "change of the mean per tenfold of the axis, least squares over the cells with a mean",
@@ -160,8 +162,9 @@ def _all_families(groups: Sequence[Group], axis: str) -> list[list[Group]]:
     A grid's rules may scale other keys of the class with the axis; groups that such a rule holds
     together are one family, whatever part of them has equal keys by chance.
     """
-    by_rule = _families(groups, axis, AXES[axis], by_rule=True)
-    as_run = _families(groups, axis, AXES[axis], by_rule=False)
+    followers = FOLLOWERS.get(axis, ())
+    by_rule = _families(groups, axis, followers, by_rule=True)
+    as_run = _families(groups, axis, followers, by_rule=False)
     whole = [{group.class_id for group in family} for family in by_rule]
     rest = [f for f in as_run if not any({g.class_id for g in f} <= ids for ids in whole)]
     return [*by_rule, *rest]
@@ -206,6 +209,7 @@ def _compare(
                 "means": tuple(line and line.mean for line in every),
                 "halves": tuple(line and half_interval(line) for line in every),
                 "ties": tuple(line and line.ties for line in every),
+                "seeds": tuple(line and line.n_seeds for line in every),
                 "coverage": len(of) / len(cells),
                 "worst": min(known["mean"], key=better) if len(known) == len(of) else None,
                 "slope": slope([tenfold[place] for place in known.index], [*known["mean"]]),

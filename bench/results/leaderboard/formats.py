@@ -8,7 +8,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -38,7 +38,7 @@ _LATEX = str.maketrans(
     | {character: f"{{{character}}}" for character in "[]*"}
     | {"\\": r"\textbackslash{}", "<": r"\textless{}", ">": r"\textgreater{}"}
     | {"|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$"}
+    | {"\xa0": "~", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$"}
     | {"±": r"$\pm$", "·": r"$\cdot$", "μ": r"$\mu$", "α": r"$\alpha$", "ε": r"$\varepsilon$"}
 )
 
@@ -62,6 +62,9 @@ class TextTable:
     footer: str = ""
     footnotes: Sequence[str] = ()  # sentences, whose numbers from 1 are in the column `notes`
     narrow: Sequence[str] = ()  # headings that a narrow terminal leaves out, the first one first
+    over: str = ""  # heading over the first `num_over` columns after the method, in LaTeX
+    num_over: int = 0
+    best_cells: Sequence[tuple[int, int]] = ()  # rows and columns of the best of a column
 
     def stressed(
         self, stress: Callable[[str], str], escape: Callable[[str], str]
@@ -71,13 +74,16 @@ class TextTable:
         for row, best in zip(rows, self.best, strict=True):
             if best and row[self.column]:
                 row[self.column] = stress(row[self.column])
+        for i, j in self.best_cells:
+            rows[i][j] = stress(rows[i][j])
         return rows
 
     @property
     def bold(self) -> list[str]:
         """Say what stressed cells have, if there are any."""
         means = "lines with a star" if "best" in self.header else BEST
-        return [f"bold: {means}"] * any(self.best)
+        in_columns = [f"bold in a column: {BEST}"] * bool(self.best_cells)
+        return [*in_columns, *[f"bold: {means}"] * any(self.best)]
 
     def below(self) -> list[str]:
         """Return the lines under the table: numbered footnotes, then the footer."""
@@ -109,14 +115,18 @@ def _table(
     return TextTable(title, header, table, best, column, footer, sentences, narrow)
 
 
-def across_table(comparison: CellComparison) -> TextTable:
+def across_table(comparison: CellComparison, *, alone: bool = False) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
     Lines with a result in one cell only are counted below and not listed. Below stands what labels
-    leave out, too, of methods that the table has several lines of.
+    leave out, too, of methods that the table has several lines of; where it stands `alone`, without
+    tables of the cells, the only line of a method has no label but this.
     """
     percent, axis = is_accuracy(comparison.metric), comparison.axis
     shown = [] if axis is None else [f"{value:g}" for value in comparison.values]
+    listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
+    times = Counter(entry.method for entry in listed)
+    whole = all(entry.coverage == 1 for entry in listed)
 
     def texts(entry: Any) -> dict[str, str]:
         columns = zip(entry.means, entry.halves, entry.ties, entry.diverged, strict=True)
@@ -127,29 +137,42 @@ def across_table(comparison: CellComparison) -> TextTable:
             for mean, half, ties, diverged in columns
         ]
         return {
-            "method": entry.label,
+            "method": entry.method if alone and times[entry.method] == 1 else entry.label,
             **dict(zip(shown, means, strict=False)),
             "worst": "diverged" if any(entry.diverged) else number(entry.worst, percent),
             "slope": number(entry.slope, percent, signed=True),
-            "cells": f"{comparison.num_cells(entry)}/{len(comparison.values)}",
+            "cells": "" if whole else f"{comparison.num_cells(entry)}/{len(comparison.values)}",
             "mean rank": "" if entry.mean_rank is None else f"{entry.mean_rank:.2f}",
             "best": "*" if entry.best else "",
             "notes": "",
         }
 
-    listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
     left = len(comparison.entries) - len(listed)
     few = [f"not listed: {left} line{'s' * (left > 1)} of one cell only"] * bool(left)
+    seeds = sorted(
+        {n for e in listed for n, mean in zip(e.seeds, e.means, strict=True) if mean is not None}
+    )
+    counts = " to ".join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))
+    means = [f"means over {counts} seed{'s' * (seeds != [1])}"] * bool(shown and seeds)
     letters = [_LETTERS] * any(shown and any(entry.ties) for entry in listed)
-    return _table(
+    table = _table(
         f"{comparison.title} · {heading(comparison.metric)} · {len(comparison.values)} cells",
         [*map(texts, listed)],
         [chance_notes(e.num_at_chance, e.num_runs, e.minimises_objective) for e in listed],
         [bool(entry.best) for entry in listed],
-        [_footer(comparison), *few, *letters, *_left_out(listed)],
+        [*means, _footer(comparison), *few, *letters, *_left_out(listed)],
         always=("method", *shown),
         narrow=("slope", "worst", "cells", "notes", "best"),
     )
+    best = [
+        (i, j + 1)
+        for j in range(len(shown))
+        if {entry.ties[j] for entry in listed} - {None} > {"a"}
+        for i, entry in enumerate(listed)
+        if entry.ties[j] == "a"
+    ]
+    over = "" if axis is None else f"{heading(comparison.metric)} at {axis.replace('_', ' ')}"
+    return replace(table, over=over, num_over=len(shown), best_cells=best)
 
 
 def _footer(comparison: CellComparison) -> str:
@@ -189,10 +212,12 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
 
 def legend(shown: Sequence[TextTable], reach: float | None) -> list[str]:
     """Return explanations of the marks in some tables; `reach` is the board's."""
-    texts = [text for table in shown for row in (table.header, *table.rows) for text in row]
-    words = {word.strip(",()") for text in texts for word in text.split()}
-    if all("mean rank" in table.header for table in shown):
-        words -= {"*"}  # of ranks, as the footer says
+    words = set[str]()
+    for table in shown:
+        texts = [text for row in (table.header, *table.rows) for text in row]
+        # A star of ranks is explained in the footer.
+        none = {"*"} if "mean rank" in table.header else set()
+        words |= {word.strip(",()") for text in texts for word in text.split()} - none
     explained = {word: text for column in BOARD for word, text in column.explains.items()}
     return [t.format(reach=100 * (reach or 0)) for word, t in explained.items() if word in words]
 
@@ -209,32 +234,44 @@ def to_markdown(board: Leaderboard) -> str:
         text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         below = "".join(f"\n\n{markdown(line)}" for line in table.below())
         parts.append(f"### {markdown(table.title)}\n\n{text}{below}\n")
-    explained = legend(shown[: len(board.groups)], board.reach)
+    explained = legend(shown, board.reach)
     explained += dict.fromkeys(line for table in shown for line in table.bold)
     return "\n".join([*parts, *(f"- {markdown(text)}" for text in explained)])
 
 
 def to_latex(board: Leaderboard) -> str:
-    r"""One `table` per group; needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`."""
-    parts = []
+    r"""One `table` for each of `tables`, with its notes below.
+
+    It needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`.
+    """
+    parts, small = [], r"\small\setlength{\tabcolsep}{3pt}"
     for table in tables(board):
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
         header, *rows = (" & ".join(row) + r" \\" for row in (map(_tex, table.header), *body))
-        explained = [*legend([table], board.reach), *table.bold]
-        texts = [table.title, "; ".join(table.below()), "; ".join(explained)]
-        caption = ". ".join(filter(None, map(_tex, texts)))
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
-        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        parts.append("\n".join(lines) + "\n")
+        if table.num_over:
+            last = table.num_over + 1
+            above = rf" & \multicolumn{{{table.num_over}}}{{c}}{{{_tex(table.over)}}} \\"
+            header = f"{above}\n\\cmidrule(lr){{2-{last}}}\n{header}"
+        below = [*table.below(), *legend([table], board.reach), *table.bold]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}"]
+        lines += [small, rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule", header]
+        lines += [r"\midrule", *rows]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        if below:
+            lines += [
+                r"\par\smallskip",
+                rf"\parbox{{\linewidth}}{{\footnotesize {_tex('; '.join(below))}.}}",
+            ]
+        parts.append("\n".join([*lines, r"\end{table}"]) + "\n")
     return "\n".join(parts)
 
 
 def tables(board: Leaderboard) -> list[TextTable]:
-    """Return the tables of the groups, and those over several groups."""
-    groups = [group_table(group, board.columns) for group in board.groups]
-    return [*groups, *map(across_table, board.across)]
+    """Return the tables of the groups, unless the board is over an axis, and those over several."""
+    alone = board.over is not None
+    groups = [] if alone else [group_table(group, board.columns) for group in board.groups]
+    return [*groups, *(across_table(each, alone=alone) for each in board.across)]
 
 
 def group_table(group: Group, columns: Sequence[Column] = ()) -> TextTable:
@@ -274,7 +311,11 @@ def _left_out(entries: Sequence[Any]) -> list[str]:
 
 def _tex(text: str) -> str:
     # LaTeX prints - as a hyphen; before a number it is a minus, in cross-device or 1e-3 it stays.
-    signed = re.sub(r"(?<![\w-])-(?=[\d.])", "−", single_line(text))
+    signed = re.sub(r"(?<![\w-])-(?=[\d.])", "−", single_line(text)).replace(" %", "\xa0%")
+    if text == "-":
+        return "--"
+    if found := re.fullmatch(r"(−?[\d.]+(?: ± [\d.]+)?) ([a-z]+)", signed):  # and its letter
+        return rf"{found[1].translate(_LATEX)}\textsuperscript{{{found[2]}}}"
     return signed.translate(_LATEX)
 
 

@@ -4,9 +4,11 @@ Only rows of one class are ranked together: same data and revision, same partiti
 same encoder, same probe. The differences between classes become the titles of their tables.
 """
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -38,6 +40,7 @@ class Leaderboard:
     groups: tuple[Group, ...]
     reach: float | None  # k-NN accuracy that curves were asked for
     columns: tuple[Column, ...]  # of tables and CSV; () = all
+    over: str | None = None  # the axis of its only tables; None = all tables, also of groups
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -47,7 +50,14 @@ class Leaderboard:
     @cached_property
     def across(self) -> tuple[CellComparison, ...]:
         """The methods compared over the groups: mean ranks, worst values, slopes."""
-        return compare_cells(self.groups, self.metric)
+        every = compare_cells(self.groups, self.metric)
+        return tuple(each for each in every if self.over in (None, each.axis))
+
+    def along(self, axis: str) -> Leaderboard:
+        """Return the comparisons over an axis, with the groups that they are of."""
+        ids = {i for each in self.across if each.axis == axis for i in each.class_ids}
+        groups = tuple(group for group in self.groups if group.class_id in ids)
+        return replace(self, groups=groups, over=axis)
 
     def to_dict(self) -> dict[str, Any]:
         """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1]."""

@@ -10,6 +10,7 @@ import pytest
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.execution.execute import derived
 from fedbench.bench.experiment.preset_loading import preset_names
+from fedbench.bench.results.choice import AXES
 from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.published import paper_cells
@@ -84,12 +85,11 @@ def test_a_preset_that_keeps_methods_apart_on_boards_is_told() -> None:
     assert "federation.participation" not in line  # an axis
 
 
-AXES = ("heterogeneity", "participation", "scaling", "local-epochs")
 BASELINES = {"orchestra", "byol", "spectral", "simsiam", "simclr"}
 """Without reconstruction, in figures 4.3, 4.5 and 4.7 of Arora 2023."""
 
 
-@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("name", AXES.values())
 @pytest.mark.parametrize("preset", preset_names())
 def test_axes_of_the_papers_compare_with_orchestra(name: str, preset: str) -> None:
     grid = load_grid(name).under_preset(preset)

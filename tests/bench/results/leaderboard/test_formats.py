@@ -93,7 +93,7 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     show_leaderboard(Ranking(board, ()), "table")
     assert local_is in capsys.readouterr().out
     assert local_is in to_markdown(board)
-    assert local_is in to_latex(board).partition("tabular")[0]  # in the caption
+    assert local_is in to_latex(board).partition(r"\end{tabular}")[2]  # below, in no caption
     (local_line,) = rank(rows, metric="mlp-local").entries
     assert cells(local_line)["local %"] == ""  # it is the column that is ranked by
     assert cells(rank(rows).entries[0])["local %"] == ""
@@ -139,6 +139,19 @@ def test_bold_is_explained_where_something_is_bold() -> None:
         assert "bold: lines with a star" in form(whole)
         assert "bold: the best, or not significantly different" in form(chosen)
         assert "bold" not in form(rank(rows[:1])).replace("textbf", "")
+
+
+def test_a_latex_table_over_an_axis_has_a_heading_over_its_values_and_raised_letters() -> None:
+    values = {"a": (0.49, 0.5, 0.51), "b": (0.19, 0.2, 0.21)}
+    rows = [row for alpha in (0.1, 1.0) for row in seeds_of(values, alpha)]
+    lone = run_of("b", data__alpha=10.0, linear_acc=0.3)
+    text = to_latex(rank([*rows, lone]).along("alpha"))
+    assert r"\multicolumn{3}{c}{linear~\% at alpha}" in text
+    assert r"\cmidrule(lr){2-4}" in text
+    half = "2.5"  # t(0.975, 2) = 4.303 times 1 / sqrt(3)
+    best = rf"\textbf{{50.0 $\pm$ {half}\textsuperscript{{a}}}}"
+    assert rf"a & {best} & {best} & --" in text
+    assert rf"b & 20.0 $\pm$ {half}\textsuperscript{{b}} & " in text
 
 
 def test_chosen_columns_in_tables_and_csv(board: Leaderboard) -> None:
