@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -68,16 +69,19 @@ _Address = tuple[str, int]
 
 
 class _Results:
-    """Stdout without what Ray's threads print there of nodes; we look at nodes ourselves."""
+    """Stdout without what Ray prints there of nodes; we look at nodes ourselves.
+
+    It prints in threads of its own and, what it held back till then, in its shutdown.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self.shutdown = stream, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        if not threading.current_thread().name.startswith("ray_"):
+        if not (self.shutdown or threading.current_thread().name.startswith("ray_")):
             return self._stream.write(text)
         if text.strip():
             _log.debug("%s", text.strip())
@@ -164,7 +168,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             _watch(session) as end_watch,
             ray_environment(folder, private=address is None),
             _signal_handlers(session) as install_handlers,
-            redirect_stdout(cast(TextIO, _Results(sys.stdout))),
+            redirect_stdout(cast(TextIO, results := _Results(sys.stdout))),
         ):
             # In a notebook the import asks for ipywidgets.
             logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
@@ -190,6 +194,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                 if not session.lost:  # else it ends this process, should Ray's shutdown hang
                     end_watch()
                 if not foreign:
+                    results.shutdown = True
                     ray.shutdown()
                     install_handlers()  # Ray has left SIGTERM to the system
                     end_processes(folder, 0.0 if session.lost else _SECONDS_TO_DIE)

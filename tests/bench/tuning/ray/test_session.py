@@ -85,6 +85,27 @@ def test_a_part_of_a_joined_cluster_that_listens_no_more_has_died(tmp_path: Path
         session.raise_if_ending()
 
 
+DEATH = """
+import os, sys, time
+import psutil
+from fedbench.bench.tuning.ray.session import ray_session
+with ray_session(1) as session:
+    for process in psutil.Process().children(recursive=True):
+        if os.path.basename(process.cmdline()[0]) == sys.argv[1]:
+            process.kill()
+    while not session.ending:
+        time.sleep(0.05)
+    time.sleep(1.0)
+"""
+
+
+@pytest.mark.slow
+def test_what_ray_reports_of_a_death_is_not_on_stdout() -> None:
+    command = [sys.executable, "-c", DEATH, "raylet"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout == ""
+
+
 def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
         raise Exception("The current node timed out during startup.")  # as ray/_private/node.py
