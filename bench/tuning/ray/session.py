@@ -57,6 +57,9 @@ _SECONDS_TO_DIE = 5.0  # of Ray's processes, after its shutdown; then they are k
 _SECONDS_TO_EXIT_LOST = 12.0  # of a block after the death of a part of Ray
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
+_ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] \(\w+\) \S+: +(?:.* Check failed: )?(.*)")
+"""A line of a log of Ray's core that is an error, or the fatal one, and its text."""
+_LINES_OF_AN_END, _LONGEST_REASON = 100, 300
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND = 20.0
 _FIND = """
@@ -105,6 +108,7 @@ class Session:
     folder: Path  # of Tune's files; deleted after the session
     received: list[int] = field(default_factory=list)  # signals
     lost: str = ""  # name of the part of Ray that has died
+    reason: str = ""  # what its log says of that
     _addresses: dict[str, _Address] = field(default_factory=dict)
 
     @property
@@ -117,9 +121,10 @@ class Session:
         if self.received:
             raise Interrupted(self.received[0])
         if self.lost:
+            why = self.reason or "killed, or out of memory or temporary space"
             raise ResourceError(
-                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died (killed, or out of memory"
-                " or temporary space); finished work is stored, and the same command continues"
+                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died ({why}); finished work is"
+                " stored, and the same command continues"
             )
 
     def find_addresses(self) -> None:
@@ -137,8 +142,26 @@ class Session:
     def check_parts(self) -> None:
         """Look after the parts of Ray without which nothing goes on; see `raise_if_ending`."""
         dead = [name for name, place in self._addresses.items() if not _answers(place)]
-        self.lost = self.lost or "".join(dead[:1])
+        if dead and not self.lost:
+            self.reason = last_error(self.folder, dead[0])
+            self.lost = dead[0]
         self.raise_if_ending()
+
+
+def last_error(folder: Path, part: str) -> str:
+    """Return the error with which the log of a part of this Ray ends; empty after a kill.
+
+    The ends of all logs go to our own, since the folder is deleted.
+    """
+    ends: dict[str, list[str]] = {}
+    for log in filter(Path.is_file, sorted(folder.glob("session_2*/logs/*.*"))):
+        ends[log.name] = log.read_text("utf-8", "replace").splitlines()[-_LINES_OF_AN_END:]
+        _log.debug("%s: %s", log.name, "\n".join(ends[log.name]))
+    errors = [match[1] for line in ends.get(f"{part}.out", ()) if (match := _ERROR.match(line))]
+    said = errors[-1:]
+    for agent in re.findall(r"agent_name = (\w+)", "".join(said)):
+        said += [line for line in ends.get(f"{agent}.log", ())[-1:] if "INFO" not in line]
+    return ": ".join(said)[:_LONGEST_REASON].rstrip(" .")
 
 
 def _answers(place: _Address) -> bool:
@@ -348,8 +371,9 @@ def _init(folder: Path, num_cpus: int | None, address: str | None) -> None:
             **common,
         )
     except Exception as err:
-        reason = " ".join(str(err).split())[:300]
+        reason = " ".join(str(err).split())[:_LONGEST_REASON]
         if address is None:
+            reason = last_error(folder, "raylet") or last_error(folder, "gcs_server") or reason
             raise ResourceError(
                 f"Ray does not start: {reason}; `fedbench doctor` looks for the cause, and"
                 " the same command begins again"

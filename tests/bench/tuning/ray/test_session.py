@@ -85,6 +85,30 @@ def test_a_part_of_a_joined_cluster_that_listens_no_more_has_died(tmp_path: Path
         session.raise_if_ending()
 
 
+FATAL = """\
+[2026-11-28 13:58:46,702 I 22150 22150] (raylet) main.cc:283: Setting cluster ID to: 17
+[2026-11-28 13:58:46,733 C 22150 22150] (raylet) node_manager.cc:3576:  An unexpected system state \
+has occurred. Check failed: status3576.has_value() Timed out waiting for file metrics_agent_port
+*** StackTrace Information ***
+"""  # as Ray 2.60 writes them
+
+
+def write_log(folder: Path) -> None:
+    log = folder / "session_2026-11-28" / "logs" / "raylet.out"
+    log.parent.mkdir(parents=True)
+    log.write_text(FATAL, encoding="utf-8")
+
+
+def test_a_death_is_told_with_the_last_error_of_its_log(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    write_log(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        session._addresses["raylet"] = server.getsockname()
+    with pytest.raises(ResourceError, match="metrics_agent_port") as raised:
+        session.check_parts()
+    assert "unexpected" not in str(raised.value)
+
+
 DEATH = """
 import os, sys, time
 import psutil
@@ -96,14 +120,21 @@ with ray_session(1) as session:
     while not session.ending:
         time.sleep(0.05)
     time.sleep(1.0)
+    sys.stderr.write(session.reason)
 """
 
 
 @pytest.mark.slow
-def test_what_ray_reports_of_a_death_is_not_on_stdout() -> None:
-    command = [sys.executable, "-c", DEATH, "raylet"]
+@pytest.mark.parametrize(
+    ("killed", "named"), [("raylet", ""), ("ray::DashboardAgent", "dashboard_agent")]
+)
+def test_a_dead_raylet_leaves_its_reason_and_nothing_on_stdout(killed: str, named: str) -> None:
+    """The log of a killed one has no reason; Ray's own report of it is for stdout."""
+    command = [sys.executable, "-c", DEATH, killed]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert ended.stdout == ""
+    assert named in ended.stderr
+    assert bool(named) == bool(ended.stderr)
 
 
 def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +143,18 @@ def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(ResourceError, match="timed out"), ray_session():
+        raise AssertionError("it has started")
+
+
+def test_a_raylet_that_ends_as_ray_starts_is_told_with_its_own_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(*, _temp_dir: str, **options: Any) -> None:
+        write_log(Path(_temp_dir))
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(ResourceError, match="metrics_agent_port"), ray_session():
         raise AssertionError("it has started")
 
 
