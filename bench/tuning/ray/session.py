@@ -60,6 +60,11 @@ _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's 
 _ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] \(\w+\) \S+: +(?:.* Check failed: )?(.*)")
 """A line of a log of Ray's core that is an error, or the fatal one, and its text."""
 _LINES_OF_AN_END, _LONGEST_REASON = 100, 300
+_LATE = re.compile("[Tt]imed out")
+"""What a start of Ray says on a busy machine: its raylet waits 15 s for each of two agents, and
+`ray.init` 30 s for the raylet. No setting raises these; the next start may find a quieter moment.
+"""
+_STARTS = 3
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND = 20.0
 _FIND = """
@@ -204,7 +209,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                 if not foreign:
                     try:
                         with _hangup_blocked():
-                            _init(folder, num_cpus, address)
+                            _init(session, num_cpus, address)
                     except SystemExit:  # Ray's own handler of SIGTERM, which it has installed
                         session.received.append(signal.SIGTERM)
                     install_handlers()  # in place of Ray's
@@ -348,39 +353,51 @@ def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
             signal.signal(signum, old)
 
 
-def _init(folder: Path, num_cpus: int | None, address: str | None) -> None:
+def _init(session: Session, num_cpus: int | None, address: str | None) -> None:
     import ray
 
+    folder = session.folder
     if address is not None:
         address = _check_reachable(address)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    try:
-        if address is not None:
+    if address is not None:
+        try:
             ray.init(address=address, **common)
-            return
-        if (quoted := shlex.quote(sys.executable)) != sys.executable:
-            # Ray starts workers by a shell, to which it gives the path of Python as it is.
-            common["runtime_env"] = {"py_executable": quoted}
-        ray.init(
-            address="local",  # not whatever RAY_ADDRESS names
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=str(folder),
-            _system_config=_WORKERS,
-            **common,
-        )
-    except Exception as err:
-        reason = " ".join(str(err).split())[:_LONGEST_REASON]
-        if address is None:
-            reason = last_error(folder, "raylet") or last_error(folder, "gcs_server") or reason
+        except Exception as err:
             raise ResourceError(
-                f"Ray does not start: {reason}; `fedbench doctor` looks for the cause, and"
-                " the same command begins again"
+                f"cannot join the Ray cluster at {address!r}: {_reason(err)}; {auth_state()}"
             ) from err
-        raise ResourceError(
-            f"cannot join the Ray cluster at {address!r}: {reason}; {auth_state()}"
-        ) from err
+        return
+    if (quoted := shlex.quote(sys.executable)) != sys.executable:
+        # Ray starts workers by a shell, to which it gives the path of Python as it is.
+        common["runtime_env"] = {"py_executable": quoted}
+    for left in range(_STARTS - 1, -1, -1):
+        try:
+            ray.init(
+                address="local",  # not whatever RAY_ADDRESS names
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                _system_config=_WORKERS,
+                **common,
+            )
+            return
+        except Exception as err:
+            session.raise_if_ending()
+            why = last_error(folder, "raylet") or last_error(folder, "gcs_server") or _reason(err)
+            if not left or not _LATE.search(why):
+                raise ResourceError(
+                    f"Ray does not start: {why}; this machine may be too busy, or `fedbench"
+                    " doctor` finds the cause; the same command begins again"
+                ) from err
+            _log.warning("this machine is busy, and Ray starts once more: %s", why)
+            ray.shutdown()
+            end_processes(folder, 0.0)
+
+
+def _reason(err: Exception) -> str:
+    return " ".join(str(err).split())[:_LONGEST_REASON]
 
 
 def _check_reachable(address: str) -> str:

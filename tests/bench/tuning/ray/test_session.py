@@ -88,23 +88,22 @@ def test_a_part_of_a_joined_cluster_that_listens_no_more_has_died(tmp_path: Path
 FATAL = """\
 [2026-11-28 13:58:46,702 I 22150 22150] (raylet) main.cc:283: Setting cluster ID to: 17
 [2026-11-28 13:58:46,733 C 22150 22150] (raylet) node_manager.cc:3576:  An unexpected system state \
-has occurred. Check failed: status3576.has_value() Timed out waiting for file metrics_agent_port
-*** StackTrace Information ***
-"""  # as Ray 2.60 writes them
+has occurred. Check failed: status3576.has_value() """  # as Ray 2.60 writes them
+LATE = "Timed out waiting for file metrics_agent_port"
 
 
-def write_log(folder: Path) -> None:
+def write_log(folder: Path, last: str) -> None:
     log = folder / "session_2026-11-28" / "logs" / "raylet.out"
-    log.parent.mkdir(parents=True)
-    log.write_text(FATAL, encoding="utf-8")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"{FATAL}{last}\n*** StackTrace Information ***\n", encoding="utf-8")
 
 
 def test_a_death_is_told_with_the_last_error_of_its_log(tmp_path: Path) -> None:
     session = Session(tmp_path)
-    write_log(tmp_path)
+    write_log(tmp_path, LATE)
     with socket.create_server(("127.0.0.1", 0)) as server:
         session._addresses["raylet"] = server.getsockname()
-    with pytest.raises(ResourceError, match="metrics_agent_port") as raised:
+    with pytest.raises(ResourceError, match=LATE) as raised:
         session.check_parts()
     assert "unexpected" not in str(raised.value)
 
@@ -146,16 +145,21 @@ def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("it has started")
 
 
-def test_a_raylet_that_ends_as_ray_starts_is_told_with_its_own_reason(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("last", "again"), [(LATE, True), ("No space left", False)])
+def test_ray_starts_once_more_only_if_it_was_late(
+    monkeypatch: pytest.MonkeyPatch, last: str, again: bool
 ) -> None:
+    started = []
+
     def init(*, _temp_dir: str, **options: Any) -> None:
-        write_log(Path(_temp_dir))
+        started.append(_temp_dir)
+        write_log(Path(_temp_dir), last)
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr("ray.init", init)
-    with pytest.raises(ResourceError, match="metrics_agent_port"), ray_session():
+    with pytest.raises(ResourceError, match=last), ray_session():
         raise AssertionError("it has started")
+    assert (len(started) > 1) == again
 
 
 def test_a_sigterm_while_ray_starts_has_our_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
