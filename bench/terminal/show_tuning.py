@@ -16,8 +16,8 @@ from fedbench.bench.terminal.units import count, duration, parameters, text
 
 if TYPE_CHECKING:
     from fedbench.bench.experiment.common_options import Settings
+    from fedbench.bench.results.leaderboard.confirmed import Confirmed
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
-    from fedbench.bench.tuning.confirm import Confirmed
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
@@ -133,6 +133,7 @@ def show_stored_study(view: StudyView) -> None:
     """Print the trials of a study, and the correlation of its objective with watched metrics."""
     state = "" if view.finished_at else " · not finished"
     _show_trials(view)
+    _show_confirmed(view.confirmed)
     show_record(
         f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}",
         {**vars(view), "watched": _watched(view.correlations)},

@@ -2,42 +2,20 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
-
-from scipy.special import stdtrit
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.experiment.common_options import Places, Settings, Sources
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import get
-from fedbench.bench.results.leaderboard.statistics import (
-    MIN_FOR_INTERVAL,
-    t_interval,
-    welch_error,
-)
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import sweep
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """One configuration on all seeds."""
-
-    name: str  # `best trial`, `preset` or `worst trial`, or `best trial, preset` if they are one
-    params: Mapping[str, Any]  # values that trials vary
-    metric: str  # the linear probe's accuracy where that is measured, else k-NN's
-    values: Mapping[int, float]  # accuracy by seed, in [0, 1]
-    interval: tuple[float, float]  # 95 % t-interval of its mean
-    gain: float | None  # mean difference to the start; None if that was not measured
-    behind: tuple[float, float] | None  # the best trial, Welch's 95 % interval; None for itself
 
 
 def check_confirm(seeds: int, config: RunConfig) -> None:
@@ -61,12 +39,13 @@ def confirmation(
     settings: Settings,
     places: Places,
     executor: Executor,
-) -> tuple[Confirmed, ...]:
-    """Run the configurations on seeds that the search has not used, and compare them by labels.
+) -> dict[str, Any]:
+    """Run the configurations on seeds that the search has not used, to compare them by labels.
 
-    The runs are stored like all others; those that failed before run again. A configuration of
-    which one fails or diverges is left out with a warning, and without the best trial nothing is
-    compared. One trial at least has an objective; `configure` is the study's.
+    The runs are stored like all others; those that failed before run again. Returned is what the
+    study keeps: the `trials` that are best and worst, and as `compared` the configurations with
+    their runs. There is a warning for each of which one fails or diverges, since it is left out.
+    One trial at least has an objective; `configure` is the study's.
     """
     best, worst = best_trial(trials), worst_trial(trials)
     assert best is not None
@@ -89,37 +68,22 @@ def confirmation(
     given = {**vars(sources), **vars(places), **vars(executor.cluster)}
     given |= {"purpose": "confirmation", "retry_failed": True, "track": executor.tracking.names}
     result = sweep(grid, seeds=seeds, on_progress=executor.on_progress, **given)
-    runs: dict[str, list[Row]] = {}
+    cells: dict[str, list[Mapping[str, Any]]] = {}
     for cell in result.cells:
         name = ", ".join(name for name, params in named.items() if params == cell["axes"])
-        runs.setdefault(name, []).append(executor.store.find(cell["run_id"]))
-    whole = {name: rows for name, rows in runs.items() if all(row.status == "ok" for row in rows)}
-    for name in [name for name in runs if name not in whole]:
-        ended = next(row for row in runs[name] if row.status != "ok")
-        _log.warning("%s is not compared: run %s has status %s", name, ended.row_id, ended.status)
-    first = next((rows for name, rows in whole.items() if "best trial" in name), None)
-    if first is None:
-        return ()
-    metric = "linear_acc" if first[0].linear_acc is not None else "knn_acc"
-    return tuple(
-        _compared(name, named[name.split(", ")[0]], rows, first, metric)
-        for name, rows in whole.items()
-    )
-
-
-def _compared(
-    name: str, params: Mapping[str, Any], rows: list[Row], first: list[Row], metric: str
-) -> Confirmed:
-    values = {row.seed: getattr(row, metric) for row in rows}
-    starts = [getattr(row, f"untrained_{metric}") for row in rows]
-    interval = t_interval(list(values.values()))
-    assert interval is not None  # of three values and more there is one
-    behind = None
-    if rows is not first:
-        best = [getattr(row, metric) for row in first]
-        error, df = welch_error(best, list(values.values()))
-        half = float(stdtrit(df, 0.975)) * error
-        ahead = fmean(best) - fmean(values.values())
-        behind = ahead - half, ahead + half
-    gain = None if None in starts else fmean(values.values()) - fmean(starts)
-    return Confirmed(name, params, metric, values, interval, gain, behind)
+        cells.setdefault(name, []).append(cell)
+    for name, of in cells.items():
+        for cell in [cell for cell in of if cell["status"] != "ok"][:1]:
+            ended = cell["run_id"], cell["status"]
+            _log.warning("%s is not compared: run %s has status %s", name, *ended)
+    return {
+        "trials": [best["number"], worst["number"]],
+        "compared": [
+            {
+                "name": name,
+                "params": named[name.split(", ")[0]],
+                "runs": [cell["run_id"] for cell in of],
+            }
+            for name, of in cells.items()
+        ],
+    }

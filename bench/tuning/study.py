@@ -25,6 +25,7 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import Fields, flat_config, get, show
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method.ids import counted
+from fedbench.bench.results.leaderboard.confirmed import Confirmed
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
 from fedbench.bench.results.leaderboard.studies import (
     Correlation,
@@ -38,7 +39,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.confirm import Confirmed
 from fedbench.bench.tuning.executor import Cost, Executor
 from fedbench.bench.tuning.options import Search
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
@@ -218,7 +218,8 @@ class Study:
 
     def note(self, **entries: Any) -> None:
         """Write entries of `study.json`; the others stay."""
-        self.store.write_study(self.study_id, {**self.stored, **entries})
+        if (changed := {**(stored := self.stored), **entries}) != stored:
+            self.store.write_study(self.study_id, changed)
 
     @property
     def untrained(self) -> list[Mapping[str, float]]:
@@ -444,6 +445,7 @@ class Study:
             "recommended": {"params": self.preset_params} if verdict.doubts else None,
             "untrained": self.untrained,
             "checked": self.checked,
+            "confirmation": earlier.get("confirmation"),
             "cautions": [*verdict.doubts, *verdict.cautions],
             "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         }

@@ -10,7 +10,8 @@ from typing import Any
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps, without_effect
-from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.leaderboard.confirmed import Confirmed
+from fedbench.bench.results.leaderboard.studies import best_trial, confirmation_of
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
@@ -18,7 +19,7 @@ from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.timeline import check_fleet
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
+from fedbench.bench.tuning.confirm import check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.halving import RungTrials
@@ -109,7 +110,9 @@ def tune(
         # Far from those of a sweep: a run has one purpose, and would be missing on its board.
         first = base.config.seed + max(CONFIRM_FROM, search.seeds_per_trial)
         seeds = range(first, first + confirm)
-        confirmed = confirmation(study.configure, trials, seeds, settings, places, executor)
+        kept = confirmation(study.configure, trials, seeds, settings, places, executor)
+        study.note(confirmation=kept)
+        confirmed = confirmation_of(study.store, study.stored, trials)
     return study.result(
         status="planned" if dry_run else "finished",
         to_run=to_run,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.experiment.common_options import Settings
+from fedbench.bench.results.leaderboard.confirmed import Confirmed
 from fedbench.bench.terminal.show_tuning import advice
-from fedbench.bench.tuning.confirm import Confirmed
 from fedbench.bench.tuning.study import StudyResult
 from tests.bench.tuning.conftest import InOneProcess
 
@@ -91,6 +91,22 @@ def test_tune_writes_a_file_that_run_takes(
     for tuned in ("auto", document["study_id"], document["config_file"]):
         planned = call(*plan, *store, "--tuned", tuned, "--dry-run", "--json").json
         assert {cell["study"] for cell in planned["cells"]} == {document["study_id"]}
+
+
+def test_studies_show_the_confirmation_as_tune_did(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    InOneProcess().in_place_of_ray(monkeypatch)
+    place = ("--store", tmp_path)
+    words = ("tune", "supervised", "--trials", 2, "--confirm", 3, *TINY, *place, "--device", "cpu")
+    document = call(*words, "--json").json
+    assert len(document["confirmed"]) > 1
+    kept = call("studies", document["study_id"], *place, "--json").json["confirmed"]
+    assert kept == document["confirmed"]
+    shown = call(*words).out.splitlines()
+    start = next(at for at, line in enumerate(shown) if line.startswith("confirmation"))
+    block = "\n".join(shown[start : start + 2 + len(kept)])  # title, heading, a line for each
+    assert block in call("studies", document["study_id"], *place).out
 
 
 def test_a_study_ends_in_a_sentence_and_without_a_best_trial_in_exit_code_4(

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE, OF_CLIENTS, ClientObjective
+from fedbench.bench.results.leaderboard.confirmed import Confirmed, compared
 from fedbench.bench.results.leaderboard.seeds import Spent
 from fedbench.bench.results.leaderboard.statistics import correlation, rounded
 from fedbench.bench.results.store.store import Store, open_store
@@ -48,6 +49,7 @@ class StudyView:
     seconds: float  # of all trials
     num_bytes: int  # sent in all trials, both directions
     fidelity: Mapping[str, Any] | None = None  # of a search by rungs
+    confirmed: tuple[Confirmed, ...] = ()  # configurations on fresh seeds, by labels
 
 
 class Studies(list[StudyView]):
@@ -154,7 +156,21 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         correlations=tuple(correlate(name, watched(trials, name)) for name in names),
         seconds=sum(trial["seconds"] or 0.0 for trial in trials),
         num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
+        confirmed=confirmation_of(store, meta, trials),
     )
+
+
+def confirmation_of(
+    store: Store, meta: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
+) -> tuple[Confirmed, ...]:
+    """Return what `tune` with `confirm` found for the trials that are best and worst now.
+
+    `meta` is the description of the study. Of other trials there is nothing.
+    """
+    kept, ends = meta.get("confirmation"), (best_trial(trials), worst_trial(trials))
+    if not kept or kept["trials"] != [trial and trial["number"] for trial in ends]:
+        return ()
+    return compared(store, kept["compared"])
 
 
 def studies(store: Store | Path | str | None = None) -> Studies:

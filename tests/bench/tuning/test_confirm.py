@@ -11,7 +11,7 @@ from scipy import stats
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.leaderboard.statistics import welch_error
-from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.leaderboard.studies import best_trial, studies, worst_trial
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.job import Job, Outcome
@@ -48,6 +48,19 @@ def test_configurations_run_on_seeds_that_the_search_has_not_used(
         half = stats.t.ppf(0.975, df) * error
         ahead = fmean(best.values.values()) - fmean(each.values.values())
         assert each.behind == pytest.approx((ahead - half, ahead + half))
+    given: dict[str, Any] = {"store": tmp_path, "set": SMALL}
+    assert studies(tmp_path)[0].confirmed == found.confirmed
+    file = tmp_path / "trials" / found.study_id / "study.json"
+    before = file.stat().st_mtime_ns
+    assert tune("simclr", trials=3, confirm=3, **given).confirmed == found.confirmed
+    assert file.stat().st_mtime_ns == before
+    more = tune("simclr", trials=4, **given)  # writes the description anew
+    assert more.confirmed == ()  # not asked for
+    ends = {(find(more.trials) or {})["number"] for find in (best_trial, worst_trial)}
+    assert bool(studies(tmp_path)[0].confirmed) is (3 not in ends)
+    trial = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.5}, "objective": -9.0}
+    Store(tmp_path).write_trial(found.study_id, 4, trial)
+    assert studies(tmp_path)[0].confirmed == ()  # another trial is worst
 
 
 def test_a_run_that_failed_is_run_again_from_weights_at_a_relative_path(
