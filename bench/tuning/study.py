@@ -34,6 +34,7 @@ from fedbench.bench.results.leaderboard.studies import (
     watched,
     with_ranks,
 )
+from fedbench.bench.results.store.files import list_folder
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -206,6 +207,11 @@ class Study:
         return range(first, first + self.search.seeds_per_trial)
 
     @property
+    def fresh_seeds(self) -> range:
+        """Seeds of the runs by which the best trial and the preset are compared."""
+        return range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
+
+    @property
     def untrained_seeds(self) -> range:
         """Seeds of the encoders before training with which the trials are compared."""
         first = self.base.config.seed
@@ -260,8 +266,7 @@ class Study:
             return []
         if self.scoring.objective.ranked:  # only trials have ranks
             return []
-        fresh = range(self.seeds.stop, self.seeds.stop + MIN_FOR_INTERVAL)
-        return [*itertools.product((dict(best["params"]), preset), fresh)]
+        return [*itertools.product((dict(best["params"]), preset), self.fresh_seeds)]
 
     def _leads(self, trials: Sequence[Record]) -> list[float] | None:
         """Return by how much the best trial is ahead of the preset on each fresh seed.
@@ -432,7 +437,12 @@ class Study:
         None if no trial has an objective.
         """
         trials, earlier = self.trials(), self.stored
-        self.forget_runs(trial["number"] for trial in trials)
+        # A process that was killed may have left any of them.
+        seeds = range(self.seeds.start, max(self.fresh_seeds.stop, self.untrained_seeds.stop))
+        runs = [*(trial["number"] for trial in trials), "preset", "untrained"]
+        names = itertools.starmap(self.run_name, itertools.product(runs, seeds))
+        there = {path.name for path in list_folder(self.executor.cells.root / "cells")}
+        self.forget(there.intersection(names))
         best, path = best_trial(trials), best_file(self.store, self.study_id)
         if best is None:
             return None

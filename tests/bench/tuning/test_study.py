@@ -350,6 +350,20 @@ def test_an_error_is_tried_again_until_later_trials_build_on_it(
     assert len(retry.ran) == 1
 
 
+def test_what_a_killed_process_left_of_checks_is_deleted(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    """Killed after the last check was noted, or in one of a trial that is no longer the best."""
+    in_one_process(fake=scored(by_lr))
+    first = small(tmp_path, trials=3)
+    runs = ("preset.1", "0000.2", "0001.3", "0002.3", "untrained.0", "untrained.4")
+    left = [Store(tmp_path).cell_dir(f"{first.study_id}.{run}") for run in runs]
+    for folder in left:
+        folder.mkdir(parents=True)
+    assert small(tmp_path, trials=3).to_run == 0
+    assert not any(folder.exists() for folder in left)
+
+
 def test_what_another_process_did_before_the_lock_is_not_done_again(
     tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
