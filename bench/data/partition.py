@@ -251,10 +251,13 @@ class PartitionSummary:
     partition: Partition = field(repr=False)
     record: Mapping[str, Any] = field(repr=False)
     """Sizes and class counts, as `fedbench partition --json` prints them."""
+    class_names: tuple[str, ...] | None = field(default=None, repr=False)
+    """By label; None for `labels`, which have none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values that `fedbench partition --json` prints."""
-        extra = {} if self.labels is None else {"labels": self.labels}
+        extra = {"labels": self.labels, "class_names": self.class_names}
+        extra = {name: value for name, value in extra.items() if value is not None}
         return {"dataset": self.dataset, **self.record, **extra, "hash": self.partition.hash}
 
 

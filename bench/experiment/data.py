@@ -44,13 +44,14 @@ def partition(
     [20, 20, 20]
     """
     experiment = resolve(spec or RunConfig().spec, data_dir=data_dir, **vars(settings))
-    config = experiment.config
+    config, names = experiment.config, None
     if labels is None:
         classes, made = experiment.dataset.train_labels, experiment.partition
+        names = experiment.dataset.class_names
     else:
         classes, num_classes = balanced_labels(labels)
         made = make_partition(classes, num_classes, config.data, config.seed)
-    return PartitionSummary(config.data.name, labels, made, summary(made, classes))
+    return PartitionSummary(config.data.name, labels, made, summary(made, classes), names)
 
 
 def prepare_data(

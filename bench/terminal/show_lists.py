@@ -42,6 +42,8 @@ _RANGE = ("type", "low", "high", "log", "step", "values")
 """Columns of a dimension that is searched."""
 _MOST_CLASSES = 60
 """Classes of a data set that its table shows."""
+_NAME = 20
+"""Most characters of a class's name beside others."""
 
 
 def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -254,6 +256,8 @@ def show_partition(partition: PartitionSummary) -> None:
         record["alpha"] = None  # not shown
     names = ("labels", "partitioner", "alpha", "num_examples", "num_clients", "num_unused")
     show_record(partition.dataset, record, (*names, "num_unlabelled", "classes_per_client"))
+    labels = map(str, range(record["num_classes"]))
+    classes = [_short(name) for name in record.get("class_names") or labels]
     bins = record.get("rotation_bins") or [None] * record["num_clients"]
     clients = [
         {
@@ -261,7 +265,7 @@ def show_partition(partition: PartitionSummary) -> None:
             "images": record["sizes"][client],
             "classes": sum(number > 0 for number in counts),
             "rotation_bins": bins[client],
-            "largest classes": _largest_classes(counts),
+            "largest classes": _largest_classes(counts, classes),
         }
         for client, counts in enumerate(record["class_counts"])
     ]
@@ -269,8 +273,15 @@ def show_partition(partition: PartitionSummary) -> None:
     show_records(clients, ("client", "images", "classes", "rotation_bins", "largest classes"))
 
 
-def _largest_classes(counts: Sequence[int]) -> str:
-    """Return the four largest classes of a client: `class 3: 120, class 0: 5, …`."""
+def _largest_classes(counts: Sequence[int], names: Sequence[str]) -> str:
+    """Return the four largest classes of a client: `cat: 120, class 0: 5, …`."""
     largest = sorted((-count, index) for index, count in enumerate(counts) if count)
-    text = ", ".join(f"class {index}: {-count}" for count, index in largest[:4])
+    text = ", ".join(f"{names[index]}: {-count}" for count, index in largest[:4])
     return f"{text}, …" if len(largest) > 4 else text
+
+
+def _short(name: str) -> str:
+    """Return the name of a class, a number as such, a long one without its middle."""
+    if name.isdigit():
+        return f"class {name}"
+    return name if len(name) <= _NAME else f"{name[: _NAME // 2]}…{name[1 - _NAME // 2 :]}"

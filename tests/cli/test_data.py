@@ -1,5 +1,6 @@
 """Data sets by their content, through the command."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,21 @@ def test_prepare_shows_what_a_set_holds(
         assert "1 of 4 test images are training images, too" in caplog.text
         assert "two labels or more: 1" in caplog.text
         caplog.clear()
+
+
+def test_a_partition_names_the_classes(call: Call, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "set")
+    long = "a golden retriever, seen from the left"
+    for split in ("train", "test"):
+        (folder / split / "a").rename(folder / split / long)
+        (folder / split / "b").rename(folder / split / "7")
+    settings = ("--set", f"data.name=folder:{folder}", "--set", "data.num_clients=1")
+    words = ("partition", "--data-dir", tmp_path / "data", *settings)
+    document = call(*words, "--json").json
+    assert document["class_names"] == ["7", long]
+    client = call(*words).out.splitlines()[-1]
+    assert "class 7: 6" in client  # a number alone would look like a count
+    assert long not in client
+    (short,) = re.findall("a golden[^:]*(?=: 6)", client)
+    assert len(short) == 20
+    assert "class_names" not in call("partition", "--labels", "balanced:40:4", "--json").json
