@@ -111,6 +111,8 @@ CURVE = "curve_json"
 VERSION = "fedbench.release"
 _MOST_TEXT = 2**25
 _POINTS = TypeAdapter(list[dict[str, Any]])
+_PLAIN = frozenset({int, float, bool, type(None)})
+"""Types of the values of a point."""
 Points = Sequence[Mapping[str, Any]]
 
 
@@ -181,9 +183,21 @@ class Pack:
 
 def _points(text: Any) -> list[dict[str, Any]]:
     try:
-        return _POINTS.validate_json(text)
+        return check_points(_POINTS.validate_json(text))
     except (ValueError, TypeError) as err:
         raise StoreError(f"{CURVE} holds no list of rounds") from err
+
+
+def check_points(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the points of a curve; a StoreError if one has no round, or a value is no number."""
+    for point in points:
+        if type(point.get("round_index")) is not int or not _PLAIN.issuperset(
+            map(type, point.values())
+        ):
+            raise StoreError(
+                "not of this store: it holds no list of rounds, whose values are numbers"
+            )
+    return points
 
 
 def packs(root: Path) -> Iterator[Pack]:

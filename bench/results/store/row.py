@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -105,6 +106,28 @@ def first_problem(error: ValidationError) -> str:
     """Return where the first error of a validation is, and what it is."""
     first = error.errors()[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"]))[:80], first["msg"])))
+
+
+_STUDY: dict[Any, str] = {
+    str: "study_id spec preset sampler dataset data",
+    int: "trials seeds_per_trial",
+    str | None: "objective finished_at",
+    dict[str, Any] | None: "space fidelity best recommended confirmation",
+    list[str] | None: "cautions",
+    list[dict[str, Any]]: "untrained checked",
+}
+"""Types of what readers rely on in `study.json`, where it has it."""
+_kinds: Any = {name: (kind, None) for kind, names in _STUDY.items() for name in names.split()}
+_Study: type[BaseModel] = create_model("_Study", **_kinds)
+
+
+def check_study(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of `study.json`; a ValueError if a value has another type."""
+    try:
+        _Study.model_validate(value, strict=True)
+    except ValidationError as err:
+        raise ValueError(first_problem(err)) from err
+    return value
 
 
 def strict_json(text: Any) -> Any:

@@ -40,6 +40,7 @@ from fedbench.bench.results.store.files import (
     MOST_BYTES,
     PACKED,
     THREADS,
+    check_points,
     list_folder,
     load,
     packs,
@@ -49,7 +50,7 @@ from fedbench.bench.results.store.files import (
 from fedbench.bench.results.store.frame import Frame, Rows
 from fedbench.bench.results.store.released import RELEASE, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash, replica_key
-from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
+from fedbench.bench.results.store.row import Row, Trial, check_study, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -272,7 +273,7 @@ class Store:
         """The description of a study, empty without one; a StoreError if it is unreadable."""
         path = self._study_dir(study_id) / "study.json"
         try:
-            return parse_json(read_limited(path, MOST_BYTES))
+            return check_study(parse_json(read_limited(path, MOST_BYTES)))
         except FileNotFoundError:
             return {}
         except OSError as cause:
@@ -300,7 +301,7 @@ class Store:
         return self.root / "cells" / _checked(row_id, "row id")
 
     def write_curve(self, row_id: str, points: Sequence[Mapping[str, Any]]) -> Path:
-        """Write or replace the curve of a run: one point per round, each a dict of plain values.
+        """Write or replace the curve of a run: one point per round, each a dict of numbers.
 
         A key missing from a point, and a number that is not finite, become null.
 
@@ -321,7 +322,7 @@ class Store:
         """The points of a run's curve; empty if there is none. A StoreError if it is unreadable."""
         path = self.cell_dir(row_id) / "curve.parquet"
         try:
-            return list(read_table(path.read_bytes()).to_pylist())
+            return check_points(read_table(path.read_bytes()).to_pylist())
         except FileNotFoundError:
             found = (pack.curve(row_id) for pack in packs(self.root) if row_id in pack.places)
             return next(found, [])

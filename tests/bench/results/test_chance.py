@@ -28,8 +28,9 @@ def curve(**ends: float) -> list[dict[str, Any]]:
     start = dict.fromkeys(ends, -9.0)
     near = [{name: end + shift for name, end in ends.items()} for shift in (-0.2, 0, 0, 0, 0.2)]
     return [
-        {name if name == "loss" else f"parts.{name}": value for name, value in point.items()}
-        for point in (start, start, *near)
+        {"round_index": at}
+        | {name if name == "loss" else f"parts.{name}": value for name, value in point.items()}
+        for at, point in enumerate((start, start, *near))
     ]
 
 

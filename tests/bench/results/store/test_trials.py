@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.leaderboard.studies import spent
+from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 
@@ -58,17 +58,47 @@ def test_studies(store: Store) -> None:
     assert len(store.problems()) == 3
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"spec": 5},
+        {"trials": "x"},
+        {"objective": []},
+        {"space": [1]},
+        {"cautions": 5},
+        {"untrained": [0.1]},
+        {"confirmation": "x"},
+    ],
+)
+def test_a_study_of_other_types_is_damaged(store: Store, entry: dict[str, Any]) -> None:
+    store.write_study("fine", {"spec": "simclr"})
+    store.write_study("other", {"spec": "simclr", "finished_at": "2026-11-01", **entry})
+    assert [view.study_id for view in studies(store)] == ["fine"]
+    (problem,) = studies(store).problems
+    assert all(name in problem for name in ("study.json", *entry))
+    assert spent(store, ["fine", "other"]) == {}
+
+
+@pytest.mark.parametrize(
+    "point", [{"loss": 1.0}, {"round_index": "0"}, {"round_index": 0, "loss": "high"}]
+)
+def test_a_curve_of_other_types_is_damaged(store: Store, point: dict[str, Any]) -> None:
+    store.write_curve("cell", [point])
+    with pytest.raises(StoreError, match=r"curve\.parquet"):
+        store.curve("cell")
+
+
 def test_curves(store: Store) -> None:
     points: list[dict[str, Any]] = [
-        {"round_index": 0, "loss": 5, "note": "first"},
+        {"round_index": 0, "loss": 5},
         {"round_index": 1, "loss": 4.5, "knn_acc": 0.3},
         {"round_index": 2, "loss": float("inf")},
     ]
     store.write_curve("cell", points)
     assert store.curve("cell") == [
-        {"round_index": 0, "loss": 5.0, "note": "first", "knn_acc": None},
-        {"round_index": 1, "loss": 4.5, "note": None, "knn_acc": 0.3},
-        {"round_index": 2, "loss": None, "note": None, "knn_acc": None},
+        {"round_index": 0, "loss": 5.0, "knn_acc": None},
+        {"round_index": 1, "loss": 4.5, "knn_acc": 0.3},
+        {"round_index": 2, "loss": None, "knn_acc": None},
     ]
     store.write_curve("cell", [])
     assert store.curve("cell") == []
