@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.estimate import Estimator
@@ -30,7 +31,7 @@ from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
@@ -328,6 +329,8 @@ def _of_row(row: Row, data_name: str | None, data_dir: Path | None) -> Experimen
     recorded = Experiment(row.config, origin, data_dir=data_dir)
     if data_name is not None:
         recorded = recorded.varied("data", name=with_kind(data_name))
+    else:
+        recorded = _on_cached_data(recorded, row.dataset_revision)
     config = recorded.config
     if recorded.ids.row != row.row_id:
         raise StoreError(
@@ -337,3 +340,13 @@ def _of_row(row: Row, data_name: str | None, data_dir: Path | None) -> Experimen
         )
     # Only now with the code that is installed, which may give it another id than the row's.
     return replace(recorded, config=canonical(config)).on(recorded.dataset)
+
+
+def _on_cached_data(experiment: Experiment, revision: str) -> Experiment:
+    """Return the experiment, on a cache of its data if the folder that they came from has moved."""
+    try:
+        return experiment.on(experiment.dataset)
+    except DataError as err:
+        if (cached := cached_dataset(revision, experiment.data_dir)) is None:
+            raise DataError(f"{err}; --data names the folder that they are in now") from err
+        return experiment.on(cached)

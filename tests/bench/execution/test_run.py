@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from fedbench.bench.config import DataConfig
 from fedbench.bench.execution import workers
 from fedbench.bench.execution.describe import describe
 from fedbench.bench.execution.execute import facts
@@ -23,6 +24,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
+from tests.bench.data.files import folder
 
 CONFIG = tiny_config("supervised", federation__num_rounds=1, evaluation__protocols=())
 
@@ -197,3 +199,15 @@ def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "photos" / "one.png")
     with pytest.raises(DataError, match=r"^folder:.*photos: of 1 images"):
         reproduce(row.row_id, store, data_name=str(tmp_path / "photos"))
+
+
+def test_a_run_is_reproduced_where_the_folder_of_its_images_has_moved(tmp_path: Path) -> None:
+    name = folder(tmp_path / "photos", **{"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
+    config = CONFIG.model_copy(update={"data": DataConfig(name=name, num_clients=2)})
+    store, cache = Store(tmp_path / "store"), tmp_path / "cache"
+    row = run(config, store=store, data_dir=cache, workers=1, device="cpu").row
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    given: dict[str, Any] = {"workers": 1, "device": "cpu"}
+    assert reproduce(row.row_id, store, data_dir=cache, **given).verdict == "same bits"
+    with pytest.raises(DataError, match="--data"):
+        reproduce(row.row_id, store, data_dir=tmp_path / "other", **given)
