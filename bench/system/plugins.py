@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from fedbench.bench.system.errors import PluginError, PluginWarning
+from fedbench.bench.system.errors import FedbenchError, PluginError, PluginWarning
 from fedbench.bench.system.source import keep_source
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ def load_error(point: EntryPoint, err: Exception) -> PluginError:
     return PluginError(f"plugin {origin(point)} cannot be loaded: {' '.join(reason.split())}")
 
 
-def leave_out(error: PluginError) -> None:
-    """Warn that a plugin is left out."""
+def leave_out(error: FedbenchError) -> None:
+    """Warn that a plugin, or a file of one, is left out."""
     warnings.warn(f"{error}; going on without it", PluginWarning, stacklevel=3)
 
 

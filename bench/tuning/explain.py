@@ -1,6 +1,7 @@
 """One key of the configuration: meaning, range, default, and its value under every preset."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -11,7 +12,7 @@ from fedbench.bench.experiment.fields import Fields, check_key
 from fedbench.bench.experiment.preset_loading import load_preset, preset_names
 from fedbench.bench.experiment.resolve import variable
 from fedbench.bench.method import registry
-from fedbench.bench.tuning.spaces.space import read_space, space_file
+from fedbench.bench.tuning.spaces.space import for_list, read_space, space_file
 
 
 def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
@@ -94,6 +95,7 @@ def _searched(
     specs = _specs()
     for name in owners or (specs if spec is None else spec.split("+")):
         if (path := space_file(name)) is not None:
-            space = read_space(path, Fields.of(specs[name])).space
-            if key in space:
-                yield name, space[key].model_dump(mode="json")
+            read = partial(read_space, path, Fields.of(specs[name]))
+            file = read() if spec else for_list([name], read)
+            if file is not None and key in file.space:
+                yield name, file.space[key].model_dump(mode="json")

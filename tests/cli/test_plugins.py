@@ -53,6 +53,21 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
     assert re.findall("plugin '(.*?)' of package", unknown.err.splitlines()[-1]) == ["half", "torn"]
 
 
+def test_a_wrong_space_of_a_plugin_stops_its_own_commands_only(shell: Call, tmp_path: Path) -> None:
+    """A line of the file names a field that the method has no longer."""
+    env = install_methods(tmp_path / "site", own=METHOD.format(name="own", cls="Own"))
+    space = "method: own\nspace:\n  method.gone: {type: float, low: 0.1, high: 0.2}\n"
+    (tmp_path / "site" / "own.yaml").write_text(space, encoding="utf-8")
+    for words in (["spaces"], ["explain", "client.lr"]):
+        answer = shell(*words, "--json", env=env)
+        assert answer.code == 0
+        assert answer.json
+        (line,) = answer.err.splitlines()
+        assert all(word in line for word in ("own.yaml", "'method.gone'"))
+    for words in (["spaces", "own"], ["tune", "own", "--dry-run"], ["explain", "client.lr", "own"]):
+        assert shell(*words, env=env).code == 2
+
+
 def test_a_plugin_that_is_installed_and_broken_is_not_said_to_be_missing(
     shell: Call, tmp_path: Path
 ) -> None:

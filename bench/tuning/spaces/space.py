@@ -4,9 +4,10 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, field_validator, model_validator
 
@@ -15,11 +16,13 @@ from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.config.yaml_files import installed, load_yaml
 from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.method import registry
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, FedbenchError, UnknownNameError
+from fedbench.bench.system.plugins import leave_out
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+T = TypeVar("T")
 Scalar = bool | int | float | str
 _READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
     "average": (),
@@ -260,7 +263,15 @@ def space_records() -> list[dict[str, Any]]:
     """Return the search space of every registered spec that has one, for listings."""
     names = {n for n in registry.entries() if space_file(n) is not None or not _has_constants(n)}
     specs = [spec for spec in registry.specs() if names.issuperset(spec.split("+"))]
-    spaces = [load_space(Fields.of(spec)) for spec in specs]
+    spaces, wrong = [], set[str]()
+    for spec in specs:
+        parts = {*spec.split("+")}
+        if wrong.isdisjoint(parts):
+            space = for_list(parts, partial(load_space, Fields.of(spec)))
+            if space is None:
+                wrong |= parts - installed().keys()
+            else:
+                spaces.append(space)
     return [
         {
             "name": space.spec,
@@ -271,6 +282,20 @@ def space_records() -> list[dict[str, Any]]:
         }
         for space in spaces
     ]
+
+
+def for_list(names: Collection[str], read: Callable[[], T]) -> T | None:
+    """Read a space of these methods and add-ons for a list.
+
+    A wrong one of a plugin is None, with a warning: only its own runs need it.
+    """
+    try:
+        return read()
+    except FedbenchError as err:
+        if installed().keys() >= {*names}:
+            raise
+        leave_out(err)
+        return None
 
 
 def unread(config: RunConfig) -> dict[str, str]:
