@@ -115,6 +115,9 @@ def without_effect(experiment: Experiment) -> tuple[str, ...]:
 def _of_aggregator(config: RunConfig) -> str:
     """Return what of the server's aggregation changes nothing."""
     server, cohort = config.server, config.cohort_size
+    if cohort == 1 < config.data.num_clients:
+        share = f"federation.participation={config.federation.participation:g}"
+        return f"{share}: one client trains in each round, so that nothing is averaged; raise it"
     if server.aggregator == "trimmed-mean" and not trimmed(server.trim_fraction, cohort):
         share = f"server.trim_fraction={server.trim_fraction:g}"
         return f"{share}: of {cohort} clients nobody is left out, and the result is the mean"

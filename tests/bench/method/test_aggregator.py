@@ -159,6 +159,8 @@ def test_settings_that_do_nothing_are_named() -> None:
     assert "nobody" not in said(server__aggregator="trimmed-mean", server__trim_fraction=0.25)
     examples = said(server__aggregator="krum", server__weighting="examples")
     assert "server.weighting=examples" in examples
+    assert "federation.participation=0.1" in said(federation__participation=0.1)  # 1 of 4 clients
+    assert said(federation__participation=0.5) == said(data__num_clients=1) == ""
 
 
 def test_krum_and_median_resume_and_end_with_the_same_bits(tmp_path: Path) -> None:
