@@ -25,9 +25,10 @@ import pandas as pd
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.evaluation.shrinkage import SHARES
-from fedbench.bench.results.leaderboard.comparability import metric_values
+from fedbench.bench.results.leaderboard.comparability import changed_by_hand, metric_values
 from fedbench.bench.results.leaderboard.seeds import Seeds
 from fedbench.bench.results.leaderboard.statistics import NO_SPREAD
+from fedbench.bench.results.store.frame import lines
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import content_id
 
@@ -110,6 +111,8 @@ def notes(line: Any) -> list[Note]:
         tuned += f" on {line.tuned_on}"
     elif line.tune_runs is None:
         tuned = "tuned elsewhere"
+    named = line.variant.split(", ")
+    by_hand = [] if line.tuned else [each for each in line.unlike_preset if each not in named]
     replicas = f"{line.num_replicas} replica{'s' * (line.num_replicas != 1)}"
     spread = f"{replicas}, spread {number(line.replica_spread, percent)}"
     secret = f"ε {line.epsilon or 0:.3g} for {line.epsilon_of}"
@@ -128,6 +131,7 @@ def notes(line: Any) -> list[Note]:
         (line.unmoved, "no weight moved", "no weight moved, so that nothing was trained"),
         (not gained, "not above its start", "not above the same encoder before training"),
         (line.tuned, tuned, ""),
+        (by_hand, f"unlike the preset: {', '.join(by_hand)}", ""),
         (line.selection == "oracle", "tuned with labels, not ranked", ""),
         (line.epsilon is not None, secret, f"differential privacy: {secret}"),
         (line.revealing_messages, "shows single images", "a message shows the server something of a"
@@ -454,6 +458,10 @@ BOARD = (
     Column("tune_runs", "runs of that study; null if untuned or not known"),
     Column("tuned_on", "data set of that study if it is another one"),
     Column("preset", "that the first run started from"),
+    Column(
+        "unlike_preset", "hyperparameters that differ from this preset's",
+        lambda seeds: [*map(changed_by_hand, lines(seeds.first))],
+    ),
     Column("epsilon", "differential privacy, the largest; null unless every run has it", _epsilon),
     Column("epsilon_of", "what it protects", _epsilon_of),
     Column(

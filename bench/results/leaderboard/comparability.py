@@ -22,6 +22,7 @@ from fedbench.bench.results.store.settings import (
     measured_by,
     settings_of,
     task_of,
+    unlike,
 )
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import canonical_json, content_id
@@ -174,24 +175,38 @@ def order(keys: Mapping[str, Any]) -> list[tuple[bool, bool, Any]]:
 
 
 def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
-    """Return the keys of a class whose values differ from those of its runs' presets.
-
-    Of a preset that is not installed, or that this version does not take, nothing is known.
-    """
+    """Return the keys of a class whose values differ from those of its runs' presets."""
     fields = {column: name for name, column in COLUMN_OF.items()}
-    unlike: set[str] = set()
-    once = rows.drop_duplicates("preset")
-    for name, method, config in zip(once.preset, once.method, once.config_json, strict=True):
-        with suppress(UnknownNameError, ValidationError):
-            # Rules of a preset go by the content of the data, not by the folder that it lay in.
-            given = settings_of(json.loads(config)) | {"data.name": keys["dataset"]}
-            preset = read_preset(name).settings(method, given)
-            unlike |= {
-                key
-                for key, value in keys.items()
-                if (field := fields.get(key, key)) in preset and preset[field] != value
-            }
-    return unlike
+    changed: set[str] = set()
+    once = rows.drop_duplicates("preset").assign(dataset=keys["dataset"])
+    for row in once.itertuples():
+        preset = _preset(row, json.loads(str(row.config_json)))
+        changed |= {
+            key
+            for key, value in keys.items()
+            if (field := fields.get(key, key)) in preset and preset[field] != value
+        }
+    return changed
+
+
+def changed_by_hand(row: Any) -> tuple[str, ...]:
+    """Return the hyperparameters of a row that its preset has not, as `client.lr=0.1`, sorted."""
+    settings = json.loads(row.config_json)
+    preset = _preset(row, settings)
+    found = unlike(settings, json.loads(row.scaled_json or "{}"), preset) if preset else {}
+    return tuple(f"{name}={as_text(value)}" for name, value in sorted(found.items()))
+
+
+def _preset(row: Any, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a row's preset by dotted name.
+
+    Of one that is not installed, or that this version does not take, nothing is known.
+    """
+    with suppress(UnknownNameError, ValidationError):
+        # Rules of a preset go by the content of the data, not by the folder that it lay in.
+        given = settings_of(settings) | {"data.name": row.dataset}
+        return read_preset(row.preset).settings(row.method, given)
+    return {}
 
 
 def titles(

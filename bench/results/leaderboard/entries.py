@@ -78,7 +78,6 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
     found = plain(pd.DataFrame(lists, index=seeds.first["at"]))
     found["hyperparameters"] = [*map(json.loads, seeds.settings)]
     found["curve_ids"] = seeds.curve_ids
-    found["notes"] = [tuple(note.words for note in notes(line)) for line in lines(found)]
     return found
 
 
@@ -103,12 +102,16 @@ def ranked(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def labelled(entries: pd.DataFrame) -> pd.DataFrame:
-    """Return the lines of all classes with their names, and what the names leave out.
+    """Return the lines of all classes with their names, what these leave out, and their notes.
 
     A label has, by its last name, each hyperparameter in which configurations of the method
     differ, but for a value that more than half of them share; `variant` has all.
     """
     several = {*entries.method[entries.duplicated(["class_id", "method"])]}
+    # Other values than the preset's in a part of the cells are no line over all of them.
+    by_hand = entries[~entries.tuned.astype(bool)].groupby(["method", "preset"])
+    numbers = by_hand.unlike_preset.nunique()
+    several |= {*numbers.index[numbers > 1].get_level_values("method")}
     names: dict[Any, tuple[str, str, str, tuple[str, ...]]] = {}  # by method and settings
     settings = entries[["method", "settings_id", "hyperparameters"]]
     for method, of in settings[settings.method.isin(several)].groupby("method"):
@@ -121,11 +124,13 @@ def labelled(entries: pd.DataFrame) -> pd.DataFrame:
             label = f"{method} ({part})" if part else str(method)
             names[method, identity] = whole, label, identity, left_out
     pairs = zip(entries.method, entries.settings_id, strict=True)
-    found = [names.get(pair, ("", pair[0], "", ())) for pair in pairs]
+    texts = [names.get(pair, ("", pair[0], "", ())) for pair in pairs]
     columns = ["variant", "label", "joined_by", "left_out"]
-    named = pd.DataFrame(found, entries.index, columns, dtype=object)
+    named = pd.DataFrame(texts, entries.index, columns, dtype=object)
     entries = entries.drop(columns=columns, errors="ignore")  # of a metric called `label`
-    return pd.concat([entries, named], axis="columns")
+    found = pd.concat([entries, named], axis="columns")
+    found["notes"] = [tuple(note.words for note in notes(line)) for line in lines(found)]
+    return found
 
 
 def _parts(

@@ -125,8 +125,23 @@ def hyperparameters(
     """
     training = {**training_of(settings), **(scaled or {})}
     defaults = method_defaults(settings["spec"], training)
+    found = differing_settings(training, defaults)
+    return {key: value for key, value in found.items() if not _sets_apart(key)}
+
+
+def unlike(
+    settings: Mapping[str, Any], scaled: Mapping[str, Any], preset: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the hyperparameters of a row, before a grid scaled any, that a preset has not."""
+    training = {**training_of(settings), **scaled}
+    expected = {**method_defaults(settings["spec"], training), **preset}
     return {
         key: value
-        for key, value in differing_settings(training, defaults).items()
-        if key not in COLUMN_OF and key not in ARITHMETIC and not key.startswith(_SECTIONS)
+        for key, value in training.items()
+        if key in expected and value != expected[key] and not _sets_apart(key)
     }
+
+
+def _sets_apart(key: str) -> bool:
+    """Return True for a setting by which classes go, not lines."""
+    return key in COLUMN_OF or key in ARITHMETIC or key.startswith(_SECTIONS)

@@ -37,6 +37,13 @@ def rows() -> list[Row]:
     ]
 
 
+def demo(**more: Any) -> Row:
+    """Row of a run with the values of preset demo, but for some."""
+    settings = read_preset("demo").settings("simclr", {})
+    values = {name.replace(".", "__"): value for name, value in settings.items() if "." in name}
+    return run_of(**{"preset": "demo", "linear_acc": 0.5, **values, **more})
+
+
 def only(lines: tuple[Any, ...], method: str) -> Any:
     (entry,) = [entry for entry in lines if entry.method == method]
     return entry
@@ -119,11 +126,28 @@ def test_only_equal_settings_are_ranked_together() -> None:
 
 def test_a_title_names_what_differs_from_the_preset() -> None:
     """Of a single class, too; the method's preset counts, with its rules and what it extends."""
-    settings = read_preset("demo").settings("simclr", {})
-    demo = {name.replace(".", "__"): value for name, value in settings.items() if "." in name}
     for more, words in ({}, ""), ({"federation__num_rounds": 1}, " · 1 round"):
-        (group,) = rank([run_of(preset="demo", **{**demo, **more})]).groups
+        (group,) = rank([demo(**more)]).groups
         assert group.title == f"digits · preset demo · alpha 0.1{words}"
+
+
+def test_values_unlike_the_preset_are_noted_and_keep_lines_apart() -> None:
+    """Nothing is said against the preset's own, tuned, or scaled values."""
+    own = {"client__lr": 0.5, "method__temperature": 0.7}
+    for row, said in (
+        (demo(), ()),
+        (demo(**own), ("client.lr=0.5", "method.temperature=0.7")),
+        (demo(client__lr=0.5, scaled={"client.lr": 0.03}), ()),
+    ):
+        (line,) = rank([row]).entries
+        assert (line.label, line.unlike_preset) == ("simclr", said)
+        assert any("preset" in note for note in line.notes) == bool(said)
+    (tuned,) = rank([demo(**own, tuned=True)]).entries
+    assert not any("preset" in note for note in tuned.notes)
+    board = rank([demo(), demo(data__alpha=1.0, client__lr=0.5)])
+    assert [line.label for line in board.entries] == ["simclr (lr=0.03)", "simclr (lr=0.5)"]
+    assert not any("preset" in note for line in board.entries for note in line.notes)
+    assert board.across == ()  # no line has both cells
 
 
 def test_titles_name_what_one_class_alone_has() -> None:
