@@ -20,7 +20,7 @@ __version__ = "0.5.0"
 if not Path(__file__).with_name("bench").is_dir():
     raise ImportError(
         "fedbench/bench is no folder: this checkout has no symbolic links. Clone again with"
-        " git -c core.symlinks=true clone, or install a wheel: pip install fedbench-ssl"
+        " git -c core.symlinks=true clone"
     )
 
 # Type checkers and editors read the stub; from the same lines names are loaded here.

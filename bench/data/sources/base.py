@@ -142,6 +142,8 @@ def entry_of(name: str) -> Entry:
         raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {known}")
     if colon:
         raise UnknownNameError("data set", name, entries())
+    if len(Path(name).parts) > 1:
+        raise ConfigError(f"no file or folder {name!r}; `fedbench datasets` lists sets with a name")
     near = nearest(name, (path.name for path in Path().glob("*/")))
     here = f"did you mean the folder {near!r}?" if near else "no file or folder here has that name"
     raise UnknownNameError("data set", name, entries(), f"; {here}")
