@@ -64,7 +64,7 @@ BACKBONES: Mapping[str, ResNetShape | TransformerShape] = {
     "vit-5": TransformerShape(5, 3, 192, "five layers on some 8x8 patches without overlap, 192-d"),
 }
 
-_CHANNELS_LAST = range(9, 33)
+CHANNELS_LAST = range(9, 33)
 """Widths of the first stage for which a CPU computes in channels_last.
 
 It is a fifth faster there, while ResNet-18 with 64 channels loses a tenth in bringing its weights
@@ -287,7 +287,7 @@ class ResNet(nn.Module):
                 blocks.append(_Block(channels, out, 2 if stage and not index else 1, backbone))
                 channels = out
         self.blocks = nn.Sequential(*blocks)
-        self._channels_last = backbone.width in _CHANNELS_LAST
+        self._channels_last = backbone.width in CHANNELS_LAST
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode images, (B, C, H, W) -> (B, D), non-negative."""

@@ -14,6 +14,7 @@ from fedbench.bench.data.batches import Batch, ClientData, SecondBatches
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, RoundPlan
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
+from fedbench.bench.nn.backbones import CHANNELS_LAST
 from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
@@ -117,7 +118,9 @@ class ClientRunner:
         self._order = self._places = None
         parts = CompiledParts(precision) if parts is None else parts
         if setup.config.client.compile:
-            layout, order = layout.for_steps()
+            least = CHANNELS_LAST.start  # on a CPU, where oneDNN would write past its buffers
+            wide = device.type == "cuda" or setup.backbone.width >= least
+            layout, order = layout.for_steps(channels_last=wide)
             self._order, self._places = parts.places(order, device)
         self.binding = layout.bind(net, device)
         compiles, size = setup.config.client.compile, setup.config.client.batch_size

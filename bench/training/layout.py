@@ -151,17 +151,17 @@ class VectorLayout:
         """Count of numbers that a client sends to the server: the averaged part, then its rows."""
         return self.num_averaged + sum(slot.row_size for slot in self.rows)
 
-    def for_steps(self) -> tuple[Self, Tensor]:
+    def for_steps(self, *, channels_last: bool = True) -> tuple[Self, Tensor]:
         """Return a layout that a GPU trains in with fewer kernels, and its order.
 
         Of the averaged tensors that are trained, and of those that are not, the matrices come
-        first, those of convolutions in channels_last; the rest stays. The order, (server_size,)
+        first, those of convolutions in `channels_last`; the rest stays. The order, (server_size,)
         int64, has for each place the place here.
         """
         places = torch.arange(self.server_size)
         slots, order, at = list[Slot](), list[Tensor](), 0
         for slot in sorted(self.averaged, key=lambda slot: (not slot.trainable, slot.is_vector)):
-            numbers, nhwc = slot.of(places), len(slot.shape) == 4
+            numbers, nhwc = slot.of(places), channels_last and len(slot.shape) == 4
             order.append((numbers.movedim(1, -1) if nhwc else numbers).flatten())
             moved = replace(slot, start=at, stop=at + slot.size, channels_last=nhwc)
             slots.append(moved)

@@ -61,6 +61,16 @@ LONG: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("width", "expected"), [(8, False), (9, True)])
+def test_a_narrow_encoder_does_not_compute_in_channels_last_on_a_cpu(
+    width: int, expected: bool, tmp_path: Path
+) -> None:
+    """There oneDNN writes past its buffers: 8 is the last such width."""
+    setup = setup_of("simclr", client__compile=True, model__width=width)
+    binding = ClientRunner(setup, CPU, tmp_path).binding
+    assert any(slot.channels_last for slot in binding.layout.server) is expected
+
+
 @pytest.mark.parametrize(("spec", "values"), [*SHORT, *extended(LONG, bool)])
 def test_compiled_passes_compute_the_plain_step(
     spec: str, values: dict[str, Any], tmp_path: Path
@@ -73,7 +83,6 @@ def test_compiled_passes_compute_the_plain_step(
     within = 0.3 if "client__precision" in values else 0.02
     start = uploads(setup_of(spec, **{**values, "client__lr": 1e-12}), tmp_path / "start", None)
     for first, expected, found in zip(start, plain, alone, strict=True):
-        assert not torch.equal(expected, found)  # another way of computing it
         assert (found - expected).norm() < within * (expected - first).norm()
     for expected, found in zip(alone, uploads(setup, tmp_path, 2), strict=True):
         assert torch.equal(expected, found)
