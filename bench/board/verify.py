@@ -22,6 +22,7 @@ from fedbench.bench.board.bundle import (
 )
 from fedbench.bench.board.checks import COPIES, FILES, CheckCount, Checker, Problem
 from fedbench.bench.board.reproductions import record_reproduction
+from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.execution.compare import REPRODUCED, Reproduction
 from fedbench.bench.execution.execute import OnRound, plugin_packages
 from fedbench.bench.execution.run import reproduce
@@ -181,11 +182,17 @@ def _text(identity: str, rows: Sequence[Row], who: Person | None) -> str:
     code = {name for row in rows for name in row.code}
     versions = {f"{n} {version}" for row in rows for n, version in plugin_packages(row).items()}
     needed = ", ".join(sorted(versions or code))
-    foreign = f"Needs {needed}, which fedbench does not ship; its code: PUBLIC ADDRESS, COMMIT.\n"
-    return (
-        f"Runs: {len(rows):,}, of {methods} on {data}, seeds {seeds}.\n{foreign if code else ''}"
-        f"Bundle {identity}{f', submitted by {who}' if who else ''}; licence {LICENCE}."
-    )
+    known = {*REVISIONS, *SUBSETS}
+    others = {r.dataset for r in rows if ":" in r.dataset and r.dataset_revision not in known}
+    lines = [f"Runs: {len(rows):,}, of {methods} on {data}, seeds {seeds}."]
+    if code:
+        lines.append(
+            f"Needs {needed}, which fedbench does not ship; its code: PUBLIC ADDRESS, COMMIT."
+        )
+    if others:
+        lines.append(f"Needs the images of {', '.join(sorted(others))}: PUBLIC ADDRESS.")
+    by = f", submitted by {who}" if who else ""
+    return "\n".join([*lines, f"Bundle {identity}{by}; licence {LICENCE}."])
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _opened(content: Path | bytes, place: str) -> Iterator[Image.Image]:
     except BROKEN as err:
         # Pillow names the buffer's address, which says nothing and differs between runs.
         why = "unknown format" if "cannot identify image file" in str(err) else first_line(err)
-        raise DataError(f"{place}: not a readable image ({why})") from err
+        raise DataError(f"{place}: not a readable image ({why}); repair or remove it") from err
 
 
 def _orientation(image: Image.Image) -> int:

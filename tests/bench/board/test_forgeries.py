@@ -338,6 +338,13 @@ def test_runs_that_cannot_be_submitted(honest: tuple[Run, ...], tmp_path: Path) 
     assert (both.id, "another platform" in " ".join(both.left_out)) == (packed.id, True)
 
 
+def test_a_proposal_asks_for_images_that_others_do_not_have(honest: tuple[Run, ...]) -> None:
+    row = honest[0].row
+    own = row.model_copy(update={"dataset": "folder:shapes", "dataset_revision": "0" * 64})
+    texts = [_text("0" * 64, [each], None) for each in (row, own)]
+    assert ["folder:shapes: PUBLIC ADDRESS" in text for text in texts] == [False, True]
+
+
 def test_the_partition_of_another_seed(tmp_path: Path) -> None:
     """Where the labels are here, the data are partitioned again."""
     store = Store(tmp_path / "store")
