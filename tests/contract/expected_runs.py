@@ -25,6 +25,9 @@ CAPPED = {
     "OMP_NUM_THREADS": "1",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OPENBLAS_CORETYPE": "Nehalem",
+    # By the names of numpy 2.4 and of older versions, which leave out those that they do not know.
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX"
+    " AVX512_CNL AVX512_ICL AVX512_SPR",
 }
 ACCURACIES = ("knn_acc", "linear_acc")
 SHOWN = ("objective", "sep", "effective_rank", "relative_movement", *ACCURACIES)
