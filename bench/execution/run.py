@@ -349,4 +349,5 @@ def _on_cached_data(experiment: Experiment, revision: str) -> Experiment:
     except DataError as err:
         if (cached := cached_dataset(revision, experiment.data_dir)) is None:
             raise DataError(f"{err}; --data names the folder that they are in now") from err
+        _log.warning("%s; the same images are taken from the cache in %s", err, cached.path)
         return experiment.on(cached)

@@ -201,7 +201,9 @@ def test_a_run_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
         reproduce(row.row_id, store, data_name=str(tmp_path / "photos"))
 
 
-def test_a_run_is_reproduced_where_the_folder_of_its_images_has_moved(tmp_path: Path) -> None:
+def test_a_run_is_reproduced_where_the_folder_of_its_images_has_moved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     name = folder(tmp_path / "photos", **{"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
     config = CONFIG.model_copy(update={"data": DataConfig(name=name, num_clients=2)})
     store, cache = Store(tmp_path / "store"), tmp_path / "cache"
@@ -209,5 +211,6 @@ def test_a_run_is_reproduced_where_the_folder_of_its_images_has_moved(tmp_path: 
     (tmp_path / "photos").rename(tmp_path / "moved")
     given: dict[str, Any] = {"workers": 1, "device": "cpu"}
     assert reproduce(row.row_id, store, data_dir=cache, **given).verdict == "same bits"
+    assert str(cache) in caplog.text  # nobody takes the moved folder for the one that was read
     with pytest.raises(DataError, match="--data"):
         reproduce(row.row_id, store, data_dir=tmp_path / "other", **given)
