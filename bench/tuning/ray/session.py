@@ -59,7 +59,7 @@ _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
 _ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] \(\w+\) \S+: +(?:.* Check failed: )?(.*)")
 """A line of a log of Ray's core that is an error, or the fatal one, and its text."""
-_LINES_OF_AN_END, _LONGEST_REASON = 100, 300
+_LINES_OF_AN_END, _LONGEST_REASON = 300, 300  # a raylet that begins writes 160 of its state
 _LATE = re.compile("[Tt]imed out")
 """What a start of Ray says on a busy machine: its raylet waits 15 s for each of two agents, and
 `ray.init` 30 s for the raylet. No setting raises these; the next start may find a quieter moment.
@@ -379,7 +379,7 @@ def _init(session: Session, num_cpus: int | None, address: str | None) -> None:
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=str(folder),
-                _system_config=_WORKERS,
+                _system_config=dict(_WORKERS),  # Ray writes in it, a folder of this session too
                 **common,
             )
             return

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ axes: {data.alpha: [1.0]}
 methods: [simclr]
 seeds: [0]
 """
+FOLDER = re.compile(r"/fb-\w+")
 SCRIPT = """
 import json, sys
 from fedbench.bench.tuning.ray import tuner
@@ -62,11 +64,14 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
         assert process.stdout.readline() == "CellsBegan\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
+        commands = " ".join(word for child in children for word in child.cmdline())
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)
     assert process.returncode == 143
     assert out.endswith("interrupted by SIGTERM; the same command continues\n")
     assert err == ""
+    # Nothing named a folder of the first Ray: the next start of any other command sweeps that.
+    assert len(set(FOLDER.findall(commands))) == 1
     (row,) = open_store(tmp_path / "s").rows()
     assert (row.status, row.config.client.local_epochs) == ("ok", 1)
     assert (alpha, result["round"], result["status"]) == (1.0, 1, "ok")
