@@ -22,6 +22,7 @@ _OWNER = ".fedbench"
 _SECONDS_TO_DIE = 5.0
 _SECONDS_TO_SETTLE = 2.0
 _SECONDS_OF_A_LOG = 60.0
+_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # a node of Ray ends if one does
 _SURVIVOR = "import fedbench.bench.system.scratch as scratch; scratch.clear_up_after_parent()"
 
 
@@ -176,12 +177,14 @@ def _processes(folder: Path, *, workers_only: bool = False) -> list[psutil.Proce
             if process.pid == os.getpid() or process.uids().real != os.getuid():
                 continue
             program, *words = process.cmdline() or [""]  # a dead one has none
-            is_worker = program.startswith("ray::")
-            if is_worker:  # Ray writes this over the whole command
+            is_titled = program.startswith("ray::")
+            if workers_only and (program in _AGENTS or not is_titled):
+                continue
+            if is_titled:  # Ray writes this over the whole command
                 ours = any(file.path.startswith(place) for file in process.open_files())
             else:
                 rays = Path(program).name.startswith(("raylet", "gcs_server", "python"))
                 ours = rays and any(place in word for word in words)
-            if ours and (is_worker or not workers_only):
+            if ours:
                 working.append(process)
     return working

@@ -12,7 +12,12 @@ import pytest
 
 from fedbench.bench.system.errors import ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes
-from fedbench.bench.system.scratch import end_processes, sweep_folders, temporary_folder
+from fedbench.bench.system.scratch import (
+    end_processes,
+    end_workers,
+    sweep_folders,
+    temporary_folder,
+)
 
 OWNER = """
 import sys, time
@@ -83,6 +88,30 @@ def test_processes_that_ray_left_in_a_folder_are_ended(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def test_agents_of_ray_outlive_the_end_of_its_workers(tmp_path: Path) -> None:
+    folder = tmp_path / "fb-12345678"
+    folder.mkdir()
+    (folder / "log").write_text("")
+    opened = f"file = open({str(folder / 'log')!r}); print('open', flush=True); input()"
+    titles = ["ray::ImplicitFunc.train", "ray::DashboardAgent", "ray::RuntimeEnvAgent"]
+    processes = [
+        subprocess.Popen(
+            [title, "-c", opened],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for title in titles
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+    end_workers(folder)
+    for process in processes:
+        process.communicate(b"\n")
+    assert [process.returncode for process in processes] == [-signal.SIGKILL, 0, 0]
 
 
 KILLED = """
