@@ -250,6 +250,10 @@ class Method(Strict, ABC):
     """True for a method whose loss is, up to weights, the objective by which settings are chosen: a
     high objective then says less of its encoder than of another method's."""
 
+    objective_caution: ClassVar[str] = ""
+    """What studies found against choosing the method's settings by the default objective; `tune`
+    says it."""
+
     @abstractmethod
     def needs(self) -> Needs:
         """Return the method's requirements: views, labels, extras, encoders to evaluate.

@@ -57,6 +57,11 @@ class Scoring:
         """Return True if trials that did not learn are refused."""
         return self.name.endswith(GATE)
 
+    @property
+    def is_default(self) -> bool:
+        """Return True for the default objective, with its gate or without."""
+        return self._plain == DEFAULT
+
     @cached_property
     def objective(self) -> ClientObjective | Objective:
         """The objective, without its gate."""

@@ -10,6 +10,7 @@ from typing import Any
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps, without_effect
+from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.confirmed import Confirmed
 from fedbench.bench.results.leaderboard.studies import best_trial, confirmation_of
 from fedbench.bench.results.store.replicas import Difference
@@ -88,7 +89,9 @@ def tune(
     if "client.batch_size" not in study.space.dimensions:
         local_steps(base).check()
     check_fleet(base.setup)
-    for line in (*base.dataset.cautions, *without_effect(base)):
+    caution = registry.parse_spec(spec)[0].cls.objective_caution if study.scoring.is_default else ""
+    cautions = [f"{spec}: {caution}"] if caution else []
+    for line in (*base.dataset.cautions, *without_effect(base), *cautions):
         _log.warning("%s", line)
     tell_slow_precision(base.config.client.precision, executor.device)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are

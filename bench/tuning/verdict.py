@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.results.leaderboard.statistics import correlation, mean, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, is_usable
 from fedbench.bench.system.identity import canonical_json
@@ -95,7 +94,7 @@ def _sameness(usable: Sequence[Mapping[str, Any]]) -> list[str]:
 def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
     """Say that a best trial by the default objective hardly moved from its random start."""
     moved = best["spread"].get(MOVEMENT)
-    if moved is None or moved >= LEAST_MOVEMENT or scoring.name.removesuffix(GATE) != DEFAULT:
+    if moved is None or moved >= LEAST_MOVEMENT or not scoring.is_default:
         return []
     return [
         f"the weights of the best trial moved by {moved:.3f} of their length, less than"

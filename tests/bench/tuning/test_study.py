@@ -12,6 +12,7 @@ import yaml
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.experiment.fields import flat_config
 from fedbench.bench.experiment.resolve import resolve, warn_once
+from fedbench.bench.method.registry import parse_spec
 from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -232,6 +233,24 @@ def test_methods_share_the_line_of_a_cause(
     lead, chance = caplog.messages
     assert "simclr, byol, rotpred: is -0.01 [-0.2, +0.3] ahead (" in lead
     assert chance.endswith(" rotpred: ended at chance in all 2")
+
+
+@pytest.mark.parametrize(
+    ("spec", "objective", "told"),
+    [
+        ("mim", None, True),
+        ("fedx+fedprox", "align-unif+gate", True),
+        ("mim", "loss", False),
+        ("simclr", None, False),
+    ],
+)
+def test_a_score_that_failed_with_a_method_is_told_before_a_search(
+    spec: str, objective: str | None, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tune(spec, store=tmp_path, set=SMALL, trials=2, objective=objective, dry_run=True)
+    assert [line for line in caplog.messages if "lost" in line and spec in line] == (
+        [f"{spec}: {parse_spec(spec)[0].cls.objective_caution}"] if told else []
+    )
 
 
 def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
