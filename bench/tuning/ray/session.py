@@ -262,15 +262,17 @@ def short_folder() -> Path:
 def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     """Set Ray's environment variables for the length of the session; those already set stay.
 
-    A private Ray gets its token in a file of `folder`: Ray would write one to the home folder. A
-    cluster is joined with the user's token, if there is one, which Ray itself uses only when told.
+    Ray's core keeps the first token that it reads. A private Ray therefore has the user's token, if
+    there is one, as a cluster that is joined by the same process may; else it gets one in a file of
+    `folder`, since Ray would write one to the home folder. A cluster is joined with the user's
+    token, which Ray itself uses only when told.
     """
     before = dict(os.environ)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if home_folder() is None:  # Ray's import would fail
         os.environ["HOME"] = str(folder)
-    if private and not {_TOKEN_PATH, _AUTH_MODE, _TOKEN} & set(os.environ):
+    if private and _AUTH_MODE not in os.environ and not has_token():
         file = folder / "token"
         file.touch(mode=0o600)
         file.write_text(_PRIVATE, encoding="utf-8")

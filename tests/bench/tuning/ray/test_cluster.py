@@ -159,15 +159,21 @@ def test_a_cluster_is_joined_with_the_users_token(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path)
 
-    def mode(private: bool = False) -> tuple[str | None, str]:
-        with session.ray_environment(tmp_path, private=private):
+    def mode() -> tuple[str | None, str]:
+        with session.ray_environment(tmp_path, private=False):
             return os.environ.get("RAY_AUTH_MODE"), session.auth_state()
+
+    def own_token() -> str | None:
+        with session.ray_environment(tmp_path, private=True):
+            return os.environ.get("RAY_AUTH_TOKEN_PATH")
 
     assert mode()[0] is None
     assert "no token is set" in mode()[1]
+    assert own_token() == str(tmp_path / "token")
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
     assert mode()[0] == "token"
+    assert own_token() is None  # of two tokens in one process Ray's core would keep the first
     assert "a token is set" in mode()[1]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert mode()[0] == "disabled"
