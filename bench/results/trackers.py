@@ -147,6 +147,7 @@ class WeightsAndBiases:
             config=run.settings,
             dir=str(self._root),
             resume="allow",
+            reinit="create_new",  # else a run of the calling program would take ours and be ended
             settings=wandb.Settings(silent=True),
         )
 

@@ -108,14 +108,17 @@ class FakeRun:
         self.exit_code = exit_code
 
 
-def fake_wandb(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> list[dict[str, Any]]:
+def fake_wandb(
+    monkeypatch: pytest.MonkeyPatch, run: FakeRun, active: FakeRun | None = None
+) -> list[dict[str, Any]]:
+    """Put in place of W&B what gives `run`, or in its default mode the one that is `active`."""
     calls: list[dict[str, Any]] = []
     module = types.ModuleType("wandb")
     module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
 
     def init(**given: Any) -> FakeRun:
         calls.append(given)
-        return run
+        return active if active is not None and given.get("reinit") != "create_new" else run
 
     module.init = init  # type: ignore[attr-defined]
     module.Settings = dict  # type: ignore[attr-defined]
@@ -124,8 +127,8 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> list[dict[str, 
 
 
 def test_a_run_is_shown_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = FakeRun()
-    calls = fake_wandb(monkeypatch, run)
+    run, of_caller = FakeRun(), FakeRun()
+    calls = fake_wandb(monkeypatch, run, of_caller)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     seen: list[tuple[int, set[int]]] = []
 
@@ -145,6 +148,7 @@ def test_a_run_is_shown_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert call["tags"] == ["simclr", "digits", "demo"]
     assert [step for step, _ in run.logged] == [1, 2]
     assert (run.summary["status"], run.exit_code) == ("ok", 0)
+    assert (of_caller.logged, of_caller.exit_code) == ([], None)
     (folder,) = (tmp_path / "tensorboard").iterdir()
     assert result.run_id[:8] in folder.name
     plain = fedbench.run("simclr", **{**settings, "store": tmp_path / "other"})
