@@ -27,6 +27,7 @@ from fedbench.bench.results.report.charts import curves_of, losses_of, main_line
 from fedbench.bench.results.report.colours import COLOURS, places
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.tuning.spaces.samplers import quiet
 
 __all__ = ["Picture", "accuracy", "cost", "curves", "loss", "partition", "search"]
 
@@ -284,8 +285,8 @@ def _distribution(values: Sequence[Any]) -> BaseDistribution:
 
 def _importance(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
     of = {name: _distribution([trial["params"][name] for trial in trials]) for name in names}
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize")
+    with quiet():
+        study = optuna.create_study(direction="maximize")
     for trial in trials:
         params = {name: trial["params"][name] for name in names}
         study.add_trial(

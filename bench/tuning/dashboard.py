@@ -1,6 +1,5 @@
 """Studies of a store as a journal of Optuna, which optuna-dashboard and Optuna itself read."""
 
-import warnings
 from typing import Any
 
 import optuna
@@ -13,6 +12,7 @@ from fedbench.bench.results.leaderboard.studies import scored_trials
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.tuning.spaces.samplers import quiet
 from fedbench.bench.tuning.spaces.space import Dimension, SearchSpace
 
 
@@ -26,20 +26,18 @@ def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
     one_of("study", known)(study_id)
     if not known:
         raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     metas = {name: store.study(name) for name in (known if study_id is None else [study_id])}
     trials = {name: _trials(store, name, meta) for name, meta in metas.items()}
     store.check_writable()
     file = store.root / "optuna.journal"
     file.unlink(missing_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ExperimentalWarning
+    with quiet():
         storage = JournalStorage(JournalFileBackend(str(file)))
-    for name, meta in metas.items():
-        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-        for key in ("spec", "preset", "sampler"):
-            study.set_user_attr(key, meta.get(key))
-        study.add_trials(trials[name])
+        for name, meta in metas.items():
+            study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+            for key in ("spec", "preset", "sampler"):
+                study.set_user_attr(key, meta.get(key))
+            study.add_trials(trials[name])
     num_trials = sum(trial.state.is_finished() for each in trials.values() for trial in each)
     return {"file": str(file), "studies": [*metas], "num_trials": num_trials}
 

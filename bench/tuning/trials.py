@@ -7,7 +7,6 @@ its number, unless the sampler has a state.
 """
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import derive
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD, means, metrics
-from fedbench.bench.tuning.spaces.samplers import SAMPLERS
+from fedbench.bench.tuning.spaces.samplers import SAMPLERS, quiet
 from fedbench.bench.tuning.study import WATCHED, Params, Record, Study
 
 _log = logging.getLogger(__name__)
@@ -52,12 +51,12 @@ class Trials:
     """
 
     def __init__(self, study: Study, records: Sequence[Record]) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study, self._space = study, study.space.distributions()
         self._sampler, self._seed = SAMPLERS[study.search.sampler], study.base.config.seed
         seed = derive(self._seed, "sampler") % _BITS
         sampler = self._sampler.make(seed, self._space)  # kept where it is stateful
-        self._optuna = optuna.create_study(direction="maximize", sampler=sampler)
+        with quiet():
+            self._optuna = optuna.create_study(direction="maximize", sampler=sampler)
         self._batch: dict[int, Trial] = {}
         self._suggested: deque[int] = deque()
         self._seen: set[str] = set()  # settings that have a trial, as canonical JSON
@@ -146,8 +145,7 @@ class Trials:
         self._next = end
 
     def _ask(self) -> Trial:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
+        with quiet():
             return self._optuna.ask(fixed_distributions=self._space)
 
     def _ask_another(self, repeated: Trial) -> Trial:

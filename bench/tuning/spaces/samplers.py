@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 Space = Mapping[str, "BaseDistribution"]
 _STARTUP = 8
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block Optuna logs errors alone, and does not warn of what is experimental."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def _optuna(name: str, **settings: Any) -> Callable[[int, Space], BaseSampler]:
@@ -72,9 +87,8 @@ class Sampler:
     package: str = ""  # needed besides Optuna; the extra has the sampler's name
 
     def make(self, seed: int, space: Space) -> BaseSampler:
-        """Return Optuna's sampler without the warning that it is experimental."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        """Return Optuna's sampler."""
+        with quiet():
             return self.factory(seed, space)
 
 

@@ -1,14 +1,17 @@
 """Studies: same trials despite interruptions, best values, stop rules, no labels."""
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 
+from fedbench.bench.board.plot import search
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.experiment.fields import flat_config
 from fedbench.bench.experiment.resolve import resolve, warn_once
@@ -17,6 +20,7 @@ from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned
+from fedbench.bench.tuning.dashboard import write_journal
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
@@ -407,6 +411,22 @@ def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     assert not list(tmp_path.iterdir())
     with Store(tmp_path).lock(planned.study_id), pytest.raises(StoreError, match=planned.study_id):
         small(tmp_path, trials=2)
+
+
+def test_optuna_logs_the_callers_own_studies_and_none_of_ours(
+    tmp_path: Path,
+    in_one_process: Use,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("optuna"), "propagate", True)
+    in_one_process(fake=scored(by_lr))
+    small(tmp_path, trials=8)
+    write_journal(Store(tmp_path))
+    search(studies(tmp_path)[0])
+    assert not [record for record in caplog.records if record.name.startswith("optuna")]
+    optuna.create_study()
+    assert caplog.records[-1].name.startswith("optuna")
 
 
 def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_process: Use) -> None:
