@@ -202,8 +202,9 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
             import ray
 
-            for name in _LOGGERS:  # fedbench reports the events that matter itself
-                logging.getLogger(name).setLevel(logging.CRITICAL)
+            levels = {logger: logger.level for logger in map(logging.getLogger, _LOGGERS)}
+            for logger in levels:  # fedbench reports the events that matter itself
+                logger.setLevel(logging.CRITICAL)
             foreign = ray.is_initialized()
             try:
                 if not foreign:
@@ -226,6 +227,8 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                     ray.shutdown()
                     install_handlers()  # Ray has left SIGTERM to the system
                     end_processes(folder, 0.0 if session.lost else _SECONDS_TO_DIE)
+                for logger, level in levels.items():  # the caller may use Ray too
+                    logger.setLevel(level)
 
 
 def has_token() -> bool:

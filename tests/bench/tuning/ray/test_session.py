@@ -1,5 +1,6 @@
 """Ray is loaded when cells run; the death of its processes ends a session."""
 
+import logging
 import os
 import signal
 import socket
@@ -143,6 +144,20 @@ def test_what_ray_raises_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(ResourceError, match="timed out"), ray_session():
         raise AssertionError("it has started")
+
+
+def test_ray_logs_what_the_caller_does_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr("ray.init", lambda **options: logging.getLogger("ray").setLevel(40))
+    monkeypatch.setattr(Session, "find_addresses", lambda session: None)
+    loggers = [logging.getLogger(name) for name in ("ray", "ray.tune")]
+    for level, logger in zip((logging.INFO, logging.WARNING), loggers, strict=True):
+        monkeypatch.setattr(logger, "level", level)
+    with ray_session():
+        assert not ray.is_initialized()
+        assert [logger.level for logger in loggers] == [logging.ERROR, logging.CRITICAL]
+    assert [logger.level for logger in loggers] == [logging.INFO, logging.WARNING]
 
 
 @pytest.mark.parametrize(("last", "again"), [(LATE, True), ("No space left", False)])
