@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -48,6 +48,7 @@ OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
+_PROCESS = Path("/proc/self")
 _log = logging.getLogger(__name__)
 
 
@@ -109,6 +110,8 @@ def execute(
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
     config, device = experiment.config, where.devices[0]
+    with suppress(OSError):  # Linux forgets the peak of the run before
+        (_PROCESS / "clear_refs").write_text("5")
     local_steps(experiment).check()
     check_precision(config.client.precision, device)
     with reproducible(device):
@@ -409,6 +412,11 @@ def git_sha() -> str | None:
 
 
 def _peak_memory_bytes() -> int:
-    """Largest resident size of this process so far; workers are not counted."""
+    """Largest resident size of this process in the run; workers are not counted.
+
+    Where the system has no `/proc`, it is that of the process so far.
+    """
+    with suppress(OSError, IndexError):  # `getrusage` of a new program has what its parent had
+        return int((_PROCESS / "status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -40,6 +41,16 @@ def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
     assert first.metrics != second.metrics
     assert to(1, "a").metrics == first.metrics  # a state that is past comes from the start
     assert {**result(to(None, "a")), "environment": {}} == {**result(to(3, "b")), "environment": {}}
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_the_peak_of_memory_is_that_of_the_run(tmp_path: Path) -> None:
+    """Not of what the process, or the program that started it, held before."""
+    large = 2**29
+    assert len(b"x" * large) == large  # gone again
+    row = execute(Experiment(tiny_config("supervised", federation__num_rounds=1)), Where(tmp_path))
+    held = psutil.Process().memory_info().rss
+    assert abs((row.peak_memory_bytes or 0) - held) < large / 2
 
 
 def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
