@@ -58,13 +58,18 @@ class Platform:
         return {"name": str(self), **asdict(self)}
 
 
-@cache
 def measure(device: str = "cpu", tf32: bool = False) -> Platform:
-    """Return the platform of this process, once; takes a tenth of a second without imports.
+    """Return the platform of this process; the first time takes a tenth of a second and imports.
 
     `device` is the type of the one that trains, `cpu` or `cuda`; `tf32` whether in TF32, not in
     IEEE float32, also around bf16.
     """
+    return measured(device, tf32, torch.get_float32_matmul_precision())
+
+
+@cache
+def measured(device: str, tf32: bool, products_as_set: str) -> Platform:
+    """Measure the platform, once for each precision that the program has set for products."""
     import scipy  # imported here, as in `_fingerprint`: training does without it
 
     with reproducible(device), products(tf32=True) if tf32 else nullcontext():

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.numerics import measure, measured
 from tests.contract.expected_runs import CAPPED
 
 SHOW = """
@@ -38,10 +38,20 @@ def test_the_record_is_stable() -> None:
     threads = torch.get_num_threads()
     keep = [torch.empty(17 * size) for size in range(1, 30)]  # other addresses
     for _ in range(3):
-        measure.cache_clear()
+        measured.cache_clear()
         with torch.no_grad():
             assert measure() == here
     assert (torch.get_num_threads(), len(keep)) == (threads, 29)
+
+
+def test_another_precision_of_products_is_another_platform() -> None:
+    here = measure()
+    torch.set_float32_matmul_precision("medium")  # as Lightning advises
+    try:
+        assert (here.precision, measure().precision) == ("ieee", "bf16")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert measure() == here
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86")
