@@ -15,6 +15,7 @@ from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Client, DataSpec, Extra, Loss, Needs, Net, Sharing, registry
 from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
@@ -143,6 +144,13 @@ def test_a_row_for_each_image_is_found_by_its_length(cls: type[Sends], name: str
     with pytest.raises(PluginError, match=match):
         audit(setup_of(cls, **{name: False}))
     audit(setup_of(cls, **{name: True}))
+
+
+def test_nothing_is_compiled_or_compared_for_a_rehearsal() -> None:
+    """What is compared in it would not be compared in the run."""
+    first_use.begin_run()
+    audit(tiny_setup(tiny_config("simclr", client__compile=True)))
+    assert not first_use.agreed()
 
 
 def test_aggregates_pass() -> None:
