@@ -40,10 +40,9 @@ class RunProgress(Status):
         data, federation = config.data, config.federation
         self._total = federation.num_rounds
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
-        self.title += f" · {data.public_name}{subset}"
         self._head = (
-            f"{self.title} · {count(data.num_clients, 'client')}, {config.cohort_size} in each"
-            f" round · {count(federation.num_rounds, 'round')} ·"
+            f"{self.title} · {data.public_name}{subset} · {count(data.num_clients, 'client')},"
+            f" {config.cohort_size} in each round · {count(federation.num_rounds, 'round')} ·"
             f" {count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
         )
         self.update(self._head)

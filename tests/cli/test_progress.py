@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
+from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 
@@ -40,6 +41,14 @@ def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]
     ]  # fmt: skip
     assert "knn_acc 0.5000" in lines[1]
     assert max(map(len, lines)) <= 120
+
+
+def test_a_display_of_two_runs_names_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = RunProgress("seeds")
+    for seed in (0, 1):
+        progress.start(tiny_config("simclr", seed=seed), ["cpu"])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == second
 
 
 HEAD = "sweep x · 2 to run, 1 of 3 in the store already · 2 at a time, 0.5 GPU each"
