@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.data.sources import base
+from fedbench.bench.system import source
 from fedbench.bench.system.errors import PluginWarning
-from fedbench.bench.system.source import source_hash
 from fedbench.bench.tuning.grid import load_grid, plan
 
 from .conftest import Call, install
@@ -69,7 +69,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     points = dict.fromkeys(("blobs", "digits"), "files_pack.data:Blobs")
     install(site, "files-pack", "fedbench.datasets", points)
     monkeypatch.syspath_prepend(str(site))
-    base.entries.cache_clear()
+    monkeypatch.setattr(source, "_IMPORTED", {})
+    for name in ("files_pack", "files_pack.data"):  # that of another test
+        sys.modules.pop(name, None)
+    for cached in (base.entries, source.source_hash):
+        cached.cache_clear()
     yield tmp_path
     base.entries.cache_clear()
 
@@ -91,7 +95,7 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
 def test_a_name_that_is_taken_is_left_out_with_a_warning(package: Path) -> None:
     with pytest.warns(PluginWarning, match="plugin 'digits'"):
         assert "blobs" in base.entries()
-    hashed = source_hash("files_pack.data")
+    hashed = source.source_hash("files_pack.data")
     Path(str(sys.modules["files_pack.data"].__file__)).write_text("EDITED = 1\n", encoding="utf-8")
-    source_hash.cache_clear()
-    assert source_hash("files_pack.data") == hashed  # of what was imported
+    source.source_hash.cache_clear()
+    assert source.source_hash("files_pack.data") == hashed  # of what was imported
