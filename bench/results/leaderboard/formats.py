@@ -47,7 +47,7 @@ UNEVEN_CURVES = (
     "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
 )
 _LETTERS = "in a column, lines that share a letter do not differ significantly from their best"
-_NO_TEST = "no best is marked: the first line has fewer than 3 seeds"
+_NO_TEST = "no best and no ties are told: the first line has fewer than 3 seeds"
 
 
 @dataclass(frozen=True)
@@ -193,20 +193,20 @@ def to_csv(board: Leaderboard) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    table = to_frame(board).map(_csv)
-    if board.columns:
-        table = table[[column.name for column in board.columns]]
-    return table.to_csv(index=False, lineterminator="\n")
+    return to_frame(board).map(_csv).to_csv(index=False, lineterminator="\n")
 
 
 def to_frame(board: Leaderboard) -> pd.DataFrame:
     """Return the rows of `to_csv` as a DataFrame; seeds and values stay lists."""
     records = []
     for record in board.to_dict()["rows"]:
-        cell = record.pop("published") or {}
-        more = {"published" if k == "value" else f"published_{k}": cell.get(k) for k in PUBLISHED}
-        records.append(record | more)
-    names = None if records else [column.name for column in BOARD]
+        if "published" in record:
+            cell = record.pop("published") or {}
+            record |= {
+                "published" if k == "value" else f"published_{k}": cell.get(k) for k in PUBLISHED
+            }
+        records.append(record)
+    names = None if records else [column.name for column in board.columns or BOARD]
     return pd.DataFrame.from_records(records, columns=names)
 
 
@@ -278,7 +278,7 @@ def group_table(group: Group, columns: Sequence[Column] = ()) -> TextTable:
     """Return a group as text; see `cells` for `columns`."""
     entries, no_area = group.entries, group.frame.area.isna()
     metric = entries[0].metric
-    untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
+    untested = entries[0].n_seeds < 3 and len(entries) > 1 and max(e.n_seeds for e in entries) > 1
     budgets = {entry.tune_runs for entry in entries if entry.tuned}
     uneven = not no_area.all() and any(map(len, group.frame.curve_ids[no_area]))
     noted = not columns or any(column.name == "notes" for column in columns)

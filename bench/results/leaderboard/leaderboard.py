@@ -39,7 +39,7 @@ class Leaderboard:
     metric: str
     groups: tuple[Group, ...]
     reach: float | None  # k-NN accuracy that curves were asked for
-    columns: tuple[Column, ...]  # of tables and CSV; () = all
+    columns: tuple[Column, ...]  # of tables and records; () = all
     over: str | None = None  # the axis of its only tables; None = all tables, also of groups
 
     @property
@@ -60,8 +60,15 @@ class Leaderboard:
         return replace(self, groups=groups, over=axis)
 
     def to_dict(self) -> dict[str, Any]:
-        """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1]."""
-        return {"metric": self.metric, "rows": [r for g in self.groups for r in g.records()]}
+        """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1].
+
+        Beside chosen columns stands what tells lines apart: the group, and the label in it.
+        """
+        rows = [record for group in self.groups for record in group.records()]
+        if self.columns:
+            names = dict.fromkeys(["group", "label", *(column.name for column in self.columns)])
+            rows = [{name: record[name] for name in names} for record in rows]
+        return {"metric": self.metric, "rows": rows}
 
 
 def leaderboard(
@@ -110,7 +117,7 @@ def _checked_metric(metric: str, rows: pd.DataFrame) -> str:
     for name in (metric, plain, f"{plain}_acc"):
         if name in known:
             return name
-    raise UnknownNameError("metric", metric, known)
+    raise UnknownNameError("metric", metric, known | {name.removesuffix("_acc") for name in known})
 
 
 def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> str:

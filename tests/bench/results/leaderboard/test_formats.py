@@ -164,13 +164,21 @@ def test_chosen_columns_in_tables_and_csv(board: Leaderboard) -> None:
         header,
         ["0.1768", "37.5 (25.0, 50.0)", "0", "0.25 0.5"],
     )
-    assert to_csv(chosen).splitlines()[:2] == [
-        "rank,method,std,mean,num_failed,values",
-        f"1,byol,{0.125 * 2**0.5!r},0.375,0,0.25 0.5",  # half of 0.25, times sqrt(2)
-    ]
+    header_line, *lines = to_csv(chosen).splitlines()
+    assert header_line == "group,label,rank,method,std,mean,num_failed,values"
+    ends = f"byol,1,byol,{0.125 * 2**0.5!r},0.375,0,0.25 0.5"  # half of 0.25, times sqrt(2)
+    assert all(line.endswith(ends) for line in lines)
+    assert len({*lines}) == 2  # told apart by their settings
+    assert list(chosen.to_dict()["rows"][0]) == header_line.split(",")
     assert rank([], columns=["gain"]).columns != board.columns
     with pytest.raises(UnknownNameError, match="gain"):
         rank(rows, columns=["gian"])
+
+
+def test_a_board_of_two_seeds_says_that_nothing_is_tested() -> None:
+    two, one = (rank(seeds_of({"a": (0.5, 0.4)[:n], "b": (0.3, 0.2)[:n]})) for n in (2, 1))
+    assert "3 seeds" in tables(two)[0].footer
+    assert tables(one)[0].footer == ""
 
 
 def test_names_of_strangers_are_text_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,6 +254,8 @@ def test_metrics_by_name() -> None:
     assert rank(made, metric="mlp_acc").entries[0].mean == 0.7
     with pytest.raises(UnknownNameError, match="did you mean 'knn_acc'"):
         rank(made, metric="knn_accc")
+    with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
+        rank(made, metric="linaer")
 
 
 def test_a_line_promises_what_its_weakest_run_does() -> None:
