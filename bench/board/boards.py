@@ -65,7 +65,7 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
         if wanted is not None and not every.empty:
             for name in wanted:
                 if name not in (held := sorted(every[column].unique())):
-                    raise UnknownNameError(column, name, held, "; known = in the store")
+                    raise UnknownNameError(f"{column} of a stored run", name, held)
             every = every[every[column].isin(wanted)]
     made = _for_purpose(every, chosen)
     frame = _narrowed(made, store, chosen)

@@ -113,6 +113,8 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
     alike = sorted(name for name in known if name.rpartition(".")[2] == last)  # elsewhere
     close = alike or [name for name in [nearest(key, known)] if name is not None]
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    if inside := [name for name in known if name.startswith(f"{key}.")]:
+        raise ConfigError(f"{key!r} is a section; set fields of it, such as {min(inside)}")
     group = f"{key.rpartition('.')[0]}."
     near = sorted(name[len(group) :] for name in known if name.startswith(group))
     allowed = f"; {group}… has {', '.join(near)}" if 0 < len(near) <= _MOST_NAMES else ""

@@ -26,6 +26,9 @@ class ConfigError(FedbenchError):
     exit_code = 2
 
 
+_MANY, _ALIKE = 40, 8  # names that a message lists
+
+
 class UnknownNameError(ConfigError):
     """A name is in no registry; the message names the nearest known ones."""
 
@@ -103,7 +106,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest match and all allowed names.
+    """Return the end of an error message: the nearest match, and the allowed names.
+
+    Of very many only those that are like it are named, if there are some.
 
     >>> did_you_mean("simcrl", ["simclr", "byol"]), did_you_mean("x", [])
     ("; did you mean 'simclr'? (known: byol, simclr)", ' (known: none)')
@@ -111,4 +116,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = nearest(name, names)
     hint = "" if close is None else f"; did you mean {close!r}?"
+    if close is not None and len(names) > _MANY:
+        alike = difflib.get_close_matches(name, names, n=_ALIKE)
+        return f"{hint} ({len(names)} are known, alike: {', '.join(alike or [close])})"
     return f"{hint} (known: {', '.join(names) or 'none'})"

@@ -136,6 +136,11 @@ def test_bad_overrides(key: str, value: Any) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_a_section_names_a_field_of_it() -> None:
+    with pytest.raises(ConfigError, match=r"'client' .* client\.batch_size"):
+        settle(set={"client": 0.1})
+
+
 def test_values_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"set: .*\{'client.lr': 0.1\}.*got \['client.lr=0.1'\]"):
         resolve("simclr", set=["client.lr=0.1"], environ={})  # type: ignore[arg-type]
