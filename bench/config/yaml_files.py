@@ -165,5 +165,5 @@ def installed(folder: str = "") -> dict[str, Traversable]:
     """Map stems to the YAML files in a folder of the package `fedbench.search_spaces`."""
     root = resources.files("fedbench.search_spaces")
     files = (root / folder if folder else root).iterdir()
-    by_name = sorted(files, key=lambda file: file.name)
-    return {f.name.removesuffix(".yaml"): f for f in by_name if f.name.endswith(".yaml")}
+    found = {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
+    return dict(sorted(found.items()))

@@ -176,8 +176,9 @@ class SweepProgress(Status):
         left = ""
         if event.done < event.total and event.eta_seconds is not None:
             left = f" · {self._elapsed()}, {duration(event.eta_seconds)} left"
+        status = "run by another process" if event.status == "elsewhere" else event.status
         note(
-            f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
+            f"{event.done}/{event.total} · {event.label} · {status}{objective}"
             f" · {duration(event.seconds)}{error}{left}"
         )
 

@@ -149,7 +149,7 @@ def show_listing(listing: Listing) -> None:
         for row, marks, settings in zip(listing.rows, listing.marks, apart, strict=True)
     ]
     if not records:
-        note("no run that has ended fits; the command of one that was interrupted continues it")
+        note("no finished run fits; to continue an interrupted one, repeat its command")
         return
     alike = [name for name in _SHARED if len({record[name] for record in records}) == 1]
     said = [f"{head(name)} {text(name, records[0][name])}" for name in alike if records[0][name]]

@@ -76,7 +76,7 @@ def find_tuned(
                 f" --methods, or name a study of other code, data or presets"
                 f" ({', '.join(others) or 'there is none'})"
             )
-        _tell({spec: latest[spec].get("cautions") or () for spec in specs})
+        _tell({spec: _cautions(latest[spec]) for spec in specs})
         return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned
     if not given:
@@ -152,7 +152,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues, list[str]
             f"study {study} has no best trial: repeat its `fedbench tune`, to end it or to see why"
         )
     changed = [] if _has_this_code(meta) else ["code has changed since the study"]
-    return meta["spec"], _values_of(meta), [*changed, *(meta.get("cautions") or ())]
+    return meta["spec"], _values_of(meta), [*changed, *_cautions(meta)]
 
 
 def _has_this_code(meta: Mapping[str, Any]) -> bool:
@@ -160,6 +160,14 @@ def _has_this_code(meta: Mapping[str, Any]) -> bool:
     then = {name: code for name, code in meta.get("code", {}).items() if ":" not in name}
     same = meta.get("benchmark") == BENCHMARK_VERSION
     return same and then == foreign_code(RunConfig(spec=meta["spec"]))
+
+
+def _cautions(meta: Mapping[str, Any]) -> list[str]:
+    """Return what speaks against the values of a study, and whether they are the preset's."""
+    texts: list[str] = list(meta.get("cautions") or ())
+    if texts and not meta["best"]:
+        texts[0] += ", so that the preset's values are taken"
+    return texts
 
 
 def _values_of(meta: Mapping[str, Any]) -> TunedValues:

@@ -218,7 +218,9 @@ def _kind(file: Path) -> str:
             f"{file} is JSON, which is not read; write images and labels as Parquet, those of LEAF"
             " with a column of their writers, for data.partition=natural"
         )
-    if not head or b"\0" in head:
+    if not head:
+        raise DataError(f"{file} is empty")
+    if b"\0" in head:
         raise DataError(f"{file} is no Parquet, CSV, IDX or .npz file, nor one packed by gzip")
     return "csv"
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -285,7 +286,7 @@ def test_a_search_in_which_nothing_learnt_says_so(
     store = Store(tmp_path / "bad")
     warn_once.cache_clear()
     find_tuned(store, result.study_id, ["simclr"], "demo", load_dataset("digits"))
-    assert text in caplog.text
+    assert re.search(f"{re.escape(text)}.* preset", caplog.text)
     view = studies(store)[0]
     assert (view.cautions, len(view.untrained)) == ((text,), 5)
 
