@@ -51,6 +51,7 @@ _WORKERS = {
     # when Tune asks for some, and would only compete with these.
     "preload_python_modules": ["fedbench.bench.tuning.ray.process", "ray.tune"],
     "prestart_worker_first_driver": False,
+    "worker_niceness": 0,  # with Ray's 15 a trial has 3 % of a core beside any other program
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 _SECONDS_TO_DIE = 5.0  # of Ray's processes, after its shutdown; then they are killed

@@ -64,6 +64,7 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
         assert process.stdout.readline() == "CellsBegan\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
+        niceness = {child.nice() for child in children}
         commands = " ".join(word for child in children for word in child.cmdline())
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)
@@ -72,6 +73,7 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
     assert err == ""
     # Nothing named a folder of the first Ray: the next start of any other command sweeps that.
     assert len(set(FOLDER.findall(commands))) == 1
+    assert niceness == {psutil.Process().nice()}
     (row,) = open_store(tmp_path / "s").rows()
     assert (row.status, row.config.client.local_epochs) == ("ok", 1)
     assert (alpha, result["round"], result["status"]) == (1.0, 1, "ok")
