@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -64,8 +65,11 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
         assert process.stdout.readline() == "CellsBegan\n"
         assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
-        niceness = {child.nice() for child in children}
-        commands = " ".join(word for child in children for word in child.cmdline())
+        niceness, commands = set[int](), ""
+        for child in children:
+            with suppress(psutil.Error):  # one that lived for a moment
+                niceness.add(child.nice())
+                commands += " ".join([*child.cmdline(), ""])
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)
     assert process.returncode == 143
