@@ -325,7 +325,7 @@ def check_environment(claim: Claim) -> Iterator[str]:
     """The platform's name follows from its record."""
     row = claim.row
     records = row.platforms
-    names = [str(Platform(**{k: v for k, v in r.items() if k != "name"})) for r in records]
+    names = [str(Platform.from_dict(record)) for record in records]
     if not names or row.platform != ", then ".join(names) or names != [r["name"] for r in records]:
         yield f"platform is {(row.platform or 'missing')[:80]!r}, but its record gives {names}"
 

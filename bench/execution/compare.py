@@ -33,6 +33,7 @@ from fedbench.bench.results.store.replicas import (
 )
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.platforms import parts_apart
 
 LEVEL = 0.05  # probability that a run which differs like another seed exceeds a limit
 WIDEST = 0.05  # largest limit of an accuracy that says anything: 5 points; a convention
@@ -124,6 +125,7 @@ def _estimate(
 Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
 REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
 
+_LOSS = re.compile(r"^(final_loss|round \d+ loss)$")
 _NAMES = frozenset({"row_id", "config_id", "training_id"})
 """Columns that name a run by its configuration and its code."""
 _ROUNDED = frozenset(
@@ -151,6 +153,7 @@ class Reproduction:
     num_rounds: int  # that were compared; 0 if the store has no curve of the run
     not_compared: tuple[str, ...]  # metrics that only one has, made by another version of the code
     environment: Mapping[str, tuple[str | None, str | None]]  # that differs: name to (then, now)
+    parts_apart: tuple[str, ...]  # of the run that the two processors compute differently
     row: Row = field(repr=False)  # the new one
     claimed: Row = field(repr=False)  # the stored one
 
@@ -194,7 +197,11 @@ def compare(store: Store, run_id: str, other: Store, again: Row, num_test: int) 
     """
     row = store.find(run_id)
     if "@" not in run_id:
-        alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
+        alike = (
+            r
+            for r in store.replicas(row.row_id)
+            if r.platform == again.platform and not known_apart(r, again)
+        )
         row = next(alike, row)
     curves = store.curve(store.key(row)), other.curve(again.row_id)
     return judge(row, again, store.rows(), num_test, *curves)
@@ -213,24 +220,30 @@ def judge(
     changed = changed_code(row.config.code, again.config.code)
     if changed:  # other code is another run by name
         of_row = [d for d in of_row if d.name not in _NAMES]
-    apart = known_apart(row, again)
+    apart, parts = known_apart(row, again), parts_apart(row.platforms, again.platforms)
     spread = spreads(row, again, rows, num_test) if apart else ()
     one_version = of_one_version(row, again)
     found = (*of_row, *_round_differences(before, after, one_version=one_version))
     return Reproduction(
         found,
         spread,
-        *_verdict(found, spread, changed, apart=apart),
+        *_verdict(found, spread, changed, apart=apart, parts=parts),
         num_rounds=min(len(before), len(after)),
         not_compared=tuple(measured_once(row, again)),
         environment=_environment(row, again),
+        parts_apart=tuple(parts),
         row=again,
         claimed=row,
     )
 
 
 def _verdict(
-    found: Sequence[Difference], spread: Sequence[Spread], changed: Sequence[str], *, apart: bool
+    found: Sequence[Difference],
+    spread: Sequence[Spread],
+    changed: Sequence[str],
+    *,
+    apart: bool,
+    parts: Sequence[str],
 ) -> tuple[Verdict, str]:
     """Return the verdict on differences, and its reason."""
     if not found:
@@ -243,6 +256,8 @@ def _verdict(
         name = difference.name
         if (name in Row.model_fields and name not in _ROUNDED) or name == "rounds":
             return "different", f"{name} does not depend on the platform"
+        if parts and "training" not in parts and _LOSS.search(name):
+            return "different", f"{name} differs, and both processors train alike"
     if not spread:
         return "different", "no metric can be compared with a spread"
     if beyond := [part.metric for part in spread if not part.within]:

@@ -26,6 +26,7 @@ from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import with_transfer
 from fedbench.bench.evaluation.unseen import unseen_partition
+from fedbench.bench.execution.arithmetic import arithmetic
 from fedbench.bench.execution.audit import audit
 from fedbench.bench.execution.guarantees import check_privacy, columns
 from fedbench.bench.execution.workers import WorkerPool
@@ -176,11 +177,11 @@ class _Run:
         self._lanes: LaneExecutor | None = None
         self._device = torch.device(where.devices[0])
         self._personal_dir = where.folder / "clients"
-        monitor = CollapseMonitor(setup, self._device)
+        hashes, monitor = arithmetic(setup, self._device), CollapseMonitor(setup, self._device)
 
         def begin() -> Trainer:
             identity, seconds = experiment.ids.training, where.checkpoint_seconds
-            return Trainer(setup, where.folder, identity, self._device, monitor, seconds)
+            return Trainer(setup, where.folder, identity, self._device, monitor, seconds, hashes)
 
         self.trainer = begin()
         self.last = self.trainer.total_rounds  # round after which it ends or pauses

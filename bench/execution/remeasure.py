@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.execution.arithmetic import arithmetic
 from fedbench.bench.execution.execute import OnRound, Watcher, Where, execute, points_of
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import Row
@@ -18,7 +21,8 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, copy_folder
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.regime import TF32
+from fedbench.bench.system.platforms import ARITHMETIC, parts_apart
+from fedbench.bench.system.regime import TF32, reproducible
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
@@ -38,13 +42,18 @@ def trained_before(
     alike = [row for row in rows if row.training_id == identity and row.status == "ok"]
     if not alike or config.evaluation.between_rounds:
         return None
-    here = [measure(device, config.client.precision == TF32).as_dict()]
+    name = str(measure(device, config.client.precision == TF32))
+    alike = [
+        row
+        for row in alike
+        if row.platform == name and newest_first(store.cell_dir(store.key(row)))
+    ]
+    if not alike:
+        return None
+    with reproducible(device):
+        here = [{ARITHMETIC: arithmetic(experiment.setup, torch.device(device))}]
     return min(
-        (
-            row
-            for row in alike
-            if row.platforms == here and newest_first(store.cell_dir(store.key(row)))
-        ),
+        (row for row in alike if "training" not in parts_apart(row.platforms, here)),
         key=lambda row: (row.finished_at, row.row_id),
         default=None,
     )

@@ -10,11 +10,11 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -56,6 +56,11 @@ class Platform:
     def as_dict(self) -> dict[str, str]:
         """Return the record, with its text as `name`, for checkpoints and rows."""
         return {"name": str(self), **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Return the platform of a record, which may have further keys."""
+        return cls(**{each.name: record[each.name] for each in fields(cls)})
 
 
 def measure(device: str = "cpu", tf32: bool = False) -> Platform:

@@ -130,6 +130,7 @@ def show_reproduction(result: Reproduction) -> None:
             "compared": [f"{result.num_results} values", count(result.num_rounds, "round")],
             "differences": len(differences) or "none: every bit is the same",
             "limit": _points(result.limit),
+            "computed otherwise here": list(result.parts_apart),
             "not compared": list(result.not_compared),
             **{name: f"{a} then, {b} now" for name, (a, b) in result.environment.items()},
         },

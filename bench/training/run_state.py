@@ -1,6 +1,7 @@
 """State of a run between two rounds: in memory, and in the folder that it is resumed from."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
@@ -43,10 +45,18 @@ class RunState:
         versions: vectors before earlier server steps, by index, that clients still work on.
         rounds_done, rounds_begun: preparatory rounds included.
         resumes: how often the run has gone on after an interruption.
-        platforms: numerics of each machine that trained it. `train_seconds`: over all attempts.
+        platforms: numerics of each machine that trained it, with the run's own `arithmetic`.
+        train_seconds: over all attempts.
     """
 
-    def __init__(self, setup: Setup, folder: Path, identity: str, device: torch.device) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        identity: str,
+        device: torch.device,
+        arithmetic: Mapping[str, str] | None = None,
+    ) -> None:
         self.setup, self.folder, self.identity, self.device = setup, folder, identity, device
         self.binding = setup.bound(device)
         self.layout = self.binding.layout
@@ -66,6 +76,8 @@ class RunState:
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
         self.platforms = [measure(device.type, setup.config.client.precision == TF32).as_dict()]
+        if arithmetic:
+            self.platforms[0][ARITHMETIC] = dict(arithmetic)
         self.train_seconds = 0.0
         self._records = History(folder)
         first_use.begin_run()
@@ -141,7 +153,11 @@ class RunState:
         self.resumes = state["resumes"] + 1
         earlier = state["platforms"]
         # A run that goes on elsewhere names both machines, since their rounding may differ.
-        self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
+        here = self.platforms
+        same = earlier[-1]["name"] == here[0]["name"]
+        same &= "training" not in parts_apart(earlier[-1:], here)
+        # Scores are those of this attempt, whose evaluation may be another.
+        self.platforms = earlier[: -1 if same else None] + here
         self.train_seconds = state["train_seconds"]
         # Compared anew, a shortcut might pass this time, and the run would have other bits.
         first_use.switch_off(state["switched_off"])

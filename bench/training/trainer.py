@@ -65,8 +65,9 @@ class Trainer(RunState):
         device: torch.device,
         monitor: Monitor,
         checkpoint_seconds: float | None = None,
+        arithmetic: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(setup, folder, identity, device)
+        super().__init__(setup, folder, identity, device, arithmetic)
         self.timeline = Timeline(setup, self.binding.net, self.layout)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)

@@ -4,7 +4,9 @@
     python -m tests.contract.expected_runs FILE       # every number of these runs, for a comparison
 
 Processes that run them use no instruction set above SSE, so that most x86 processors are one
-numeric platform.
+numeric platform. Even so MKL computes roots from the processor's own approximation of 1 / sqrt(x)
+(RSQRTPS), which Intel and AMD round apart. Runs that the difference reaches have other bits: the
+file says of which kind the processor was, and what each run computed on fixed images.
 """
 
 import hashlib
@@ -70,6 +72,8 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
 """Settings beside the method that decide what is trained or measured."""
 
 Values = Mapping[str, float]
+Run = Mapping[str, Any]
+"""`numbers` of a run, `Values`, and its `arithmetic`, the hashes of a row's platform as a text."""
 
 
 def variants(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -104,11 +108,25 @@ def runs() -> dict[str, tuple[str, dict[str, Any]]]:
     return found
 
 
-def _measure(spec: str, values: Mapping[str, Any], store: Path) -> dict[str, float]:
-    """Metrics of a run, and of its rounds as `1.loss`."""
+def roots() -> str:
+    """Hash of the bits of roots, which tells the kinds of processor apart."""
+    import torch
+
+    digest = hashlib.sha256()
+    for dtype in (torch.float32, torch.float64):
+        values = (torch.arange(1, 1001).double() / 1009).to(dtype)
+        matrix = values[:256].reshape(16, 16)
+        for tensor in (values.sqrt(), torch.linalg.cholesky(matrix @ matrix.T + torch.eye(16))):
+            digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _measure(spec: str, values: Mapping[str, Any], store: Path) -> Run:
+    """Metrics of a run, and of its rounds as `1.loss`, with its arithmetic."""
     import fedbench
     from fedbench.bench.config.dotted import flatten
     from fedbench.bench.method import Labels, registry
+    from fedbench.bench.system.platforms import ARITHMETIC
     from fedbench.bench.testing import tiny_config
 
     settings = {**TINY, **values}
@@ -132,11 +150,15 @@ def _measure(spec: str, values: Mapping[str, Any], store: Path) -> dict[str, flo
         if not name.startswith(("seconds", "traffic", "round_index"))
     }
     metrics = {"status": result.status == "ok", **result.metrics, **curve}
-    return {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+    (platform,) = result.row.platforms
+    return {
+        "arithmetic": " ".join(platform[ARITHMETIC][part] for part in ("training", "scores")),
+        "numbers": {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)},
+    }
 
 
-def measure(*, onednn: bool = True) -> dict[str, dict[str, float]]:
-    """Return the numbers of every run; without oneDNN, convolutions are rounded otherwise."""
+def measure(*, onednn: bool = True) -> dict[str, Run]:
+    """Return every run; without oneDNN, convolutions are rounded otherwise."""
     from tests.gpu.fake_gpu import without_onednn
 
     found = {}
@@ -148,7 +170,7 @@ def measure(*, onednn: bool = True) -> dict[str, dict[str, float]]:
 
 
 def in_new_process(*arguments: str) -> dict[str, Any]:
-    """Return `{platform, runs}` as a process with capped instruction sets measures them."""
+    """Return `{platform, roots, runs}` as a process with capped instruction sets measures them."""
     command = [sys.executable, "-m", "tests.contract.expected_runs", "-", *arguments]
     env = {**os.environ, **CAPPED}
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
@@ -161,6 +183,12 @@ def digest(numbers: Values, names: Iterable[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def held(run: Run, names: Iterable[str]) -> dict[str, Any]:
+    """What the file holds of a run."""
+    numbers = run["numbers"]
+    return {"bits": digest(numbers, names), "arithmetic": run["arithmetic"], **shown(numbers)}
+
+
 def shown(numbers: Values) -> dict[str, float]:
     """The numbers of a run that the file has in digits: they are read, and compared elsewhere."""
     return {
@@ -169,12 +197,13 @@ def shown(numbers: Values) -> dict[str, float]:
 
 
 def _write(measured: Mapping[str, Any]) -> None:
-    names = sorted({name for numbers in measured["runs"].values() for name in numbers})
+    names = sorted({name for run in measured["runs"].values() for name in run["numbers"]})
     lines = [
-        f"{json.dumps(key)}: " + json.dumps({"bits": digest(numbers, names), **shown(numbers)})
-        for key, numbers in measured["runs"].items()
+        f"{json.dumps(key)}: " + json.dumps(held(run, names))
+        for key, run in measured["runs"].items()
     ]
-    head = f'{{"platform": {json.dumps(measured["platform"])},\n"names": {json.dumps(names)},\n'
+    head = f'{{"platform": {json.dumps(measured["platform"])}, "roots": "{measured["roots"]}",\n'
+    head += f'"names": {json.dumps(names)},\n'
     FILE.write_text(head + '"runs": {\n' + ",\n".join(lines) + "\n}}\n")
 
 
@@ -187,7 +216,7 @@ def _main(arguments: Sequence[str]) -> None:
         from fedbench.bench.system.numerics import measure as platform
 
         found = measure(onednn="--no-onednn" not in arguments)
-        print(json.dumps({"platform": str(platform("cpu")), "runs": found}))
+        print(json.dumps({"platform": str(platform("cpu")), "roots": roots(), "runs": found}))
 
 
 if __name__ == "__main__":

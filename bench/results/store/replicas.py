@@ -11,6 +11,7 @@ from typing import Any
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import column_of
 from fedbench.bench.system.identity import canonical_json, content_id
+from fedbench.bench.system.platforms import parts_apart
 
 CIRCUMSTANCES = frozenset(
     {
@@ -103,5 +104,10 @@ def platform_of(row: Row) -> str:
 
 
 def known_apart(first: Row, second: Row) -> bool:
-    """Return True if two rows are known to come from different numeric platforms."""
-    return bool(first.platform and second.platform and first.platform != second.platform)
+    """Return True if the numeric platforms of two rows of one run are known to differ.
+
+    By name, or in what this run computes on fixed images.
+    """
+    if first.platform and second.platform and first.platform != second.platform:
+        return True
+    return bool(parts_apart(first.platforms, second.platforms))

@@ -26,7 +26,6 @@ def honest() -> tuple[Run, ...]:
 def elsewhere(entry: Run) -> Run:
     """Give a row the record of another numeric platform, which agrees with itself."""
     (record,) = entry.row.platforms
-    fields = {name: value for name, value in record.items() if name != "name"}
-    platform = Platform(**(fields | {"fingerprint": "0" * 64}))
+    platform = Platform.from_dict({**record, "fingerprint": "0" * 64})
     columns = {"platform": str(platform), "platforms": [platform.as_dict()]}
     return replace(entry, row=entry.row.model_copy(update=columns))
