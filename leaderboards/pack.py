@@ -32,6 +32,12 @@ def packs(store: Store) -> tuple[Mapping[str, bytes], pa.Schema]:
         [(row, store.curve(store.key(row))) for row in replicas]
         for _, replicas in groupby(rows, attrgetter("row_id"))
     ]
+    flat = chain.from_iterable(runs)
+    if lost := [row.row_id for row, curve in flat if row.rounds_done and not curve]:
+        raise SystemExit(
+            f"{store.root}: {len(lost)} runs have no curve, such as {lost[0]}; copy their"
+            " cells/*/curve.parquet too, then pack"
+        )
     parts = [chain(*runs[at : at + RUNS]) for at in range(0, len(runs), RUNS)]
     # What is text in one file and a truth value in another could not be read together.
     nested = nested_settings(row_table(rows))

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -57,6 +58,7 @@ class Verification:
     store: str
     kinds: tuple[FileKind, ...]
     damaged: tuple[Damage, ...]
+    without_curve: tuple[str, ...]  # row ids of runs that had rounds, whose curve the store lacks
     seconds: float
 
     @property
@@ -92,7 +94,8 @@ def verify(store: Store | Path | str | None = None) -> Verification:
     True
     """
     began = time.monotonic()
-    root = open_store(store).require().root
+    store = open_store(store).require()
+    root = store.root
     files = list(_files(root))
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
     damaged = []
@@ -106,7 +109,17 @@ def verify(store: Store | Path | str | None = None) -> Verification:
                 damaged.append(Damage(str(path), kind, problem, _KINDS[kind][2]))
     kinds = (FileKind(kind, **count) for kind, count in counts.items() if count)
     order = sorted(damaged, key=lambda damage: damage.file)
-    return Verification(str(root), tuple(kinds), tuple(order), time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Verification(str(root), tuple(kinds), tuple(order), _without_curve(store), seconds)
+
+
+def _without_curve(store: Store) -> tuple[str, ...]:
+    lost = []
+    for row in store.rows():
+        with suppress(StoreError):  # one that cannot be read is among the damaged files
+            if row.rounds_done and row.status != "error" and not store.curve(store.key(row)):
+                lost.append(row.row_id)
+    return tuple(sorted(lost))
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

@@ -155,7 +155,14 @@ def show_verification(result: Verification) -> None:
     show_records(kinds, ("kind", "files", "damaged"), title=f"store {result.store}")
     for damage in result.damaged:
         emit(f"{damage.file}: {damage.problem}; {damage.remedy}")
-    verdict = "all is well" if result.ok else f"{len(result.damaged)} damaged"
+    if lost := result.without_curve:
+        some = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
+        emit(
+            f"{count(len(lost), 'run')} without the curve of their rounds: {some}; `fedbench"
+            " reproduce ID --keep DIR` trains one again"
+        )
+    well = "no file is damaged" if result.without_curve else "all is well"
+    verdict = well if result.ok else f"{len(result.damaged)} damaged"
     show_record(verdict, result.as_dict(), ("bytes", "seconds"))
 
 

@@ -50,6 +50,16 @@ def test_a_store_that_is_well(whole: Path) -> None:
     assert result.as_dict()["ok"] is True
 
 
+def test_a_run_that_has_lost_its_curve_is_named(whole: Path, copy: Path) -> None:
+    """As when rows alone are copied. The row's own results are whole, so nothing is damaged."""
+    assert verify(whole).without_curve == ()
+    (curve,) = copy.glob("cells/*/curve.parquet")
+    curve.unlink()
+    result = verify(copy)
+    assert result.ok
+    assert result.without_curve == (curve.parent.name,)
+
+
 @pytest.mark.parametrize(
     ("kind", "pattern"),
     [

@@ -76,6 +76,12 @@ def test_files_in_which_a_setting_has_two_types_are_read_together(
         assert set(read_table(data).schema.names) <= set(schema.names)
 
 
+def test_rows_whose_curves_stayed_behind_are_not_packed(store: Store, rows: list[Row]) -> None:
+    store.write_row(rows[0].model_copy(update={"rounds_done": 2}))
+    with pytest.raises(SystemExit, match=rf"1 runs have no curve, such as {rows[0].row_id}; copy"):
+        packs(store)
+
+
 def test_new_runs_go_beside_packed_ones(packed: Store, rows: list[Row]) -> None:
     new = build_row(RunConfig(seed=2))
     assert packed.rows() == rows
