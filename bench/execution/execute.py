@@ -42,6 +42,7 @@ from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.record import never_reached
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
 
@@ -307,6 +308,7 @@ class _Run:
         metrics["final_loss"] = history[-1].loss if history else None
         further = {name: value for name, value in measured.items() if name not in metrics}
         further["relative_movement"] = movement(self.trainer)
+        further |= dict.fromkeys(never_reached(history), 1.0)
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
         if seconds := [r.simulated["seconds"] for r in history if r.simulated]:
             further["simulated_hours"] = sum(seconds) / 3600

@@ -26,6 +26,7 @@ from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import experiment_of, resolve
 from fedbench.bench.experiment.steps import cautions, local_steps, without_effect
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.results.trackers import Tracking
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @grouped
+@guarded()
 def run(
     spec: str | RunConfig | Experiment,
     *,
@@ -146,6 +148,7 @@ def _execute(
 
 
 @grouped
+@guarded()
 def plan_run(
     spec: str | RunConfig | Experiment,
     *,
@@ -261,6 +264,7 @@ def command_line() -> str:
     return utf8_text(f"{program} {shlex.join(sys.argv[1:])}".rstrip())
 
 
+@guarded()
 def reproduce(
     run_id: str,
     store: Store | Path | str | None = None,

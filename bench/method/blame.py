@@ -2,15 +2,33 @@
 
 import inspect
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from fedbench.bench.method import registry
-from fedbench.bench.system.errors import FedbenchError, PluginError
+from fedbench.bench.system.errors import FedbenchError, PluginError, exhausted
+from fedbench.bench.system.regime import own_switches
 
 _GROUPS = ("methods", "backbones", "probes", "objectives", "datasets")
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Compute in the block as in a process of its own, and raise what fails as a `FedbenchError`.
+
+    What fails by a plugin or by a limit of the system; all else is a bug, and stays what it is.
+    """
+    try:
+        with own_switches():
+            yield
+    except Exception as err:
+        if (known := exhausted(err) or error_of_plugin(err)) is None:
+            raise
+        raise known from err
 
 
 def error_of_plugin(err: BaseException) -> PluginError | None:

@@ -7,7 +7,7 @@ some of these settings only then. On a CPU nothing here changes anything.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,30 @@ def reproducible(device: torch.device | str) -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned)
+
+
+@contextmanager
+def own_switches() -> Iterator[None]:
+    """Undo in the block what the calling program has switched in torch; put it back after it.
+
+    No gradients, inference mode, autocast, a default type or device.
+    """
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    if elsewhere := device.type != "cpu":
+        torch.set_default_device(None)
+    try:
+        with ExitStack() as switches:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    switches.enter_context(torch.autocast(kind, enabled=False))
+            switches.enter_context(torch.inference_mode(False))
+            switches.enter_context(torch.enable_grad())
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if elsewhere:
+            torch.set_default_device(device)
 
 
 @contextmanager

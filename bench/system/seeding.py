@@ -5,6 +5,7 @@ on the order in which clients finish, or on whether a run was interrupted.
 """
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -35,19 +36,26 @@ def numpy_generator(seed: int, purpose: str, *index: int) -> np.random.Generator
 
 @contextmanager
 def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
-    """Seed torch's global generators inside the block and restore them after it.
+    """Seed the global generators of torch, NumPy and `random` in the block; restore them after it.
 
-    Meant for code that takes no generator: weight initialisers and dropout.
+    Meant for code that takes no generator: weight initialisers, dropout, a plugin's own draws.
     """
     import torch
 
+    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
     value, gpus = derive(seed, purpose, *index), torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if gpus else ()):
         # `torch.manual_seed` would also record a traceback for each kind of device not in use.
         torch.default_generator.manual_seed(value)
         if gpus:
             torch.cuda.manual_seed_all(value)
-        yield
+        random.seed(value)
+        np.random.seed(value % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(pythons)
+            np.random.set_state(numpys)  # noqa: NPY002
 
 
 @contextmanager

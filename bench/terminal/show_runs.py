@@ -99,6 +99,11 @@ def warnings(row: Row) -> list[str]:
         problems.append(f"the run diverged after {rounds}: {DIVERGED}")
     if row.unmoved:
         problems.append("no weight has moved: every metric is of the encoder before training")
+    if parts := row.without_gradient:
+        problems.append(
+            f"the loss never reached {', '.join(parts)}, so that only decay of weights moved it:"
+            " look for .detach() or no_grad() in loss()"
+        )
     if row.collapsed:
         problems.append(
             f"the encoder has collapsed: spread of features {metrics.get('std_ratio', 0):.3f}, of"

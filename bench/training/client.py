@@ -18,7 +18,7 @@ from fedbench.bench.nn.backbones import CHANNELS_LAST
 from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
-from fedbench.bench.system.errors import PluginError, expect
+from fedbench.bench.system.errors import PluginError, exhausted, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.compiled_step import CompiledStep
@@ -58,6 +58,7 @@ class Trained:
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # of `after_local`
     wire: Ledger = field(default_factory=Ledger)  # extras, activations and gradients that crossed
     stored_personal: bool = False  # whether personal tensors or an optimizer's state were stored
+    without_gradient: tuple[str, ...] = ()  # trained parts that the last step did not reach
 
 
 @dataclass
@@ -199,11 +200,27 @@ class ClientRunner:
             loss = expect(method.loss(net, batch, client), Loss, "loss()")
             if not loss.total.requires_grad:
                 raise PluginError("the loss depends on no tensor that clients train")
-            loss.total.backward()
+            self._backward(loss)
         optimizer.step()
         with torch.no_grad():
             method.after_step(net, loss, client)
         return loss
+
+    def _backward(self, loss: Loss) -> None:
+        try:
+            loss.total.backward()
+        except RuntimeError as err:
+            if isinstance(err, torch.OutOfMemoryError) or exhausted(err) is not None:
+                raise
+            # torch finds it outside of the method's own lines, where nobody would look for it.
+            text = " ".join(str(err).split()).partition(" Hint:")[0].rstrip(".")
+            remedy = ""
+            if "inplace operation" in text:
+                remedy = "; write the operation in loss() so that it makes a new tensor"
+            raise PluginError(
+                f"method {self.setup.config.spec!r}: the loss has no gradient: {text}{remedy}"
+                " (torch.autograd.set_detect_anomaly(True) shows the line)"
+            ) from err
 
     @torch.no_grad()
     def after(self, local: LocalRun) -> dict[str, Tensor]:
@@ -237,6 +254,7 @@ class ClientRunner:
             extras=extras,
             wire=wire,
             stored_personal=bool(self.layout.personal_size) or needs.keep_optimizer,
+            without_gradient=binding.parts_without_gradient() if steps else (),
         )
         if trained.stored_personal:
             state = optimizer if needs.keep_optimizer else None

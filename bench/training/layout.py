@@ -235,6 +235,18 @@ class Binding:
                 result.append(parameter)
         return result
 
+    def parts_without_gradient(self) -> tuple[str, ...]:
+        """Return the parts of the net that are trained, and whose gradient is 0 everywhere."""
+        reached: dict[str, bool] = {}
+        for vector, slots in (
+            (self.server, self.layout.server),
+            (self.personal, self.layout.personal),
+        ):
+            for slot in slots:
+                if slot.trainable and not reached.get(slot.part, False):
+                    reached[slot.part] = bool(slot.of(vector.grad).any())
+        return tuple(part for part, has in reached.items() if not has)
+
     def zero_grad(self) -> None:
         """Clear all gradients, in place."""
         # In place, since every parameter's gradient is a view; None would cut them loose.

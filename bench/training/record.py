@@ -1,6 +1,6 @@
 """What a round leaves behind: its messages, losses and drift, and the record made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,15 @@ from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import RoundRecord, Spread
 from fedbench.bench.training.layout import Slot
 from fedbench.bench.training.ledger import Ledger
+
+NO_GRADIENT = "no_gradient_"
+"""Start of the name under which a record has a part that no client's loss reached in a round."""
+
+
+def never_reached(history: Sequence[RoundRecord]) -> list[str]:
+    """Return the names, `no_gradient_…`, of parts that the loss reached in no round with steps."""
+    marked = [{n for n in r.parts if n.startswith(NO_GRADIENT)} for r in history if r.num_steps]
+    return sorted(set.intersection(*marked)) if marked else []
 
 
 @dataclass
@@ -70,6 +79,10 @@ class RoundTally:
             for name in sorted({name for r in stepped for name in r.parts})
         }
         numbers = {n: v.item() if isinstance(v, Tensor) else v for n, v in logged.items()}
+        of_clients = [{*result.without_gradient} for result in stepped]
+        numbers |= {
+            f"{NO_GRADIENT}{part}": 1.0 for part in set.intersection(*of_clients or [set()])
+        }
         return RoundRecord(
             round_index=self.index,
             loss=sum(r.loss * r.num_steps for r in stepped) / steps if steps else None,

@@ -75,7 +75,8 @@ class RunState:
         self.personal_rounds: dict[int, int] = {}
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
-        self.platforms = [measure(device.type, setup.config.client.precision == TF32).as_dict()]
+        here = measure(device.type, setup.config.client.precision == TF32)
+        self.platforms: list[dict[str, Any]] = [here.as_dict()]
         if arithmetic:
             self.platforms[0][ARITHMETIC] = dict(arithmetic)
         self.train_seconds = 0.0

@@ -23,6 +23,7 @@ from fedbench.bench.experiment.common_options import Places, Sources
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
 from fedbench.bench.method import registry
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import kept_apart
 from fedbench.bench.results.store.store import Store
@@ -82,6 +83,7 @@ class SweepResult:
 
 
 @grouped
+@guarded()
 def sweep(
     grid: Grid | str | Path,
     *,
@@ -204,6 +206,10 @@ def sweep(
     if off := [row for row in made if "switched_off" in row.environment]:
         some = f"{off[0].row_id[:8]} {off[0].environment['switched_off']}"
         _log.warning("%d of %d runs left something out, as run %s", len(off), len(made), some)
+    if still := [row for row in made if row.without_gradient]:
+        parts = ", ".join(still[0].without_gradient)
+        text = "in %d of %d runs the loss never reached a part of the net, such as %s of %s"
+        _log.warning(text, len(still), len(made), parts, still[0].method)
     ended = [row.status for row in made]
     old_failures = sum(rows[i].status == "error" for i in named if i not in to_run)
     return SweepResult(

@@ -11,6 +11,7 @@ from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps, without_effect
 from fedbench.bench.method import registry
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.leaderboard.confirmed import Confirmed
 from fedbench.bench.results.leaderboard.studies import best_trial, confirmation_of
 from fedbench.bench.results.store.replicas import Difference
@@ -40,6 +41,7 @@ CONFIRM_FROM = 200
 
 
 @grouped
+@guarded()
 def tune(
     spec: str,
     *,

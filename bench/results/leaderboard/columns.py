@@ -129,6 +129,8 @@ def notes(line: Any) -> list[Note]:
          " or three quarters of the rank"),
         *((True, *note) for note in chance),
         (line.unmoved, "no weight moved", "no weight moved, so that nothing was trained"),
+        (line.without_gradient, f"no gradient: {line.without_gradient}", "the loss never reached"
+         f" {line.without_gradient}"),
         (not gained, "not above its start", "not above the same encoder before training"),
         (line.tuned, tuned, ""),
         (by_hand, f"unlike the preset: {', '.join(by_hand)}", ""),
@@ -435,6 +437,12 @@ BOARD = (
     Column(
         "unmoved", "whether a run that was to train has moved no weight",
         lambda seeds: seeds.any(seeds.done.unmoved),
+    ),
+    Column(
+        "without_gradient", "trained parts of the net that the loss of a run never reached",
+        lambda seeds: [
+            ", ".join(sorted({*each})) or None for each in seeds.lists(seeds.done.without_gradient)
+        ],
     ),
     Column("at_chance", "terms of the loss that ended at chance", _terms),
     Column(

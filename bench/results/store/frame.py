@@ -63,6 +63,7 @@ FURTHER = pa.schema(
         "evaluation": pa.string(),  # settings of the evaluation, as JSON
         "hyperparameters": pa.string(),  # settings that are in no class, as JSON
         "unmoved": pa.bool_(),  # whether a run that was to train has moved no weight
+        "without_gradient": pa.string(),  # trained parts that the loss never reached
     }
 )
 """Columns beside those of a row."""
@@ -245,6 +246,7 @@ def _table(rows: Sequence[tuple[Row, _Place]], nested: Collection[str] = ()) -> 
             "evaluation": json.dumps(evaluation_of(row)),
             "hyperparameters": canonical_json(hyperparameters(row.settings, row.scaled)),
             "unmoved": row.unmoved,
+            "without_gradient": ", ".join(row.without_gradient) or None,
         }
         for row, file in rows
     ]

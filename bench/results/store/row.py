@@ -300,6 +300,12 @@ class Row(Record):
         return asked and self.metrics.get("relative_movement", UNMOVED) < UNMOVED
 
     @property
+    def without_gradient(self) -> list[str]:
+        """Trained parts of the net that the loss reached in no round."""
+        found = (n.partition("no_gradient_") for n in self.further)
+        return [part for before, name, part in found if name and not before]
+
+    @property
     def config_json(self) -> str:
         """The whole configuration as JSON, as lines of a frame have it."""
         return canonical_json(self.settings)
