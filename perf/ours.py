@@ -5,7 +5,6 @@
 
 import argparse
 import json
-from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +17,6 @@ from fedbench.bench.execution.execute import Where, execute
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import RoundPlan
-from fedbench.bench.training import client, trainer
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.history import RoundRecord
 from perf.turn import Turn
@@ -104,9 +102,7 @@ def main() -> None:
         rounds(turn, config, options.dataset, options.folder, options.workers, per_unit)
     else:  # one process with several threads, a mode that fedbench does not offer
         torch.set_num_threads(options.threads)
-        with ExitStack() as stack:
-            for module in (trainer, client):
-                stack.enter_context(mock.patch.object(module, "single_thread", nullcontext))
+        with mock.patch.object(torch, "set_num_threads"):
             rounds(Turn(), config, options.dataset, options.folder, 1)
 
 

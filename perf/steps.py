@@ -70,8 +70,8 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
     result, folder = Result(), context.images(images, 32)
     one_client = {**changes, **ONE_CLIENT}
     contenders = []
-    styles = ("",) if context.smoke else ("", " bf16", " bf16 concat")
-    for threads, style in product((1,) if context.smoke else (1, 2), styles):
+    counts = (2,) if context.smoke else (1, 2)
+    for threads, style in product(counts, ("", " bf16", " bf16 concat")):
         within, flags = f"{threads} thr", [f"--{word}" for word in style.split()]
         shape = ["--backbone", backbone, "--images", images, *flags]
         contenders.append(context.bare(f"bare{style} {within}", *shape, threads=threads))

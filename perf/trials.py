@@ -25,10 +25,9 @@ SET = {
 def trials(context: Context) -> Result:
     """Compare a study of tiny trials, two at a time, with trivial ones of plain Ray Tune."""
     result, sizes = Result(), (1, 2) if context.smoke else (8, 24)
-    kinds = ("work",) if context.smoke else ("fedbench", "tune", "work")
     for _ in range(1 if context.smoke else min(context.repeats, 3)):
         walls: dict[tuple[str, int], float] = {}
-        for kind in kinds:
+        for kind in ("fedbench", "tune", "work"):
             for size in sizes:
                 found = _child(context, kind, size)
                 walls[kind, size] = found["wall"]
@@ -38,9 +37,8 @@ def trials(context: Context) -> Result:
             per_trial = (walls[kind, sizes[1]] - walls[kind, sizes[0]]) / (sizes[1] - sizes[0])
             result.add(f"{kind} s/trial", per_trial)
     work = [seconds / 2 for seconds in result.values["work s/trial"]]  # two run at a time
-    if "fedbench s/trial" in result.values:
-        pairs = zip(result.values["fedbench s/trial"], work, strict=True)
-        result.values["fedbench s/trial beyond work"] = [wall - own for wall, own in pairs]
+    pairs = zip(result.values["fedbench s/trial"], work, strict=True)
+    result.values["fedbench s/trial beyond work"] = [wall - own for wall, own in pairs]
     result.notes.append(
         f"wall time of {sizes[1]} trials less that of {sizes[0]}, per trial, two at a time; work:"
         " the same runs one after the other in one process, halved"
