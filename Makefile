@@ -13,18 +13,23 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
+# Errors alone are shown: pip warns of each folder in a user's settings that lacks a package.
 # Of 18,000 modules that are installed a third is ever imported; Python compiles these by itself.
+INSTALL = $(BIN)/python -m pip install -qq --no-compile --editable
+
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "fedbench needs Python >= 3.11; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@test -d fedbench/bench || { echo "fedbench/bench is no folder: this checkout has no symbolic links;" \
 	  "clone again with git -c core.symlinks=true clone" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
+	@echo "installing into $(VENV), silent for 1 to 5 minutes" >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) ".[dev]"
 	@touch $@
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[docs]"
+	@echo "installing what builds the site into $(VENV)" >&2
+	@$(INSTALL) ".[docs]"
 	@touch $@
 
 demo: $(STAMP)  ## tune, sweep and rank on small pictures of clothes, 3 to 4 minutes on 2 cores
