@@ -8,10 +8,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start fedbench in dozens of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check bench docs site format clean
+.PHONY: help demo test check test-extended bench docs site format clean
 
 help:  ## this list
-	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
 # Errors alone are shown: pip warns of each folder in a user's settings that lacks a package.
 # Of 18,000 modules that are installed a third is ever imported; Python compiles these by itself.
@@ -40,12 +40,16 @@ demo: $(STAMP)  ## tune, sweep and rank on small pictures of clothes, 3 to 4 min
 
 # Three processes share the files of tests, in the order of tests/conftest.py. Beside them mypy is
 # silent; if it fails, it runs again, from its cache, to print why.
-test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
+test check: $(STAMP)  ## format, lint, types, import order, tests; CI runs it
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/mypy > /dev/null & types=$$!; trap "kill $$types; exit 130" INT TERM; \
 	  $(BIN)/lint-imports && OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; { wait $$types || $(BIN)/mypy; } && exit $$tests
+
+# The site, which one of these builds, needs more packages.
+test-extended: $(VENV)/.docs  ## what `make test` leaves out, such as demo, bench and site; CI runs it
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m extended
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m perf $(ARGS)

@@ -163,7 +163,7 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
-@pytest.mark.extended  # minutes; the workflow `site` builds it too
+@pytest.mark.extended
 @pytest.mark.timeout(1200)
 @WITH_SPHINX
 @pytest.mark.browser

@@ -1,9 +1,8 @@
 """Targets of the Makefile do what `make help` says, with the environment that runs the tests.
 
-The site is built in test_docs.py; `make test` is what runs this.
+The site is built in test_docs.py, works of `make bench` run in test_perf.py; `make test` runs this.
 """
 
-import importlib.util
 import os
 import re
 import shlex
@@ -51,8 +50,22 @@ def fedbench_lines() -> list[list[str]]:
 
 def test_help_names_every_target() -> None:
     phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    named = [line[:12].split() for line in make("help").splitlines()]
+    named = [line[:16].split() for line in make("help").splitlines()]
     assert sorted(name for names in named for name in names) == sorted(phony[0].split())
+
+
+def test_ci_runs_every_target() -> None:
+    """By a line of .ci/run or by a test, of which some are `extended`; an alias is one of two."""
+    script, workflow = (
+        set(re.findall(r"^ *(?:- run: )?make ([a-z-]+)$", path.read_text("utf-8"), re.MULTILINE))
+        for path in (ROOT / ".ci" / "run", ROOT / ".github" / "workflows" / "ci.yml")
+    )
+    assert script == workflow == {"test", "test-extended"}
+    tests = "".join(path.read_text("utf-8") for path in sorted((ROOT / "tests").glob("test_*.py")))
+    run = script | set(re.findall(r"""\bmake(?:\(|", )"([a-z][a-z-]*)\"""", tests))
+    aliases = re.findall(r"^([a-z -]+):.*##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert len(aliases) > 6
+    assert [names for names in aliases if not run & set(names.split())] == []
 
 
 def test_the_lines_of_make_demo(
@@ -94,12 +107,6 @@ def test_make_demo(tmp_path: Path) -> None:
     said = make("demo", env=environment_of(tmp_path))
     assert "best trial" in said
     assert said.splitlines()[-1].startswith("What you saw")
-
-
-def test_the_line_of_make_bench() -> None:
-    python, *words = shlex.split(make("-n", "bench", "ARGS=--help").splitlines()[-1])
-    assert (Path(python).name, words) == ("python", ["-m", "perf", "--help"])
-    assert importlib.util.find_spec("perf.__main__")
 
 
 def test_make_format_and_clean(tmp_path: Path) -> None:

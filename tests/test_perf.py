@@ -1,6 +1,7 @@
 """Benchmarks: they run, and contenders do the same arithmetic; no test checks a time."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ from perf.evaluation import setup_of
 from perf.ours import W1, config_of
 from perf.plain import Style, make_net, make_optimizer, step
 from perf.turn import ROOT
+
+from .test_makefile import make
 
 
 @pytest.mark.parametrize(
@@ -69,14 +72,7 @@ def test_the_published_clustering_ends_where_ours_does() -> None:
 def test_every_work_runs_and_the_table_of_it(tmp_path: Path) -> None:
     """Works that need other simulators are left out: their environments take gigabytes."""
     folders = ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    done = subprocess.run(
-        [sys.executable, "-m", "perf", "--smoke", *folders],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    make("bench", f"ARGS={shlex.join(['--smoke', *folders])}")
     results = table.load(tmp_path / "out")
     assert {*results} == {*WORKS} - {*RIVALS}
     for content in results.values():
