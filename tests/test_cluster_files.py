@@ -246,12 +246,12 @@ def test_a_job_that_was_queued_again_ends_with_the_same_rows(
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate()
     assert process.returncode == 143, out
     assert "interrupted by SIGTERM; the same command continues" in out
     assert job.lines()[-1] == f"scontrol requeue {number}"
     with job.submit(*words, **env) as process:
-        out, _ = process.communicate(timeout=280)
+        out, _ = process.communicate()
     assert process.returncode == 0, out
 
     InOneProcess().in_place_of_ray(monkeypatch)

@@ -18,7 +18,7 @@ PACKAGES = (
     "pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow",
 )  # fmt: skip
 """Packages that trials import, directly or not."""
-_SECONDS = 60.0  # in which a node answers
+_SECONDS = 180.0  # in which a node answers: a busy one imports for long; Ray finds a dead one
 _FAULTS = 2  # runs under which CUDA fails on a node: one alone may break it everywhere
 _SECONDS_BETWEEN_LOOKS = 1.0
 _log = logging.getLogger(__name__)
