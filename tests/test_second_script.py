@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import fedbench
+
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("objective", "sep", "loss", "loss+sep", "objective+sep")
 SIGNED = r"([+−-]?\d+\.\d+)"
@@ -20,25 +22,26 @@ def second() -> str:
 
 @pytest.mark.extended
 def test_the_board(second: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^```text\n +alpha 0\.1.*?^```", readme, re.DOTALL | re.MULTILINE)
-    printed = r"^## Board cifar10, alpha .*?^ties:\n(?:  \S[^\n]*\n)+"
-    tables = re.findall(printed, second, re.DOTALL | re.MULTILINE)
-    assert len(tables) == 3
-    groups: list[dict[str, set[str]]] = [{} for _ in tables]
-    for line in shown.splitlines()[3:-1]:
-        method, *_ = line.split()
-        cells = re.findall(r"([\d.]+)±([\d.]+) ([a-f]*)", line)
-        for table, (mean, half, letters), ties in zip(tables, cells, groups, strict=True):
-            other = re.findall(rf"^ *{method} +([\d.]+) +([\d.]+)", table, re.MULTILINE)[0]
-            assert [*map(float, other)] == pytest.approx([float(mean), float(half)], abs=0.055)
-            for letter in letters:
-                ties.setdefault(letter, set()).add(method)
-    for table, ties in zip(tables, groups, strict=True):
-        listed = table.partition("ties:")[2].strip().splitlines()
-        assert [{*map(str.strip, names.split(","))} for names in listed] == [
-            *map(ties.get, "abcdef"[: len(listed)])
-        ]
+    """Means, intervals and ties are those of `fedbench leaderboard`."""
+    store = ROOT / "leaderboards" / "results"
+    board = fedbench.leaderboard(store, preset="laptop", dataset="cifar10").as_dict()["rows"]
+    tables = re.findall(
+        r"^## Board cifar10, alpha (\S+)\n(.*?)^ties:\n((?:  \S[^\n]*\n)+)",
+        second,
+        re.DOTALL | re.M,
+    )
+    assert [float(alpha) for alpha, *_ in tables] == [0.1, 1.0, 100.0]
+    for alpha, table, ties in tables:
+        lines = [r for r in board if (r["alpha"], r["num_rounds"]) == (float(alpha), 12)]
+        assert len(lines) == len(table.splitlines()) - 1 == 11
+        groups: dict[str, set[str]] = {}
+        for line in lines:
+            shown = re.findall(rf"^ *{line['method']} +([\d.]+) +([\d.]+)", table, re.MULTILINE)[0]
+            expected = 100 * line["mean"], 50 * (line["ci95_high"] - line["ci95_low"])
+            assert [*map(float, shown)] == pytest.approx(expected, abs=0.0051)
+            groups.setdefault(line["ties"], set()).add(line["method"])
+        listed = [{*map(str.strip, names.split(","))} for names in ties.splitlines()]
+        assert listed == [*groups.values()]
 
 
 @pytest.mark.extended

@@ -217,17 +217,16 @@ def at_chance(row: Any) -> bool:
     return any(end[term] >= 0.9 * log(size) for term, size in terms.get(row["method"], []))
 
 
-def stretches(names: list[str], pairs: Frame) -> list[list[str]]:
-    """Return the longest stretches of the ranked list in which no pair differs."""
-    settled = pairs[pairs["holm"] < 0.05]
-    apart = {frozenset(pair) for pair in zip(settled["one"], settled["two"], strict=True)}
-    ends: list[tuple[int, int]] = []
-    for start in range(len(names)):
-        spans = [names[start:end] for end in range(start + 1, len(names) + 1)]
-        tied = [s for s in spans if not apart & {frozenset(p) for p in combinations(s, 2)}]
-        if not ends or start + len(tied[-1]) > ends[-1][1]:
-            ends.append((start, start + len(tied[-1])))
-    return [names[start:end] for start, end in ends]
+def board_groups(names: list[str], groups: dict[str, Array]) -> list[list[str]]:
+    """Return the board's groups: the best and what is not told from it, then of the rest alike."""
+    found = []
+    while names:
+        first, *others = names
+        pairs = unpaired(groups, [(first, other) for other in others]) if others else Frame()
+        told = {*pairs["two"][pairs["holm"] < 0.05]} if others else set()
+        found.append([name for name in names if name not in told])
+        names = [name for name in names if name in told]
+    return found
 
 
 def board(rows: Frame, dataset: str) -> None:
@@ -245,9 +244,10 @@ def board(rows: Frame, dataset: str) -> None:
     print(f"{first.mean():.2f} ± {half(first):.2f}")
     kept: dict[tuple[str, float], Array] = {}
     for alpha in sorted(rows["alpha"].unique().tolist()):
-        here, lines = rows[rows["alpha"] == alpha], []
+        here, lines, values = rows[rows["alpha"] == alpha], [], dict[str, Array]()
         for method, runs in here.groupby("method"):
             acc, before = runs["acc"].to_numpy(), runs["before"].mean()
+            values[str(method)] = acc
             line = {"method": method, "acc": acc.mean(), "half": half(acc), "n": len(acc)}
             line |= {"sd": np.std(acc, ddof=1), "before": before, "failed": acc.mean() <= before}
             chance = sum(at_chance(row) for _, row in runs.iterrows())
@@ -258,7 +258,8 @@ def board(rows: Frame, dataset: str) -> None:
         show(f"Board {dataset}, alpha {alpha:g}", table)
         good = [str(m) for m in table[~table["failed"]]["method"]]
         pairs = unpaired({m: kept[m, alpha] for m in good}, list(combinations(good, 2)))
-        print("ties:", *("  " + ", ".join(group) for group in stretches(good, pairs)), sep="\n")
+        groups = board_groups([*map(str, table["method"])], values)
+        print("ties:", *("  " + ", ".join(group) for group in groups), sep="\n")
         show(f"Differences, alpha {alpha:g}", pairs)
     both = [m for m in rates if (m, 0.1) in kept and (m, 100.0) in kept]
     if "orchestra" in both:
