@@ -113,12 +113,18 @@ def test_a_part_that_the_loss_never_reaches_is_named(
     mistaken(loss)
     result = finished(tmp_path / "wrong")
     assert result.row.without_gradient == ["encoder"]
-    assert result.metrics["relative_movement"] > 0  # the decay of weights, and the projector
+    assert (result.metrics["relative_movement"] or 0) > 0  # the decay of weights, and the projector
     assert any("never reached encoder" in line for line in warnings(result.row))
     board = fedbench.leaderboard(Store(tmp_path / "wrong")).to_frame()
     assert board["without_gradient"].tolist() == ["encoder"]
     assert "no gradient: encoder" in board["notes"][0]
     assert "no_gradient_encoder" not in main_metrics(result.metrics)
+
+
+def states() -> tuple[Any, ...]:
+    """The states of NumPy's and Python's global generators."""
+    numpys = np.random.get_state(legacy=False)  # noqa: NPY002
+    return repr(numpys), random.getstate()
 
 
 def test_numpys_and_pythons_draws_repeat(mistaken: Callable[[Hook], None], tmp_path: Path) -> None:
@@ -128,9 +134,9 @@ def test_numpys_and_pythons_draws_repeat(mistaken: Callable[[Hook], None], tmp_p
         return Loss(made.total * weight, features=made.features)
 
     mistaken(loss)
-    before = np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    before = states()
     first = finished(tmp_path / "first")
-    assert (np.random.get_state()[1].tolist(), random.getstate()) == before  # noqa: NPY002
+    assert states() == before
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     assert finished(tmp_path / "again").metrics == first.metrics
