@@ -196,7 +196,8 @@ def _compare(
     better, places = needed(metric).score, range(len(cells))
     tenfold = [0.0 if axis is None else math.log10(float(value)) for value in values]
     lines = pd.concat([cell.frame.assign(cell=place) for place, cell in enumerate(cells)])
-    lines = lines[lines["rank"].notna()].set_index("cell")
+    ended = lines["mean"].notna() | (lines.num_diverged > 0)  # divergence is the worst of a cell
+    lines = lines[ended & (lines.selection != "oracle")].set_index("cell")
     records, scores = [], []
     for _, of in lines.groupby(["method", "joined_by"], sort=False):
         known = of[of.num_diverged == 0]
@@ -219,7 +220,9 @@ def _compare(
             }
         )
     found = pd.DataFrame(records, columns=[*COLUMNS, "left_out"], dtype=object)
-    table = pd.DataFrame(dict(enumerate(scores)))[[*found.index[found.coverage > 0.5]]]
+    table = pd.DataFrame(dict(enumerate(scores)))[
+        [*found.index[(found.coverage > 0.5) & (found.num_runs > 0)]]
+    ]
     # Ties share the mean of their ranks.
     table = table.dropna().map(rounded) if len(table.columns) else table[:0]
     p = friedman_p(table.to_numpy().tolist()) if len(table) >= MIN_CELLS else None

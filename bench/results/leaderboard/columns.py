@@ -454,7 +454,7 @@ BOARD = (
         lambda seeds: [any(mark.minimises_objective for mark in each) for each in seeds.marks],
     ),
     Column(
-        "num_diverged", "runs that diverged; a line with any ranks last",
+        "num_diverged", "runs that diverged; behind others; no rank if all did",
         lambda seeds: seeds.counts(seeds.ends[seeds.ends.status == "diverged"]),
     ),
     Column("num_failed", "runs that failed", _failed),

@@ -82,16 +82,18 @@ def entries(rows: pd.DataFrame, metric: str, **beside: Unpack[Beside]) -> pd.Dat
 
 
 def ranked(found: pd.DataFrame) -> pd.DataFrame:
-    """Return lines best first in their class: diverged ones behind others, unranked ones last."""
+    """Return lines best first in their class: diverged ones behind others, unranked ones last.
+
+    Only lines with a finished seed that measured the metric have a rank.
+    """
     better = needed(found.metric.iloc[0]).score
     none = found["mean"].isna()
     keys = found[["class_id", "method", "variant", "config_id"]].assign(
-        uncounted=(found.selection == "oracle") | (none & (found.num_diverged == 0)),
+        uncounted=(found.selection == "oracle") | none,
         diverged=found.num_diverged > 0,
-        none=none,
         place=[0.0 if v is None else -rounded(better(v)) for v in found["mean"]],
     )
-    place = ["class_id", "uncounted", "diverged", "none", "place"]
+    place = ["class_id", "uncounted", "diverged", "place"]
     keys = keys.sort_values([*place, "method", "variant", "config_id"])
     keys["position"] = keys.groupby("class_id").cumcount() + 1
     ranks = keys.groupby(place).position.transform("min").astype(object)

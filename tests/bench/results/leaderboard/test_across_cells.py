@@ -173,6 +173,20 @@ def test_divergence_is_the_worst_of_a_cell(survivors: int) -> None:
     assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2.00"]
 
 
+def test_a_method_without_a_finished_run_has_no_mean_rank() -> None:
+    values = {"a": [0.9], "b": [0.5], "c": [0.4]}
+    rows = [
+        row.model_copy(update={"status": "diverged", "linear_acc": None})
+        if row.method == "a"
+        else row
+        for row in (*seeds_of(values), *seeds_of(values, 1.0))
+    ]
+    (comparison,) = rank(rows).across
+    ranks = {entry.method: entry.mean_rank for entry in comparison.entries}
+    assert ranks == {"a": None, "b": 1.0, "c": 2.0}
+    assert comparison.entries[-1].diverged == (True, True)
+
+
 def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
     """Else the start of `a` would be its worst cell, beside methods without such a run."""
     untrained = run_of("a", federation__num_rounds=0, linear_acc=0.3)

@@ -229,9 +229,9 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
         (1, "even"),
         (1, "good"),
         (3, "shaky"),
-        (4, "dead"),
         (None, "label-tuned"),
         (None, "not-measured"),
+        (None, "dead"),
     ]
     assert only(lines, "good").num_failed == 1
     assert only(lines, "dead").num_diverged == 1
@@ -241,7 +241,7 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted() -> None:
 def test_a_board_of_runs_none_of_which_has_finished() -> None:
     rows = [run_of("dead", status="diverged"), run_of("lost", status="error", error="died")]
     found = [(entry.method, entry.rank, entry.mean, entry.minutes) for entry in rank(rows).entries]
-    assert found == [("dead", 1, None, None), ("lost", None, None, None)]
+    assert found == [("lost", None, None, None), ("dead", None, None, None)]
 
 
 def test_metrics_by_name() -> None:
