@@ -44,6 +44,7 @@ from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.record import never_reached
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.timeline import check_fleet
 from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
 
 OnRound = Callable[[RoundRecord, int], None]
@@ -111,27 +112,16 @@ def execute(
             and local epochs in which no client would make a step.
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
-    config, device = experiment.config, where.devices[0]
+    device = where.devices[0]
     with suppress(OSError):  # Linux forgets the peak of the run before
         (_PROCESS / "clear_refs").write_text("5")
     local_steps(experiment).check()
-    check_precision(config.client.precision, device)
     with reproducible(device):
-        setup = experiment.setup
-        if config.evaluation.transfer:
-            setup = with_transfer(setup, setup.make_net(), experiment.data.path.parent)
-        if config.evaluation.unseen_clients:
-            unseen_partition(setup)  # for its errors, before a round is trained
+        setup = prepared(experiment, device)
         if (start := setup.backbone.start) is not None and start.left_out:
             left_out = ", ".join(start.left_out)
             _log.warning("model.weights: the encoder has no classifier; left out %s", left_out)
         experiment.partition.save(where.folder / "partition.safetensors")
-        # Also imports those of other packages, whose files may change before the end.
-        known = {word for probe in probes() for word in probe.protocols}
-        if absent := {*config.evaluation.protocols} - known:
-            words = ", ".join(sorted(absent))
-            raise PluginError(f"evaluation.protocols: {words} cannot be loaded; see the warning")
-        experiment.check_code()
         run = _Run(experiment, setup, where)
         columns = facts(experiment, experiment.partition.hash, started_at, device)
         trainer = run.trainer
@@ -149,6 +139,50 @@ def execute(
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )
+
+
+def prepared(experiment: Experiment, device: str, passed: set[str] | None = None) -> Setup:
+    """Return the setup of a run, with other sets to probe; refuse one that could not begin.
+
+    `passed` is for a command that plans many runs: it gets the nets that were made here, of which
+    each is made once. A method of another package is then rehearsed too, as its run does.
+
+    Raises:
+        FedbenchError: for whatever is known before the first round but `local_steps`.
+    """
+    config = experiment.config
+    check_precision(config.client.precision, device)
+    # Also imports those of other packages, whose files may change before the end.
+    known = {word for probe in probes() for word in probe.protocols}
+    if absent := {*config.evaluation.protocols} - known:
+        words = ", ".join(sorted(absent))
+        raise PluginError(f"evaluation.protocols: {words} cannot be loaded; see the warning")
+    experiment.check_code()
+    setup, transfer = experiment.setup, config.evaluation.transfer
+    check_privacy(setup)
+    check_fleet(setup)
+    if config.evaluation.unseen_clients:
+        unseen_partition(setup)
+    key = f"{config.spec} {config.method} {config.model} {transfer} {setup.spec}"
+    if passed is None or key not in passed:
+        net = setup.make_net()
+        setup.layout(net)
+        if transfer:
+            setup = with_transfer(setup, net, experiment.data.path.parent)
+        if passed is not None:
+            _audit_foreign(experiment, setup)
+            passed.add(key)
+    return setup
+
+
+def _audit_foreign(experiment: Experiment, setup: Setup) -> None:
+    """Audit a method to which another package, or the session, has brought a part.
+
+    Nobody can know whether its author runs the contract tests, and the count of messages that
+    reveal a single image goes into published rows.
+    """
+    if any(":" not in name for name in experiment.modules):
+        audit(setup)
 
 
 def untrained_figures(experiment: Experiment, device: str = "cpu") -> dict[str, float]:
@@ -173,7 +207,6 @@ class _Run:
     """A run that is being trained and evaluated."""
 
     def __init__(self, experiment: Experiment, setup: Setup, where: Where) -> None:
-        check_privacy(setup)
         self._experiment, self.setup, self._where = experiment, setup, where
         self._lanes: LaneExecutor | None = None
         self._device = torch.device(where.devices[0])
@@ -210,7 +243,7 @@ class _Run:
         try:
             if trainer.rounds_done < last:
                 with closing(self._executor()) as executor:
-                    self._audit_foreign()  # while the workers get ready
+                    _audit_foreign(self._experiment, self.setup)  # while the workers get ready
                     for record in trainer.rounds(executor, watch, on_client, last):
                         if on_round is not None:
                             on_round(record, last)
@@ -227,15 +260,6 @@ class _Run:
             figures = final if loss is None else {**final, "final_loss": loss}
             raise Paused(figures, trainer.rounds_done, sent, trainer.train_seconds)
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
-
-    def _audit_foreign(self) -> None:
-        """Audit a method to which another package, or the session, has brought a part.
-
-        Nobody can know whether its author runs the contract tests, and the count of messages that
-        reveal a single image goes into published rows.
-        """
-        if any(":" not in name for name in self._experiment.modules):
-            audit(self.setup)
 
     def circumstances(self) -> dict[str, str | int]:
         """Return for the row's environment: lanes, shortcuts that a GPU got wrong, its memory."""

@@ -16,7 +16,7 @@ from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.execution.compare import Reproduction, compare
 from fedbench.bench.execution.estimate import Estimator
-from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of
+from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of, prepared
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
@@ -102,7 +102,7 @@ def run(
         repeated = _run_again(store, run_id, experiment, None, **given)
         row = repeated.claimed
     if row is None:
-        experiment.setup.layout(experiment.setup.make_net())  # raises before anything is written
+        prepared(experiment, devices[0])  # raises before anything is written
         store.check_writable()
         with store.lock(run_id) as locked:
             if not locked:
@@ -183,6 +183,7 @@ def plan_run(
     steps.check()
     stored, earlier = store.finished(experiment.ids.row), None
     if stored is None:
+        prepared(experiment, devices[0], set())
         kind = devices[0].partition(":")[0]
         earlier = trained_before(store.rows(), store, experiment, kind)
     return RunPlan(

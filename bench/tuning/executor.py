@@ -1,17 +1,19 @@
 """Where the jobs of a command run, and what they would cost: one `Executor` a command."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from fedbench.bench.execution.estimate import Estimator, start_seconds
+from fedbench.bench.execution.execute import prepared
 from fedbench.bench.experiment.common_options import Places
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.cores import usable_cores
+from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.tuning.cluster import Cluster, Share, local_gpus
 from fedbench.bench.tuning.events import CellsBegan, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs
@@ -87,6 +89,20 @@ class Executor:
             "track": self.tracking.names,
         }
         return Job(experiment=experiment, **{**known, **more})
+
+    def check(self, runs: Iterable[tuple[Experiment, str]]) -> None:
+        """Refuse runs of which one could not begin, each with its label, before any does.
+
+        Raises:
+            FedbenchError: as `prepared`, with the label if there is one.
+        """
+        device, passed = "cuda" if self.share.gpus else "cpu", set[str]()
+        for run, label in runs:
+            try:
+                prepared(run.on(run.dataset), device, passed)  # a copy, whose net goes with it
+            except FedbenchError as err:
+                err.args = (f"{err} (in {label})" if label else f"{err}",)
+                raise
 
     def run(self, jobs: Jobs) -> None:
         """Run Ray Tune until there are no more jobs; without any, Ray is not started.

@@ -169,6 +169,7 @@ def sweep(
     counted = all_jobs if dry_run else jobs
     steps = {job.row_id: local_steps(job.experiment) for job in counted}
     _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs])
+    executor.check((job.experiment, job.label) for job in jobs)
     lines = Counter(
         line
         for job in counted

@@ -19,7 +19,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
-from fedbench.bench.training.timeline import check_fleet
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.confirm import check_confirm, confirmation
 from fedbench.bench.tuning.events import OnProgress
@@ -90,7 +89,7 @@ def tune(
     base, outdated = study.base, study.outdated()
     if "client.batch_size" not in study.space.dimensions:
         local_steps(base).check()
-    check_fleet(base.setup)
+    executor.check([(base, ""), *([(evaluated, "--confirm")] if confirm else [])])
     caution = registry.parse_spec(spec)[0].cls.objective_caution if study.scoring.is_default else ""
     cautions = [f"{spec}: {caution}"] if caution else []
     for line in (*base.dataset.cautions, *without_effect(base), *cautions):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.execution.audit import audit, rehearse
-from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.execute import Where, execute, prepared
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Client, DataSpec, Extra, Loss, Needs, Net, Sharing, registry
 from fedbench.bench.nn.backbones import Backbone
@@ -213,4 +213,6 @@ def test_a_run_is_stopped_before_it_trains(tmp_path: Path, monkeypatch: pytest.M
     config = tiny_config("leaky")
     with pytest.raises(PluginError, match=r"'leaky'.*'memory'"):
         execute(Experiment(config), Where(tmp_path))
+    with pytest.raises(PluginError, match=r"'leaky'.*'memory'"):
+        prepared(Experiment(config), "cpu", set())  # as a sweep plans it
     assert not list(tmp_path.glob("round-*"))

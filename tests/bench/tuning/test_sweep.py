@@ -8,21 +8,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.execution.execute import facts
+from fedbench.bench.execution.run import run
 from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.sweep import SweepResult, _with_tuned, label, planned_cells, sweep
+from fedbench.bench.tuning.tune import tune
 from tests.bench.results.conftest import rank
 from tests.specs import TIMES
 
@@ -394,3 +397,76 @@ def test_cells_in_which_nobody_trains_are_refused(tmp_path: Path, in_one_process
     assert process.ran == []
     result = steps(tmp_path, 16, set={"client.local_epochs": 0})  # not meant to train
     assert (result.planned, result.done) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "error", "match"),
+    [
+        ("rotpred", {"data.name": "npz:oblong.npz"}, ConfigError, "must be square"),
+        ("simclr", {"client.precision": "tf32"}, ResourceError, "needs a GPU"),
+        ("simclr", {"privacy.clip": 1.0}, ConfigError, "privacy.clip"),
+        (
+            "simclr",
+            {"devices.profile": "phones", "federation.deadline": 1e-6},
+            ConfigError,
+            "the fastest takes",
+        ),
+        (
+            "simclr",
+            {"data.held_out": 0.05, "evaluation.unseen_clients": 50},
+            ConfigError,
+            "unseen_clients=50",
+        ),
+        (
+            "simclr",
+            {"client.batch_size": 512, "client.keep_last_batch": False},
+            ConfigError,
+            "no client would ever",
+        ),
+    ],
+)
+def test_what_run_refuses_before_it_starts_no_sweep_or_search_begins(
+    spec: str,
+    given: dict[str, Any],
+    error: type[FedbenchError],
+    match: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_one_process: Use,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = {f"x_{of}": np.zeros((40, 20, 12), np.uint8) for of in ("train", "test")}
+    labels = {f"y_{of}": np.arange(40) % 2 for of in ("train", "test")}
+    np.savez("oblong.npz", **images, **labels)
+    small = {**conftest.SMALL, "data.train_subset": 40, **given}
+    executor, where = in_one_process(), {"set": small, "store": tmp_path / "s", "device": "cpu"}
+    with pytest.raises(error, match=match):
+        run(spec, workers=1, **where)
+    for dry_run in (False, True):
+        with pytest.raises(error, match=match):
+            sweep(GRID, methods=[spec], dry_run=dry_run, **where)
+        with pytest.raises(error, match=match):
+            tune(spec, trials=1, dry_run=dry_run, **where)
+    assert not executor.ran
+    assert not Store(tmp_path / "s").rows()
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_set_that_the_encoder_cannot_take_is_refused_with_the_plan(
+    command: str, tmp_path: Path, in_one_process: Use
+) -> None:
+    """Without a label nothing is transferred, so that no search has such a set."""
+    images = {f"x_{of}": np.zeros((40, 8, 8, 3), np.uint8) for of in ("train", "test")}
+    np.savez(tmp_path / "o.npz", **images, y_train=np.arange(40) % 2, y_test=np.arange(40) % 2)
+    executor, name = in_one_process(), f"npz:{tmp_path / 'o.npz'}"
+    given: dict[str, Any] = {
+        "store": tmp_path / "s",
+        "set": {**SMALL, "evaluation.transfer": [name]},
+    }
+    with pytest.raises(ConfigError, match="have 3 channels"):
+        if command == "run":
+            run("simclr", workers=1, device="cpu", **given)
+        else:
+            sweep(GRID, **given)
+    assert not executor.ran
+    assert not Store(tmp_path / "s").rows()
