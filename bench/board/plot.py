@@ -19,6 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from fedbench.bench.data.partition import PartitionSummary
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.execution.picture import Picture
+from fedbench.bench.experiment.fields import show
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Losses, load_curves
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -172,7 +173,7 @@ def search(study: StudyView) -> Picture:
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
         values = values_of[name]
-        xs, within = [str(value) for value in values], _distribution(values)
+        xs, within = [show(value) for value in values], _distribution(values)
         if isinstance(within, FloatDistribution):
             xs = values
             axes.set_xscale("log" if within.log else "linear")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from fedbench.bench.config.overrides import write_override
+
 
 def text(name: str, value: Any) -> str:
     """Format a value of a record; a number by its name, which tells the unit.
@@ -84,10 +86,10 @@ def count(number: int, noun: str) -> str:
 def parameters(values: Mapping[str, Any]) -> str:
     """Format settings on one line, as `--set` takes them.
 
-    >>> parameters({"client.lr": 0.0312345678, "client.batch_size": 16, "data.alpha": 100.0})
-    'client.lr=0.0312346 client.batch_size=16 data.alpha=100'
+    >>> parameters({"client.lr": 0.0312345678, "data.alpha": 100.0, "model.width": None})
+    'client.lr=0.0312346 data.alpha=100 model.width=null'
     """
     return " ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={value:g}" if isinstance(value, float) else write_override(name, value)
         for name, value in values.items()
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 T = TypeVar("T")
-Scalar = bool | int | float | str
+Scalar = bool | int | float | str | None
 _READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
     "average": (),
     "momentum": ("momentum",),

@@ -20,6 +20,7 @@ from fedbench.bench.method.registry import parse_spec
 from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.dashboard import write_journal
 from fedbench.bench.tuning.grid import TunedValues
@@ -334,6 +335,49 @@ def test_values_that_do_not_go_together_are_an_error_of_their_trial(
     assert [trial["status"] for trial in result.trials] == ["ok", "error"]
     assert "krum" in result.trials[1]["error"]
     assert "2 of the search space's 3 points" in caplog.text
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "sobol", "grid"])
+def test_null_is_a_value_of_a_choice(
+    sampler: str, tmp_path: Path, in_one_process: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study finds that all clients score best, which is said by null alone."""
+
+    def by_clients(job: Job) -> float:
+        config = job.experiment.config
+        return 1 / (config.evaluation.objective_clients or 0.5) - config.client.lr
+
+    in_one_process(fake=scored(by_clients))
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        """method: simclr
+space:
+  client.lr: {type: float, low: 0.01, high: 0.1, log: true, grid: [0.01, 0.1]}
+  evaluation.objective_clients: {type: choice, values: [2, null, 1]}
+points: [{client.lr: 0.1, evaluation.objective_clients: 1}]
+"""
+    )
+    name = "evaluation.objective_clients"
+    settings: dict[str, Any] = {"space_file": space, "sampler": sampler, "trials": 12}
+    result = small(tmp_path / "store", **settings)
+    values = [trial["params"][name] for trial in result.trials]
+    assert {*values} == {None, 1, 2}
+    assert result.best["params"][name] is None
+    assert table(small(tmp_path / "store", **settings)) == table(result)  # from its records
+    show_study(result)
+    shown = capsys.readouterr().out
+    assert shown.count(f"{name}=null") > values.count(None)  # in the table, and the best
+    assert "None" not in shown
+    best = resolve("simclr", config_files=[result.config_file], environ={}).config
+    assert best.evaluation.objective_clients is None
+    part = load_dataset("digits", train_subset=60, test_subset=30)
+    tuned = find_tuned(Store(tmp_path / "store"), "auto", ["simclr"], "demo", part)["simclr"]
+    assert tuned.tuned[name] is None
+    assert write_journal(Store(tmp_path / "store"))["num_trials"] == len(values)
+    if sampler == "tpe":  # two of its columns have a title: what is searched explains the score
+        (view,) = studies(Store(tmp_path / "store"))
+        labels = [text.get_text() for axes in search(view).axes for text in axes.get_xticklabels()]
+        assert {"null", "1", "2"} <= {*labels}
 
 
 def failing(cells: set[int]) -> Any:

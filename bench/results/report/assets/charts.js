@@ -364,13 +364,13 @@ function tuning() {
     draw(width) {
       const trials = known(study()?.trials || [], "objective"), space = study()?.space || {};
       const watched = Object.keys(trials[0]?.watched || {}).filter((key) => key.endsWith("_acc"));
-      const value = (t, key) => t.params[key] ?? t.watched[key] ?? t[key], keys = [...Object.keys(space).filter((key) => trials.every((t) => key in t.params)), "objective", ...watched];
+      const value = (t, key) => (key in t.params ? t.params[key] : t.watched[key] ?? t[key]), keys = [...Object.keys(space).filter((key) => trials.every((t) => key in t.params)), "objective", ...watched];
       if (trials.length < 2 || !(keys[0] in space)) return null;
       const dimensions = keys.map((key) => {
         const all = trials.map((t) => value(t, key)), { type, values: options = [], log, low, high } = space[key] || {};
         const scale = type === "choice" ? d3.scalePoint(options, [0, 1]).padding(options.length > 1 ? 0 : 0.5) : (log ? d3.scaleLog : d3.scaleLinear)(type ? [low, high] : d3.extent(all), [0, 1]);
         const text = (v) => (typeof v === "number" ? `${+v.toPrecision(3)}` : `${v}`);
-        return { key, at: (t) => (value(t, key) == null ? null : scale(value(t, key))), ticks: (type === "choice" ? options : scale.domain()).map((v) => ({ key, at: scale(v), text: key.endsWith("_acc") ? percent(v) : text(v) })) };
+        return { key, at: (t) => (value(t, key) == null && type !== "choice" ? null : scale(value(t, key))), ticks: (type === "choice" ? options : scale.domain()).map((v) => ({ key, at: scale(v), text: key.endsWith("_acc") ? percent(v) : text(v) })) };
       });
       const shade = d3.scaleSequential(d3.extent(trials, (t) => t.objective), (v) => d3.interpolateCividis(0.08 + 0.84 * v));
       const points = [...trials].sort((a, b) => a.objective - b.objective).flatMap((t) => dimensions.map(({ key, at }) => ({ key, at: at(t), number: t.number, trial: t, best: t.number === study().best })));
@@ -385,7 +385,7 @@ function tuning() {
           ],
         },
         caption: "One line a trial, yellow for high objectives, blue for low ones; the thick one is the best.",
-        header: ["trial", ...keys], rows: trials.map((t) => [exact(t.number, String), ...keys.map((key) => (typeof value(t, key) === "number" ? [`${+value(t, key).toPrecision(4)}`, value(t, key)] : `${value(t, key) ?? ""}`))]),
+        header: ["trial", ...keys], rows: trials.map((t) => [exact(t.number, String), ...keys.map((key) => (typeof value(t, key) === "number" ? [`${+value(t, key).toPrecision(4)}`, value(t, key)] : `${value(t, key) ?? (key in t.params ? null : "")}`))]),
       };
     },
   });
