@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import resident
 from fedbench.bench.training.setup import Setup
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 ANGLES = tuple(
     Metric(f"{name}_{figure}", needs_labels=True)
@@ -264,22 +267,35 @@ def fit_logistic(
         loss = loss / len(inputs) + 0.5 * (penalty * weight.square()).sum()
         return loss.item(), gradient.view(-1).cpu().numpy()
 
-    result = minimize(
-        loss_and_gradient,
-        np.zeros(shape[0] * shape[1]),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": MAX_ITERATIONS,
-            "maxfun": 4 * MAX_ITERATIONS,
-            "gtol": 1e-6,
-            "ftol": TOLERANCE,
-        },
-    )
+    with _blas().limit(limits=1):
+        result = minimize(
+            loss_and_gradient,
+            np.zeros(shape[0] * shape[1]),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxiter": MAX_ITERATIONS,
+                "maxfun": 4 * MAX_ITERATIONS,
+                "gtol": 1e-6,
+                "ftol": TOLERANCE,
+            },
+        )
     best = torch.from_numpy(result.x).view(shape).to(device)
     return LogisticFit(
         mean=mean, scale=scale, weight=basis / curvature.sqrt() @ best[:-1], bias=best[-1]
     )
+
+
+@cache
+def _blas() -> "ThreadpoolController":
+    """Return SciPy's BLAS, once SciPy is loaded.
+
+    Its threads share the sum of more than 10,000 numbers, which so depended on the cores, and wait
+    for each other wherever these are busy: then L-BFGS took most of the time of a fit.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def standardisation(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -421,14 +437,16 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     Gives for each number of shots the mean over ten draws, `few_shot_5_acc`, and half of its 95 %
     t-interval, `few_shot_5_half`, which tells of the draws alone: encoder and test images are the
     same in all of them. A draw of more shots includes that of fewer; a class with fewer images
-    gives all of them. The probe is `fit_logistic` with a penalty of |W|^2 / 2 beside the sum of the
-    losses, since a share of the number of images would be nothing with so few.
+    gives all of them, and draws of the same images share a probe. The probe is `fit_logistic` with
+    a penalty of |W|^2 / 2 beside the sum of the losses, since a share of the number of images would
+    be nothing with so few.
     """
     from scipy import stats  # imported here: it takes half a second
 
     labels, classes = encoded.splits.train_labels, encoded.splits.num_classes
     truth = class_tensor(encoded.splits.test_labels, "cpu")
     shares = np.empty((len(SHOTS), DRAWS))
+    known: dict[bytes, float] = {}  # accuracies by the images that a probe saw
     for draw in range(DRAWS):
         order = seeding.numpy_generator(encoded.setup.config.seed, "few-shot", draw).permutation(
             len(labels)
@@ -436,12 +454,14 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
         of_class = [order[labels[order] == c] for c in range(classes)]
         for at, shots in enumerate(SHOTS):
             rows = np.concatenate([mine[:shots] for mine in of_class])
-            chosen = torch.from_numpy(rows).to(encoded.train.device)
-            fit = fit_logistic(
-                encoded.train[chosen], labels[rows], num_classes=classes, l2=1 / len(rows)
-            )
-            right = fit.predict(encoded.test).cpu() == truth
-            shares[at, draw] = right.double().mean().item()
+            if (seen := np.sort(rows).tobytes()) not in known:
+                chosen = torch.from_numpy(rows).to(encoded.train.device)
+                fit = fit_logistic(
+                    encoded.train[chosen], labels[rows], num_classes=classes, l2=1 / len(rows)
+                )
+                right = fit.predict(encoded.test).cpu() == truth
+                known[seen] = right.double().mean().item()
+            shares[at, draw] = known[seen]
     half = stats.t.ppf(0.975, DRAWS - 1) * stats.sem(shares, axis=1)
     named = zip(SHOTS, shares.mean(axis=1), half, strict=True)
     return {

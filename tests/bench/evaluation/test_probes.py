@@ -14,6 +14,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation import probes
@@ -290,6 +291,36 @@ def test_few_shots_equal_scikit_learn_on_the_same_draws() -> None:
         assert found[f"few_shot_{count}_acc"] == pytest.approx(np.mean(shares), abs=2e-3)
         half = stats.t.ppf(0.975, DRAWS - 1) * stats.sem(shares)
         assert found[f"few_shot_{count}_half"] == pytest.approx(half, abs=2e-3)
+
+
+def test_probes_that_saw_the_same_images_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of classes with two images 5 and 10 shots are all of them, in every draw."""
+    fits = []
+
+    def counted(features: torch.Tensor, *args: Any, **settings: Any) -> Any:
+        fits.append(len(features))
+        return fit_logistic(features, *args, **settings)
+
+    train, labels = torch.eye(6) + torch.arange(6)[:, None], np.array([0, 0, 1, 1, 2, 2])
+    expected = shots(train, labels, train, labels)
+    monkeypatch.setattr(probes, "fit_logistic", counted)
+    assert shots(train, labels, train, labels) == expected
+    assert fits.count(6) == 1
+    assert 1 < fits.count(3) <= 8  # of the 2^3 sets of three images
+
+
+def test_a_fit_does_not_depend_on_the_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 12,870 weights OpenBLAS shares each sum of L-BFGS between its threads."""
+    rng = seeding.numpy_generator(0, "threads")
+    labels = np.arange(396) % 198
+    centres = rng.normal(size=(198, 64))
+    features = torch.from_numpy(centres[labels] + rng.normal(size=(396, 64))).float()
+    weights = []
+    monkeypatch.setattr(probes, "MAX_ITERATIONS", 10)
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            weights.append(fit_logistic(features, labels, num_classes=198).weight)
+    assert torch.equal(*weights)
 
 
 def test_a_class_with_fewer_images_gives_all_and_one_with_none_nothing() -> None:
