@@ -34,7 +34,7 @@ from fedbench.bench.data.cache import (
     read_meta,
 )
 from fedbench.bench.data.known import REVISIONS
-from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.labels import balanced_subset, majority
 from fedbench.bench.data.preview import preview_png
 from fedbench.bench.data.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.base import (
@@ -183,7 +183,8 @@ def prepare(
     cache = _load(name, data_dir, reading, download=True, verify="content", progress=progress)
     arrays, class_names = cache.arrays, cache.meta["class_names"]
     found = survey(arrays, class_names)
-    for caution in found.cautions():
+    labels = arrays["test_labels"]
+    for caution in (*found.cautions(), *_uneven(labels, class_names)):
         _log.warning("%s: %s", name, caution)
     if preview is not None:
         atomic_write_bytes(preview, preview_png(arrays, class_names), error=ConfigError)
@@ -418,6 +419,8 @@ def cache_root(data_dir: Path | None) -> Path:
 
 
 def _dataset(name: str, cache: Cache) -> Dataset:
+    noted = cache.meta.get("notes", {}).get("cautions", ())
+    uneven = _uneven(cache.arrays["test_labels"], cache.meta["class_names"])
     return Dataset(
         name,
         cache.revision,
@@ -426,7 +429,16 @@ def _dataset(name: str, cache: Cache) -> Dataset:
         train_clients=cache.arrays.get(CLIENTS),
         class_names=tuple(cache.meta["class_names"]),
         path=cache.path,
-        cautions=tuple(
-            f"{name}: {caution}" for caution in cache.meta.get("notes", {}).get("cautions", ())
-        ),
+        cautions=tuple(f"{name}: {caution}" for caution in (*noted, *uneven)),
     )
+
+
+def _uneven(labels: npt.NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
+    """Return a line about the class of most test images, where it has far more than others."""
+    if (found := majority(labels, len(class_names))) is None:
+        return []
+    label, share = found
+    return [
+        f"{100 * share:.0f} % of the test images are of class {class_names[label]!r}, and so"
+        " accurate is a constant answer; compare balanced_linear_acc and balanced_knn_acc"
+    ]

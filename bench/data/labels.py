@@ -78,6 +78,21 @@ def few_per_class(
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
+def majority(labels: npt.NDArray[np.int64], num_classes: int) -> tuple[int, float] | None:
+    """Return the class of most test images and its share, where an accuracy has to be read by it.
+
+    There it has a tenth of them or more, and at least three times the odds of one of equal classes.
+
+    >>> majority(np.array([0, 1, 1, 1]), 2), majority(np.array([0, 0, 1, 1, 1]), 2)
+    ((1, 0.75), None)
+    """
+    counts = np.bincount(labels[labels != HIDDEN], minlength=max(1, num_classes))
+    label, total = int(counts.argmax()), int(counts.sum())
+    most = int(counts[label])
+    far = 10 * most >= total and most * (num_classes - 1) >= 3 * (total - most)
+    return (label, most / total) if far and total and num_classes > 1 else None
+
+
 def balanced_subset(
     labels: npt.NDArray[np.int64], size: int, purpose: str, seed: int = 0
 ) -> npt.NDArray[np.int64]:

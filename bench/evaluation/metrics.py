@@ -145,6 +145,12 @@ ALIGN = register(Metric("align", reads=(*SCORES, "objective_view")))
 UNIF = register(Metric("unif", reads=(*SCORES, "objective_temperature")))
 KNN = register(accuracy("knn_acc", "k-NN %", ("knn_neighbours", "knn_temperature")))
 LINEAR = register(accuracy("linear_acc", "linear %", ("linear_l2",)))
+# Mean over classes of the share that is right, where one class has far more test images.
+BALANCED_KNN = register(replace(KNN, name="balanced_knn_acc", title="balanced k-NN %"))
+BALANCED_LINEAR = register(replace(LINEAR, name="balanced_linear_acc", title="balanced linear %"))
+MAJORITY = register(
+    Metric("majority_acc", unit="fraction", reads=())
+)  # of a constant answer, there
 LINEAR_PAPER = register(accuracy("linear_paper_acc", "linear (paper) %"))
 STD_RATIO = register(Metric("std_ratio"))
 COLLAPSED = register(Metric("collapsed", better="lower"))

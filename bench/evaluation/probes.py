@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.labels import balanced_subset, held_out, majority
 from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import (
     Encode,
@@ -158,17 +158,25 @@ class Encoded:
 
 
 def knn_accuracy(
+    bank: Tensor, bank_labels: Labels, queries: Tensor, query_labels: Labels, **settings: Any
+) -> float:
+    """Share of the queries for whose class their nearest vote; see `knn_predictions`."""
+    predicted = knn_predictions(bank, bank_labels, queries, **settings)
+    right = predicted == class_tensor(query_labels, bank.device)
+    return right.sum().item() / len(queries)
+
+
+def knn_predictions(
     bank: Tensor,
     bank_labels: Labels,
     queries: Tensor,
-    query_labels: Labels,
     *,
     num_classes: int,
     neighbours: int = 200,
     temperature: float = 0.1,
     chunk: int = 256,
-) -> float:
-    """Share of the queries whose nearest bank examples vote for the right class.
+) -> Tensor:
+    """Class for which the nearest bank examples of each query vote, int64 (M,) on their device.
 
     Each of the `neighbours` nearest bank examples by cosine similarity s adds exp(s / temperature)
     to the votes of its class. Equal votes go to the lowest class index. A vector of zeros has
@@ -182,19 +190,28 @@ def knn_accuracy(
     Features of bank (N, D) and queries (M, D) are finite and on one device, which computes; labels
     are in [0, num_classes). A chunk of queries takes about 4 * chunk * N bytes.
     """
-    classes, truth = (class_tensor(labels, bank.device) for labels in (bank_labels, query_labels))
+    classes, predicted = class_tensor(bank_labels, bank.device), []
     neighbours = min(neighbours, len(bank))
     columns = F.normalize(bank.float(), dim=1).T  # (D, N)
-    num_correct = torch.zeros((), dtype=torch.int64, device=bank.device)
-    for rows, expected in zip(queries.split(chunk), truth.split(chunk), strict=True):
+    for rows in queries.split(chunk):
         similarity = F.normalize(rows.float(), dim=1) @ columns  # (m, N)
         near, index = similarity.topk(neighbours, dim=1)  # (m, k)
         # Sums in double precision: near-equal votes must not hinge on the order of addition.
         weight = ((near - near[:, :1]).double() / temperature).exp()  # (m, k)
         votes = weight.new_zeros(len(rows), num_classes)  # (m, C)
         votes.scatter_add_(1, classes[index], weight)
-        num_correct += (votes.argmax(dim=1) == expected).sum()
-    return num_correct.item() / len(queries)
+        predicted.append(votes.argmax(dim=1))
+    return torch.cat(predicted)
+
+
+def balanced_accuracy(name: str, right: Tensor, splits: Splits) -> dict[str, float]:
+    """Mean over classes of the share of right answers (M,), where one class has far more images."""
+    if majority(splits.test_labels, splits.num_classes) is None:
+        return {}
+    truth = class_tensor(splits.test_labels, right.device)
+    counts = torch.bincount(truth).double()
+    hits = torch.bincount(truth, weights=right.double())
+    return {f"balanced_{name}_acc": (hits / counts)[counts > 0].mean().item()}
 
 
 CHUNK = 4096
@@ -360,6 +377,7 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
         for name, predicted in predictions.items():
             correct = (predicted == truth).double()
             accuracies[f"{name}{suffix}_acc"] = correct.mean().item()
+            accuracies |= {} if suffix else balanced_accuracy(name, correct, encoded.splits)
             if local := [correct[rows].mean().item() for rows in shares]:
                 accuracies[f"{name}{suffix}_local_acc"] = float(np.mean(local))
                 if encoded.client_id is None:
@@ -386,9 +404,13 @@ def _subsets(
         if fraction == 1:
             yield "", torch.arange(len(labels))
         else:
-            size = min(len(labels), max(num_classes, round(fraction * len(labels))))
+            size = _size(len(labels), fraction, num_classes)
             chosen = balanced_subset(labels, size, f"probe-labels-{seed}")
             yield f"_{fraction * 100:g}pct", torch.from_numpy(chosen)
+
+
+def _size(images: int, fraction: float, num_classes: int) -> int:
+    return min(images, max(num_classes, round(fraction * images)))
 
 
 def mlp_predictions(
@@ -469,3 +491,26 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
         for shots, mean, width in named
         for name, value in (("acc", mean), ("half", width))
     }
+
+
+def cautions(config: RunConfig, dataset: Dataset, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each metric that learns from other images than its name says."""
+    labels, classes = dataset.train_labels, dataset.num_classes
+    if config.evaluation.labels_from == "held-out" and not prefix:
+        labels = labels[held_out(labels, config.data.held_out, config.seed)]
+    counts = np.bincount(labels[labels >= 0], minlength=classes)
+    asked, images = config.evaluation.protocols, int(counts.sum())
+    short = [n for n in SHOTS if counts.min() < n]
+    if "few-shot" in asked and short:
+        names = " and ".join(f"{prefix}few_shot_{n}_acc" for n in short)
+        yield (
+            f"{names}: {(counts < short[-1]).sum():,} of {classes:,} classes have fewer images to"
+            f" learn from, the smallest {counts.min()}"
+        )
+    for fraction in config.evaluation.probe_fractions if "linear" in asked else ():
+        size, named = _size(images, fraction, classes), round(fraction * images)
+        if size > named:
+            yield (
+                f"{prefix}linear_{fraction * 100:g}pct_acc: learns from {size:,} images in place of"
+                f" {named:,}, one for each class"
+            )

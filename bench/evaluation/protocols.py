@@ -6,15 +6,25 @@ from functools import cache
 from importlib.metadata import EntryPoint
 
 from fedbench.bench.config.schema import PROBES
-from fedbench.bench.evaluation.metrics import KNN, LINEAR, LINEAR_PAPER, Metric, register
+from fedbench.bench.evaluation.features import class_tensor
+from fedbench.bench.evaluation.metrics import (
+    BALANCED_KNN,
+    BALANCED_LINEAR,
+    KNN,
+    LINEAR,
+    LINEAR_PAPER,
+    Metric,
+    register,
+)
 from fedbench.bench.evaluation.probes import (
     ANGLES,
     FEW_SHOT,
     MLP,
     Encoded,
     angle_summary,
+    balanced_accuracy,
     few_shot,
-    knn_accuracy,
+    knn_predictions,
     probe_accuracies,
 )
 from fedbench.bench.evaluation.sgd import FINETUNE, finetune_accuracies, linear_probe_paper
@@ -36,22 +46,23 @@ class Probe:
 
 def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     config, splits = encoded.setup.config.evaluation, encoded.splits
-    value = knn_accuracy(
+    predicted = knn_predictions(
         encoded.train,
         splits.train_labels,
         encoded.test,
-        splits.test_labels,
         num_classes=splits.num_classes,
         neighbours=config.knn_neighbours,
         temperature=config.knn_temperature,
     )
-    return {"knn_acc": value}
+    right = predicted == class_tensor(splits.test_labels, predicted.device)
+    value = right.sum().item() / len(right)
+    return {"knn_acc": value, **balanced_accuracy("knn", right, splits)}
 
 
 SHIPPED = (
     Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles]), ANGLES),
-    Probe(("knn",), _knn, (KNN,)),
-    Probe(("linear", "mlp", "local"), probe_accuracies, (LINEAR, MLP)),
+    Probe(("knn",), _knn, (KNN, BALANCED_KNN)),
+    Probe(("linear", "mlp", "local"), probe_accuracies, (LINEAR, BALANCED_LINEAR, MLP)),
     Probe(("linear-paper",), linear_probe_paper, (LINEAR_PAPER,)),
     Probe(("few-shot",), few_shot, FEW_SHOT),
     Probe(("finetune",), finetune_accuracies, FINETUNE),

@@ -9,6 +9,7 @@ import torch
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.evaluation.features import encode_batch
+from fedbench.bench.evaluation.probes import cautions
 from fedbench.bench.method import Net
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError
 from fedbench.bench.training.setup import Setup
@@ -18,8 +19,8 @@ PROTOCOLS = ("knn", "linear", "few-shot")
 _KEY = "evaluation.transfer"
 
 
-def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
-    """Return the configuration with the content of each set of `evaluation.transfer`.
+def with_revisions(config: RunConfig, data_dir: Path | None) -> tuple[RunConfig, list[str]]:
+    """Return the configuration with the content of each set of `evaluation.transfer`, and cautions.
 
     NAME becomes NAME@REVISION, each content once, in a fixed order, so that the run's id depends on
     what the sets contain. Of each, `data.train_subset` and `data.test_subset` say how many images
@@ -31,7 +32,7 @@ def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
     """
     names = config.evaluation.transfer
     if not names:
-        return config
+        return config, []
     if not {*PROTOCOLS} & {*config.evaluation.protocols}:
         raise ConfigError(
             f"{_KEY}: needs one of {', '.join(PROTOCOLS)} in evaluation.protocols"
@@ -43,7 +44,10 @@ def with_revisions(config: RunConfig, data_dir: Path | None) -> RunConfig:
         raise ConfigError(f"{_KEY}: two of these sets have one name in metrics; rename a folder")
     transfer = tuple(f"{_split(name)[0]}@{revision}" for revision, name in sorted(found.items()))
     evaluation = config.evaluation.model_copy(update={"transfer": transfer})
-    return config.model_copy(update={"evaluation": evaluation})
+    said = [f"{_KEY}: {line}" for each in opened.values() for line in each.cautions]
+    for each in opened.values():
+        said += cautions(config, each, metric_prefix(each))
+    return config.model_copy(update={"evaluation": evaluation}), said
 
 
 def with_transfer(setup: Setup, net: Net, data_dir: Path | None) -> Setup:

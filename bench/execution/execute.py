@@ -19,12 +19,14 @@ import torch
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.labels import majority
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
+from fedbench.bench.evaluation.metrics import MAJORITY, is_accuracy
 from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
-from fedbench.bench.evaluation.transfer import with_transfer
+from fedbench.bench.evaluation.transfer import metric_prefix, with_transfer
 from fedbench.bench.evaluation.unseen import unseen_partition
 from fedbench.bench.execution.arithmetic import arithmetic
 from fedbench.bench.execution.audit import audit
@@ -334,9 +336,17 @@ class _Run:
         further["relative_movement"] = movement(self.trainer)
         further |= dict.fromkeys(never_reached(history), 1.0)
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
+        if any(map(is_accuracy, measured)):
+            further |= {f"{at}{MAJORITY.name}": share for at, share in self._majorities().items()}
         if seconds := [r.simulated["seconds"] for r in history if r.simulated]:
             further["simulated_hours"] = sum(seconds) / 3600
         return {**metrics, "further": further}
+
+    def _majorities(self) -> dict[str, float]:
+        """Share of the class of most test images where it is far above others, by its prefix."""
+        sets = {"": self.setup.dataset} | {metric_prefix(d): d for d in self.setup.transfer}
+        found = {at: majority(d.test_labels, d.num_classes) for at, d in sets.items()}
+        return {at: each[1] for at, each in found.items() if each is not None}
 
     def _cost(self) -> dict[str, Any]:
         trainer = self.trainer

@@ -219,7 +219,10 @@ def _checked(
     config: RunConfig, origin: Origin, data_dir: Path | None, sources: Mapping[str, str]
 ) -> Experiment:
     """Return the experiment of values that go with what is installed, the method and each other."""
-    experiment = Experiment(with_revisions(config, data_dir), origin, sources, data_dir)
+    config, cautions = with_revisions(config, data_dir)
+    for line in cautions:
+        warn_once(line)
+    experiment = Experiment(config, origin, sources, data_dir)
     config, needs, evaluation = experiment.config, experiment.needs, experiment.config.evaluation
     rounds = config.federation.num_rounds
     scored(evaluation.objectives, noise=evaluation.objective_noise is not None)

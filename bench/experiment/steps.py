@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.partitioners import PARTITIONERS
 from fedbench.bench.data.labels import HIDDEN, num_visible
+from fedbench.bench.evaluation import probes
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Labels, RoundPlan
 from fedbench.bench.method.aggregator import trimmed
@@ -87,7 +88,10 @@ def cautions(experiment: Experiment) -> Iterator[str]:
 
 
 def without_effect(experiment: Experiment) -> tuple[str, ...]:
-    """Return a line for each setting that changes nothing in a run, or leaves nothing to train."""
+    """Return a line for each setting that changes nothing in a run, or leaves nothing to train.
+
+    And for each metric that learns from other images than its name says.
+    """
     config = experiment.config
     rounds, batch = config.federation.num_rounds, config.client.batch_size
     if not _epochs(experiment):
@@ -109,6 +113,7 @@ def without_effect(experiment: Experiment) -> tuple[str, ...]:
     # A Dirichlet share of n images then deviates from an even one by less than an image.
     if alpha is not None and alpha > int(np.bincount(labels).max()) ** 2:
         lines.append(f"data.alpha={alpha:g}: clients' classes are as even as with any larger value")
+    lines += probes.cautions(config, experiment.dataset)
     return tuple(filter(None, lines))
 
 

@@ -118,6 +118,7 @@ def notes(line: Any) -> list[Note]:
     secret = f"ε {line.epsilon or 0:.3g} for {line.epsilon_of}"
     terms = f" ({', '.join(line.at_chance)})"
     chance = chance_notes(line.num_at_chance, line.n_seeds, line.minimises_objective, terms)
+    constant = line.majority_acc_mean if percent else None
     measured = line.n_seeds or line.num_diverged or line.num_failed
     found = [
         (line.num_diverged, f"{line.num_diverged} diverged", ""),
@@ -131,6 +132,9 @@ def notes(line: Any) -> list[Note]:
         (line.unmoved, "no weight moved", "no weight moved, so that nothing was trained"),
         (line.without_gradient, f"no gradient: {line.without_gradient}", "the loss never reached"
          f" {line.without_gradient}"),
+        (constant is not None, f"largest class {number(constant, True)} %",
+         f"one class has {number(constant, True)} % of the test images: a constant answer is as"
+         " accurate"),
         (not gained, "not above its start", "not above the same encoder before training"),
         (line.tuned, tuned, ""),
         (by_hand, f"unlike the preset: {', '.join(by_hand)}", ""),
@@ -403,6 +407,15 @@ BOARD = (
     Column("local_acc_std", "deviation over clients, mean over seeds", _clients_own("_std")),
     Column("linear_acc_mean", _OTHER, _alike("linear_acc"), _other("linear_acc"), "percent", 4),
     Column("knn_acc_mean", "likewise", _alike("knn_acc"), _other("knn_acc"), "percent", 5),
+    Column(
+        "balanced_linear_acc_mean", "likewise, mean of classes; where one has far more test images",
+        _alike("balanced_linear_acc"), _other("balanced_linear_acc"), "percent", 6,
+    ),
+    Column(
+        "balanced_knn_acc_mean", "likewise",
+        _alike("balanced_knn_acc"), _other("balanced_knn_acc"), "percent", 9,
+    ),
+    Column("majority_acc_mean", "of a constant answer there", _alike("majority_acc")),
     Column("objective_mean", "likewise", _alike("objective"), _other("objective"), "score", 8),
     Column(
         "area", "mean k-NN accuracy over the rounds; needs curves, as do the next four",

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from fedbench.bench.data.labels import balanced_subset, few_per_class, held_out, visible_labels
+from fedbench.bench.data.labels import (
+    balanced_subset,
+    few_per_class,
+    held_out,
+    majority,
+    visible_labels,
+)
 
 LABELS = np.arange(200, dtype=np.int64) % 7
 CLIENTS = [np.arange(50), np.arange(60, 65), np.array([], dtype=np.int64), np.arange(199, 100, -1)]
@@ -90,3 +96,25 @@ def test_a_few_of_each_class_nested_and_never_a_hidden_one() -> None:
     # 0.01 * 50000 / 10 is 50.0 plus nothing: 50 of each class
     many = few_per_class(np.arange(50_000) % 10, 0.01, 10, seed=0)
     assert np.bincount(many % 10).tolist() == [50] * 10
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([95, 5], (0, 0.95)),
+        ([26, 74], None),  # of two equal classes three times the odds are 3 to 1
+        ([25, 75], (1, 0.75)),
+        ([24, *[76 / 9] * 9], None),  # of ten they are 1 to 3
+        ([25, *[75 / 9] * 9], (0, 0.25)),
+        ([9, *[91 / 99] * 99], None),  # less than a tenth
+        ([10, *[90 / 99] * 99], (0, 0.1)),
+        ([0, 7], (1, 1.0)),
+        ([7], None),
+        ([], None),
+    ],
+)
+def test_a_class_of_far_more_images_than_others(
+    counts: list[float], expected: tuple[int, float] | None
+) -> None:
+    labels = np.repeat(np.arange(len(counts)), [round(count * 99) for count in counts])
+    assert majority(np.append(labels, -1), max(1, len(counts))) == expected

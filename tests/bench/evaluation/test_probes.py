@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
@@ -23,6 +24,7 @@ from fedbench.bench.evaluation.probes import (
     SHOTS,
     Splits,
     angle_summary,
+    balanced_accuracy,
     both_angles,
     class_angles,
     few_shot,
@@ -321,6 +323,18 @@ def test_a_fit_does_not_depend_on_the_threads_of_blas(monkeypatch: pytest.Monkey
         with threadpool_limits(threads, user_api="blas"):
             weights.append(fit_logistic(features, labels, num_classes=198).weight)
     assert torch.equal(*weights)
+
+
+def test_balanced_accuracy_is_scikit_learns() -> None:
+    """Answers that are right more often in small classes; class 3 has no test image."""
+    truth = np.repeat([0, 1, 2, 4], [60, 20, 15, 5])
+    draws = seeding.numpy_generator(0, "answers").random(100)
+    answers = np.where(draws < 0.3 + 0.1 * truth, truth, 0)
+    splits: Any = SimpleNamespace(test_labels=truth, num_classes=5)
+    found = balanced_accuracy("knn", torch.from_numpy(answers == truth), splits)
+    assert found == {"balanced_knn_acc": pytest.approx(balanced_accuracy_score(truth, answers))}
+    splits.test_labels = np.arange(100) % 5
+    assert balanced_accuracy("knn", torch.from_numpy(answers == truth), splits) == {}
 
 
 def test_a_class_with_fewer_images_gives_all_and_one_with_none_nothing() -> None:

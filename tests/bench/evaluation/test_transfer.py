@@ -9,7 +9,7 @@ import torch
 
 import fedbench
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.evaluation.probes import Splits
+from fedbench.bench.evaluation.probes import Splits, cautions
 from fedbench.bench.evaluation.transfer import with_revisions, with_transfer
 from fedbench.bench.method.ids import row_id
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
@@ -27,6 +27,9 @@ SMALL = {
 
 
 HALVES = np.arange(40) % 2
+
+
+FEW = (np.arange(40) >= 37).astype(np.int64)  # 3 of 40
 
 
 def saved(path: Path, shape: tuple[int, ...], labels: Any = HALVES) -> str:
@@ -66,7 +69,7 @@ def test_the_id_depends_on_contents_not_on_names(tmp_path: Path) -> None:
 
     def of(*names: str) -> str:
         evaluation = config.evaluation.model_copy(update={"transfer": names})
-        found = with_revisions(config.model_copy(update={"evaluation": evaluation}), None)
+        found, _ = with_revisions(config.model_copy(update={"evaluation": evaluation}), None)
         return row_id(found, "0")
 
     assert of(here) == of(there) == of(here, there)
@@ -123,3 +126,52 @@ def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
     name = saved(tmp_path / "none.npz", (12, 12), labels=np.full(40, -1))
     with pytest.raises(ConfigError, match="label"):
         with_revisions(tiny_config("simclr", evaluation__transfer=(name,)), None)
+
+
+def test_an_uneven_set_is_named_and_has_balanced_accuracies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a set with 37 of 40 images of one class, whether it is the run's own or another one."""
+    few, even = saved(tmp_path / "few.npz", (12, 12), FEW), saved(tmp_path / "even.npz", (12, 12))
+    monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "data"))
+    changed = {"data.train_subset": None, "data.test_subset": None, "data.partition": "iid"}
+    names = [
+        f"{at}balanced_{probe}_acc" for at in ("", "untrained_") for probe in ("knn", "linear")
+    ]
+    for own, other, at in ((few, even, ""), (even, few, "transfer_npz_few_npz_")):
+        caplog.clear()
+        values = {**SMALL, **changed, "data.name": own, "evaluation.transfer": [other]}
+        store = tmp_path / f"store{at}"
+        metrics = fedbench.run("simclr", set=values, workers=1, store=store).row.metrics
+        assert caplog.text.count("92 % of the test images are of class '0'") == 1
+        wanted = {name.replace("balanced", f"{at}balanced") for name in names}
+        assert {name for name in metrics if "balanced" in name} == wanted
+        assert {name: metrics[name] for name in metrics if "majority" in name} == {
+            f"{at}majority_acc": 37 / 40
+        }
+        notes = fedbench.leaderboard(store).to_frame().notes[0]
+        assert ("largest class 92.5 %" in notes) == (own == few)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "expected"),
+    [
+        (["knn"], []),
+        (
+            ["linear", "few-shot"],
+            [
+                "few_shot_5_acc and few_shot_10_acc: 1 of 2 classes have fewer images to learn"
+                " from, the smallest 3",
+                "linear_2.5pct_acc: learns from 2 images in place of 1, one for each class",
+            ],
+        ),
+    ],
+)
+def test_metrics_that_learn_from_other_images_than_their_names_say(
+    protocols: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    dataset = load_dataset(saved(tmp_path / "few.npz", (12, 12), FEW), tmp_path)
+    config = tiny_config(
+        "simclr", evaluation__protocols=protocols, evaluation__probe_fractions=(1.0, 0.5, 0.025)
+    )
+    assert [*cautions(config, dataset)] == expected
