@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -463,10 +464,8 @@ def test_a_set_that_the_encoder_cannot_take_is_refused_with_the_plan(
         "store": tmp_path / "s",
         "set": {**SMALL, "evaluation.transfer": [name]},
     }
+    call = partial(sweep, GRID) if command == "sweep" else partial(run, "simclr", device="cpu")
     with pytest.raises(ConfigError, match="have 3 channels"):
-        if command == "run":
-            run("simclr", workers=1, device="cpu", **given)
-        else:
-            sweep(GRID, **given)
+        call(**given)
     assert not executor.ran
     assert not Store(tmp_path / "s").rows()
