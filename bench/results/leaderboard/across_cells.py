@@ -44,7 +44,8 @@ COLUMNS = {
     "ties": "the letters of each cell: entries with one letter are not told from the best of them",
     "seeds": "how many each mean is of",
     "coverage": "share of cells with a result, those where it diverged included",
-    "worst": "its worst mean; null if it diverged anywhere",
+    "worst": "its worst mean; null if it diverged anywhere, and over all cells, whose budgets may"
+    " differ",
     "slope": "change of the mean per tenfold of the axis, least squares over the cells with a mean",
     "diverged": "true for cells in which a run of it diverged; it ranks last there",
     "num_runs": "its finished runs",
@@ -112,10 +113,11 @@ def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int],
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
     """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
-    Nothing is compared where no entry has results in two of the groups. Untrained encoders have no
-    cell among those of trained ones. Versions of the benchmark have tables of their own: their
-    cells may be the same tasks. So has each revision of a data set whose content is not known:
-    folders of one name may hold anything.
+    Nothing is compared where no entry has results in two of the groups, nor over all groups where
+    no two of them rank the same methods: what is left would look like a ranking. Untrained encoders
+    have no cell among those of trained ones. Versions of the benchmark have tables of their own:
+    their cells may be the same tasks. So has each revision of a data set whose content is not
+    known: folders of one name may hold anything.
     """
     # Of groups that differ in the number of evaluated clients only, the largest.
     largest = [max(same[::-1], key=lambda g: len(g.frame)) for same in _alike(groups, ())]
@@ -136,7 +138,8 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
         axes = [c for c in comparisons if ids.issuperset(c.class_ids)]
         one_axis = len(axes) == 1 and len(axes[0].values) == len(cells)
         if len(cells) > 1 and not one_axis:
-            comparisons.append(_compare([group.title for group in cells], cells, metric, None))
+            whole = _compare([group.title for group in cells], cells, metric, None)
+            comparisons += [whole] * any(e.mean_rank is not None for e in whole.entries)
     return tuple(c for c in comparisons if any(c.num_cells(e) > 1 for e in c.entries))
 
 
@@ -212,7 +215,9 @@ def _compare(
                 "ties": tuple(line and line.ties for line in every),
                 "seeds": tuple(line and line.n_seeds for line in every),
                 "coverage": len(of) / len(cells),
-                "worst": min(known["mean"], key=better) if len(known) == len(of) else None,
+                "worst": None
+                if axis is None or len(known) < len(of)
+                else min(known["mean"], key=better),
                 "slope": slope([tenfold[place] for place in known.index], [*known["mean"]]),
                 "diverged": tuple(p in of.index and p not in known.index for p in places),
                 "num_runs": sum(of.n_seeds),
@@ -254,5 +259,5 @@ def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
     shared = [part for part in parts[0] if all(part in other for other in parts)]
     if axis is None:
         said = [part for part in shared if part.startswith(("benchmark version", "revision"))]
-        return " · ".join(["all cells", parts[0][0], *said])
+        return " · ".join(["mean ranks over all cells", parts[0][0], *said])
     return " · ".join([f"over {axis}", *shared])

@@ -139,7 +139,11 @@ def across_table(comparison: CellComparison, *, alone: bool = False) -> TextTabl
         return {
             "method": entry.method if alone and times[entry.method] == 1 else entry.label,
             **dict(zip(shown, means, strict=False)),
-            "worst": "diverged" if any(entry.diverged) else number(entry.worst, percent),
+            "worst": ""
+            if axis is None
+            else "diverged"
+            if any(entry.diverged)
+            else number(entry.worst, percent),
             "slope": number(entry.slope, percent, signed=True),
             "cells": "" if whole else f"{comparison.num_cells(entry)}/{len(comparison.values)}",
             "mean rank": "" if entry.mean_rank is None else f"{entry.mean_rank:.2f}",

@@ -188,13 +188,27 @@ def test_a_method_without_a_finished_run_has_no_mean_rank() -> None:
 
 
 def test_untrained_encoders_have_no_cell_among_trained_ones() -> None:
-    """Else the start of `a` would be its worst cell, beside methods without such a run."""
+    """Else the start of `a` would be one of its cells, beside methods without such a run."""
     untrained = run_of("a", federation__num_rounds=0, linear_acc=0.3)
     iid = [run_of(spec, data__partition="iid", linear_acc=0.9) for spec in "ab"]
     rows = [*seeds_of({"a": [0.8], "b": [0.7]}), *iid, untrained]
     (comparison,) = rank(rows).across
     assert (comparison.axis, len(comparison.values)) == (None, 2)
-    assert {entry.method: entry.worst for entry in comparison.entries} == {"a": 0.8, "b": 0.7}
+    means = {entry.method: sorted(entry.means) for entry in comparison.entries}
+    assert means == {"a": [0.8, 0.9], "b": [0.7, 0.9]}
+
+
+def test_all_cells_are_ranked_or_not_listed() -> None:
+    """Cells of unlike budgets have no common worst, and an order by names looks like a ranking."""
+    long = [run_of(spec, federation__num_rounds=9, linear_acc=0.8) for spec in "ab"]
+    iid = [run_of("a", data__partition="iid", linear_acc=0.9), run_of("b", linear_acc=0.4)]
+    (whole,) = rank([*long, run_of("a", linear_acc=0.5), *iid]).across
+    assert [(entry.method, entry.worst) for entry in whole.entries] == [("a", None), ("b", None)]
+    shown = across_table(whole)
+    assert shown.title.startswith("mean ranks over all cells")
+    assert shown.header == ["method", "cells", "mean rank"]
+    # One cell of both is left, and nothing to rank them by.
+    assert rank([*long, run_of("a", linear_acc=0.5), iid[0]]).across == ()
 
 
 @pytest.mark.parametrize(
