@@ -10,7 +10,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+_PIPE, _NARROWEST = 100, 30
+"""Columns of sentences in a pipe, unless COLUMNS says otherwise, and the fewest in a terminal."""
 _READER_GONE = {errno.EPIPE, errno.EIO}
 """Errors of a pipe whose reader has closed it, and of a terminal that is gone."""
 
@@ -30,6 +34,27 @@ _READER_GONE = {errno.EPIPE, errno.EIO}
 def emit(text: str) -> None:
     """Write a result to stdout, with control characters as escapes."""
     write(visible(text))
+
+
+def emit_notes(*texts: str) -> None:
+    """Write sentences to stdout, in lines that are broken at blanks."""
+    emit("\n".join("\n".join(wrapped(text)) for text in texts))
+
+
+def wrapped(text: str, indent: int = 0, hang: str = "  ") -> list[str]:
+    """Return a text in lines that fit a terminal, or a pipe, beside so many columns.
+
+    Lines after the first begin with `hang`.
+    """
+    width = shutil.get_terminal_size((_PIPE, 0)).columns - indent
+    lines = textwrap.wrap(
+        text,
+        max(_NARROWEST, width),
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [""]
 
 
 def write(text: str) -> None:
@@ -182,9 +207,12 @@ class Status:
             self._drawn.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._drawn is not None:
             self._drawn.stop()
+        if isinstance(error, KeyboardInterrupt | SystemExit):  # Typer drops what they say
+            for text in getattr(error, "__notes__", ()):
+                note(text)
 
     def update(self, *lines: str) -> None:
         """Replace the lines."""

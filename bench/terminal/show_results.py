@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
-from fedbench.bench.terminal.console import emit, emit_json
+from fedbench.bench.terminal.console import emit, emit_json, emit_notes
 from fedbench.bench.terminal.tables import head, show_record, show_records, show_table
 from fedbench.bench.terminal.units import count, text
 
@@ -43,10 +43,10 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             bold = table.best if tested else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold, narrow=table.narrow)
             if not quiet:
-                emit("\n".join(table.below()))
+                emit_notes(*table.below())
         if board.groups and not quiet:
             if explained := formats.legend(shown, board.reach):
-                emit("\n" + "\n".join(explained))
+                emit_notes("", *explained)
             _show_reproductions(ranking)
 
 
@@ -78,14 +78,16 @@ def show_comparison(result: Comparison) -> None:
         ]
         show_records(rows, [*rows[0]], title=f"{result.shared} · {heading(result.metric)}")
     if any(each.p is not None for each in result.settings[1:]):
-        emit("p is adjusted for the number of settings (Holm); an interval is for its own alone")
+        emit_notes(
+            "p is adjusted for the number of settings (Holm); an interval is for its own alone"
+        )
     if len(result.settings) > 1:
         numbered = enumerate((each.setting for each in result.settings), 1)
         emit("\n".join(["", *(f"{number:>3}  {setting}" for number, setting in numbered)]))
     if differing := _differences(result, first, second):
         emit("\n")
         show_records(differing, ("differs", first, second, "where"))
-    emit("\n" + result.sentence.replace("; ", ";\n"))
+    emit_notes("", *result.sentence.replace("; ", ";\n").split("\n"))
 
 
 def _differences(result: Comparison, first: str, second: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ _COST = ("bytes_up", "bytes_down", "wall_seconds", "simulated_hours")
 _LISTED = (
     "run_id", "method", "settings", "preset", "start", "dataset", "partition", "alpha",
     "num_clients", "participation", "num_rounds", "local_epochs", "grid", "seed", "status",
-    "at_chance", "linear_acc", "knn_acc", "objective", "code", "finished_at",
+    "linear_acc", "knn_acc", "objective", "code", "finished_at", "notes",
 )  # fmt: skip
 _SHARED = (
     "preset", "dataset", "partition", "alpha", "num_clients", "participation", "num_rounds",
@@ -147,7 +147,7 @@ def show_listing(listing: Listing) -> None:
             **dict(row),
             "run_id": row.row_id[:8],
             "start": (row.start or "")[:8],
-            "at_chance": marks.at_chance,
+            "notes": marks.at_chance and f"{head('at_chance')}: {text('', marks.at_chance)}",
             "code": row.code,
             "settings": settings,
         }

@@ -11,7 +11,14 @@ from typing import Any
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.system.text import number_columns, plain_table, single_line
-from fedbench.bench.terminal.console import emit, is_terminal, rich_console, write
+from fedbench.bench.terminal.console import (
+    emit,
+    emit_notes,
+    is_terminal,
+    rich_console,
+    wrapped,
+    write,
+)
 from fedbench.bench.terminal.units import text
 
 _LEAST, _GAP = 16, 2
@@ -44,10 +51,12 @@ _DROPPED_FIRST = (
 """Values of records that a narrow terminal does without, in this order."""
 
 
-def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def show_record(
+    head: str, record: Mapping[str, Any], names: Sequence[str] = (), *, sentences: bool = False
+) -> None:
     """Print a headline, and below it the values of a record: those called `names`, or all.
 
-    Empty values are left out; texts in a list take a line each.
+    Empty values are left out; texts in a list take a line each, `sentences` as many as needed.
 
     >>> show_record("things", {"name": "a", "num_bytes": 1200, "notes": ["an x", "a y"]})
     things
@@ -66,6 +75,10 @@ def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ())
     width = max(map(len, lists), default=0)
     lines = [head] if head else []
     for name, texts in lists.items():
+        if sentences:
+            dash = "- " * (len(texts) > 1)
+            hang = " " * len(dash)
+            texts = [line for each in texts for line in wrapped(dash + each, width + 4, hang)]
         labels = [name, *[""] * (len(texts) - 1)]
         lines += [f"  {label:<{width}}  {line}" for label, line in zip(labels, texts, strict=True)]
     emit("\n".join(lines))
@@ -157,7 +170,7 @@ def show_table(
         console.print(table)
     write(captured.get())
     if dropped:
-        emit(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
+        emit_notes(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
 class _Column:

@@ -11,9 +11,11 @@ from fedbench.bench.results import chance
 from fedbench.bench.results.chance import Marks, marks, terms_at_chance
 from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.listing import runs
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import PluginWarning
+from fedbench.bench.terminal.show_runs import show_listing
 from fedbench.methods.aligned import Aligned
 from tests.bench.results.conftest import build_row, rank
 
@@ -113,8 +115,14 @@ def test_rows_without_a_mark(store: Store) -> None:
     assert not store.root.exists()
 
 
-def test_the_board_shows_them(store: Store) -> None:
+def test_the_board_and_the_list_of_runs_show_them(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = filled(store).rows()
+    show_listing(runs(store))
+    head, *lines = capsys.readouterr().out.splitlines()[1:]
+    assert head.endswith("  notes")
+    assert sum(line.endswith("  loss hardly fell: loss") for line in lines) == 1
     board = leaderboard(store.frame(), marks=marks(store, rows), published=False)
     assert {line.method: line.notes for line in board.entries} == {
         "aligned": ("minimises the objective", "descriptive"),
