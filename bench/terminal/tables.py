@@ -45,7 +45,7 @@ _LABELS = {
 """Labels in records; other values go by the names that JSON has."""
 _DROPPED_FIRST = (
     "aliases goes_with data code start participation local_epochs grid num_rounds num_clients"
-    " partition image_shape num_classes num_bytes seconds objective knn_acc at_chance notes preset"
+    " partition image_shape num_classes num_bytes seconds objective knn_acc notes preset"
     " formula finished_at dataset presets spec alpha status"
 )
 """Values of records that a narrow terminal does without, in this order."""

@@ -13,7 +13,7 @@ from fedbench.bench.experiment.fields import Fields, get
 from fedbench.bench.experiment.preset_loading import preset_names
 from fedbench.bench.method import registry
 from fedbench.bench.terminal.console import note
-from fedbench.bench.terminal.tables import show_table
+from fedbench.bench.terminal.tables import show_record, show_table
 
 from .conftest import TINY, Call
 
@@ -215,6 +215,21 @@ def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:
     second.write_text(call("config", "simclr", "--yaml", "--config", first).out)
     assert second.read_text().isascii()
     assert load_yaml(second)["data"]["name"] == "folder:/tmp/a\u202eb\x1b\tc"
+
+
+def test_sentences_of_a_record_stand_under_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    cautions = ["the encoder is narrower than before its training", "no weight moved"]
+    show_record("study x", {"caution": cautions, "file": "s/best.yaml"}, sentences=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "study x",
+        "  caution  - the encoder is narrower than",
+        "             before its training",
+        "           - no weight moved",
+        "  file     s/best.yaml",
+    ]
 
 
 def test_no_control_character_reaches_the_terminal(

@@ -201,6 +201,21 @@ def test_a_terminal_of_80_columns_holds_the_table(
     )
 
 
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("", 100)])
+def test_sentences_below_a_table_break_at_blanks(
+    call: Call, monkeypatch: pytest.MonkeyPatch, columns: str, widest: int
+) -> None:
+    """At the width that is told, and in a pipe at 100 columns; lines of a table stay whole."""
+    monkeypatch.setenv("COLUMNS", columns)
+    board = ("leaderboard", "--store", STORE, "--preset", "laptop", "--dataset", "cifar10")
+    lines = call(*board).out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("means over"))
+    assert max(map(len, lines[first:])) <= widest
+    assert max(map(len, lines[:first])) > 100
+    said = " ".join(" ".join(lines[first:]).split())
+    assert "a test needs 3 methods and 6 common cells; in a column, lines that share" in said
+
+
 def test_runs_show_what_tells_them_apart(call: Call, rows: list[Row]) -> None:
     out = call("runs", "--store", STORE, "--method", "simclr", "--dataset", "fashion-mnist").out
     shared, header, *lines = out.splitlines()
