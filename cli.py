@@ -170,7 +170,7 @@ def tune(
     output: opt.Output,
 ) -> Code:
     """Search for good hyperparameters without using labels."""
-    with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
+    with StudyProgress(f"tune {spec}", search.scored_by, **output.verbosity) as progress:
         given = opt.values(search, settings, places, cluster)
         result = fedbench.tune(spec, on_progress=progress, **given)
     again = search.again and not search.dry_run

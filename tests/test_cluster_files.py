@@ -248,7 +248,7 @@ def test_a_job_that_was_queued_again_ends_with_the_same_rows(
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate()
     assert process.returncode == 143, out
-    assert "interrupted by SIGTERM; the same command continues" in out
+    assert "runs are stored, and the same command continues" in out
     assert job.lines()[-1] == f"scontrol requeue {number}"
     with job.submit(*words, **env) as process:
         out, _ = process.communicate()

@@ -37,7 +37,7 @@ from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.text import utf8_text
-from fedbench.bench.training.checkpoint import newest_first
+from fedbench.bench.training.checkpoint import newest_first, rounds_saved
 from fedbench.bench.training.personal import PersonalStore
 
 _log = logging.getLogger(__name__)
@@ -141,8 +141,12 @@ def _execute(
         rows = store.rows() if reuse else ()
         row = train(store, rows, experiment, where, tracking, on_round, watcher)
         store_run(store, row)
-    except BaseException:
+    except BaseException as err:
         tracking.close()
+        if isinstance(err, KeyboardInterrupt | SystemExit):
+            federation, needs = experiment.config.federation, experiment.needs
+            total = federation.num_rounds + needs.preparatory_rounds
+            err.add_note(f"{rounds_saved(where.folder)} of {total} rounds are saved")
         raise
     return row
 

@@ -33,12 +33,13 @@ class RunProgress(Status):
         self._head = title
         self._last_line = float("-inf")
         self._total = 0
+        self._rounds: int | None = None  # those of the configuration; others come before
         self._round_note = ""  # after the bar
 
     def start(self, config: RunConfig, devices: Sequence[str]) -> None:
         """Announce a run before its first round."""
         data, federation = config.data, config.federation
-        self._total = federation.num_rounds
+        self._total = self._rounds = federation.num_rounds
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self._head = (
             f"{self.title} · {data.public_name}{subset} · {count(data.num_clients, 'client')},"
@@ -62,11 +63,12 @@ class RunProgress(Status):
 
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Show a finished round."""
-        self._total = total  # with rounds that only prepare
+        self._total = total
         now = time.monotonic()
         line = self._line(record, total)
         if self.live:
-            self._round_note = line.split(" · ", 1)[1].replace(" left", " left + evaluation")
+            text = line.removeprefix(f"round {record.round_index + 1}/{total} ")
+            self._round_note = text.removeprefix("· ").replace(" left", " left + evaluation")
             self._draw(record.round_index + 1, record.cohort_size, record.cohort_size)
         elif not self.quiet and (
             self.verbose
@@ -87,7 +89,7 @@ class RunProgress(Status):
         done = record.round_index + 1
         loss = "-" if record.loss is None else f"{record.loss:.4f}"
         parts = [
-            f"round {done}/{total}",
+            _round(done, total, 0 if self._rounds is None else total - self._rounds),
             f"loss {loss}",
             f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
             size(record.bytes_up + record.bytes_down),
@@ -99,6 +101,10 @@ class RunProgress(Status):
         left = f"{duration(record.seconds * (total - done))} left"
         parts.append(left if done < total else "evaluating")
         return " · ".join(parts)
+
+
+def _round(done: int, total: int, preparatory: int) -> str:
+    return f"round {done}/{total}" + " (preparatory)" * (done <= preparatory)
 
 
 def _bar(name: str, done: int, total: int, text: str = "", share: float | None = None) -> str:
@@ -158,9 +164,10 @@ class SweepProgress(Status):
         self._done, self._total = event.done, event.total
         device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
         number = "as many as the cluster holds" if event.concurrency is None else event.concurrency
+        last = f", the last {event.checks} to compare the best trial with the preset"
         text = (
             f"{self.title} · {event.total - event.done} to run, {event.done} of {event.total} in"
-            f" the store already · {number} at a time, {device}"
+            f" the store already{last * bool(event.checks)} · {number} at a time, {device}"
         )
         self._head = f"{text} · starting Ray"
         if not (self.live or self.quiet):
@@ -188,13 +195,28 @@ def _state(event: CellProgress) -> str:
         return event.label
     loss = "-" if event.loss is None else f"{event.loss:.4f}"
     collapsed = " · collapsed" if event.collapsed else ""
-    return f"{event.label} · round {event.round}/{event.total} · loss {loss}{collapsed}"
+    done = _round(event.round, event.total, event.preparatory)
+    return f"{event.label} · {done} · loss {loss}{collapsed}"
 
 
 class StudyProgress(SweepProgress):
     """Trials of a study, and the best that have ended since the call."""
 
     _best: tuple[float, str] | None = None
+    _objective: str | None
+
+    def __init__(self, title: str, objective: str | None = None, **verbosity: bool) -> None:
+        super().__init__(title, **verbosity)
+        self._objective = objective  # to be explained before the first score
+
+    def _begin(self, event: CellsBegan) -> None:
+        if self._objective is not None and not self.quiet:
+            from fedbench.bench.tuning.scoring import Scoring  # loads torch, as the search has
+
+            formula = Scoring(self._objective).objective.formula
+            note(f"objective: {formula}; higher is better, no label is read")
+            self._objective = None
+        super()._begin(event)
 
     def _end(self, event: CellDone) -> None:
         score, best = event.objective, self._best

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, main_metrics
 from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS, GATE
-from fedbench.bench.terminal.console import emit, note
+from fedbench.bench.terminal.console import emit, emit_notes, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import count, duration, parameters, text
@@ -60,6 +60,7 @@ def show_study(result: StudyResult) -> None:
             "repeated": [*map(str, result.repeated or ())] or again,
             "file": result.config_file,
         },
+        sentences=True,
     )
 
 
@@ -100,7 +101,7 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
         seeds = list(confirmed[0].values)
         title = f"confirmation · seeds {seeds[0]} to {seeds[-1]}, which the search has not used"
         show_records(records, tuple(records[0]), title=title)
-        emit(
+        emit_notes(
             "the search read no label; an interval without 0 is a difference that these seeds show"
         )
     if told := _told(confirmed):
@@ -138,6 +139,7 @@ def show_stored_study(view: StudyView) -> None:
         f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}",
         {**vars(view), "watched": _watched(view.correlations)},
         ("fidelity", "cautions", "watched", "seconds", "num_bytes"),
+        sentences=True,
     )
 
 
@@ -163,11 +165,11 @@ def show_studies(views: Sequence[StudyView]) -> None:
     show_records(records, (*names, "seconds", "num_bytes"))
     for view in views:
         for caution in view.cautions:
-            emit(f"{view.study_id}: caution: {caution}")
+            emit_notes(f"{view.study_id}: caution: {caution}")
 
 
 def _show_trials(study: StudyResult | StudyView) -> None:
-    """Print trials, the best first, and encoders before training, with which they are compared."""
+    """Print trials, the best first, and what encoders score before training, as their measure."""
     from fedbench.bench.tuning.scoring import Scoring  # which loads torch
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
@@ -187,8 +189,11 @@ def _show_trials(study: StudyResult | StudyView) -> None:
     ]
     if len(trials) > _TRIALS:
         note(f"showing the best {_TRIALS} of {len(trials)} trials; --json has all")
-    starts = Scoring(study.objective or DEFAULT).scores(study.untrained)
-    records += [{"trial": "start", "objective": score} for score in starts]
+    if starts := Scoring(study.objective or DEFAULT).scores(study.untrained):
+        low, high = (text("objective", end(starts)) for end in (min, max))
+        untrained = f"before training, {count(len(starts), 'seed')}: {low} to {high}"
+        mean = sum(starts) / len(starts)
+        records.append({"trial": "start", "objective": mean, "params": untrained})
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
     show_records(records, names, bold=[True])

@@ -92,5 +92,10 @@ def newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"), reverse=True)
 
 
+def rounds_saved(folder: Path) -> int:
+    """Return the rounds, preparatory ones included, after which a run would continue."""
+    return next(map(_round, newest_first(folder)), 0)
+
+
 def _round(path: Path) -> int:
     return int(path.stem.split("-")[1])

@@ -12,6 +12,7 @@ class CellsBegan:
     done: int  # cells that had ended before it
     concurrency: int | None  # cells at a time, at most; None = as many as the cluster holds
     gpus: float  # of each cell
+    checks: int = 0  # of `total`, the last ones: they compare a study's best trial with the preset
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class CellProgress:
     loss: float | None = None  # mean of the round; None if no client made a step
     collapsed: bool = False
     eta_seconds: float | None = None  # until the last cell of the command ends; None = not known
+    preparatory: int = 0  # of `total`, the first ones
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ class Executor:
         remaining = max(1, jobs.total - jobs.ended)  # runs beside those of the total may be left
         if self.on_progress is not None:
             at_a_time = None if limit is None else min(limit, remaining)
-            self.on_progress(CellsBegan(jobs.total, jobs.ended, at_a_time, self.share.gpus))
+            begin = CellsBegan(jobs.total, jobs.ended, at_a_time, self.share.gpus, jobs.checks)
+            self.on_progress(begin)
         joined = cluster.address is not None
         cpus = None if limit is None else limit * self.share.cpus
         with ray_session(cpus, cluster.address) as session:

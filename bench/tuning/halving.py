@@ -59,7 +59,7 @@ class RungTrials(Trials):
             ended += len([*folder.glob("rung-*.trial-*.json")])
             self._brackets.update(dict.fromkeys(trials, _Bracket(folder, {*trials})))
         self.ended = ended * len(study.seeds)
-        self.total = runs * len(brackets) * len(study.seeds)
+        self.total = runs * len(brackets) * len(study.seeds) + self.checks
 
     def _begin(self, number: int, params: Params) -> None:
         path = self._brackets[number].path(number)

@@ -113,7 +113,8 @@ class Outcome:
 class Jobs(Protocol):
     """Supplier of jobs and receiver of their outcomes; called from one thread only."""
 
-    total: int  # jobs of the whole command
+    total: int  # jobs of the whole command, at most
+    checks: int  # of these, the last ones, see `CellsBegan`
     ended: int  # jobs that ended before the command
 
     @property

@@ -284,6 +284,12 @@ class Study:
         known = {_key(c["params"], c["seed"]) for c in self.checked}
         return [run for run in self._checks(trials) if _key(*run) not in known]
 
+    def most_checks(self, trials: int) -> int:
+        """Return how many runs on fresh seeds there are at most after so many further trials."""
+        if not trials:
+            return len(self.unchecked(self.trials()))
+        return 0 if self.scoring.objective.ranked else 2 * MIN_FOR_INTERVAL
+
     def _identity(self) -> dict[str, Any]:
         dimensions, objective = self.space.dimensions, self.scoring.name
         # Revision and hash say which images and weights, and the objective which scores.
@@ -382,9 +388,7 @@ class Study:
                 shorter = replace(base, config=base.config.model_copy(update=update))
                 bracket += [shorter.on(base.dataset)] * number
             runs = bracket * (trials // halving.size)
-        judged = not trials and not self.unchecked(self.trials())
-        checks = 0 if self.scoring.objective.ranked or judged else 2 * MIN_FOR_INTERVAL
-        return runs * self.search.seeds_per_trial + [base] * checks
+        return runs * self.search.seeds_per_trial + [base] * self.most_checks(trials)
 
     def run_name(self, run: int | str, seed: int) -> str:
         """Return the name of a run's folder; no other study, and no sweep, works in it.

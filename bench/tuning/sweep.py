@@ -332,6 +332,8 @@ class _Rows:
     A cell whose weights another cell is training waits for that.
     """
 
+    checks = 0
+
     def __init__(self, jobs: Sequence[Job], store: Store, already: int) -> None:
         self._waiting, self._store = deque(jobs), store
         self._began = datetime.now(UTC)

@@ -74,7 +74,8 @@ class Trials:
         done = sum(number in self._records for number in range(study.total))
         self.ended = done * len(study.seeds)
         # Fewer as soon as some turn out not to be needed.
-        self.total = study.total * len(study.seeds)
+        self.checks = study.most_checks(study.total - done)
+        self.total = study.total * len(study.seeds) + self.checks
 
     @property
     def finished(self) -> bool:
@@ -203,7 +204,7 @@ class Trials:
             label = f"{'preset' if is_preset else 'best'} seed={seed}"
             of, take = "preset" if is_preset else best["number"], self._take_check
             self._add(of, study.configure(params, seed), params, label, partial(take, params, seed))
-        self.total += len(missing)
+        self.total += len(missing) - self.checks
 
     def _take_check(self, params: Params, seed: int, outcome: Outcome) -> None:
         study = self._study

@@ -66,6 +66,34 @@ def _ended(index: int, metrics: dict[str, float] | None = None) -> RoundRecord:
     return RoundRecord(index, 1.5, {}, 2, 0, 8, 1, 1, 1.0, 9.0, 1.0, False, metrics or {}, 2.0)
 
 
+def test_a_study_explains_its_score_once_and_counts_all_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = StudyProgress("tune x", "align-unif")
+    progress(events.CellsBegan(total=8, done=0, concurrency=2, gpus=0.0, checks=6))
+    progress(events.CellsBegan(total=3, done=0, concurrency=2, gpus=0.0))  # of a confirmation
+    explained, study, _ = capsys.readouterr().err.splitlines()
+    assert explained == (
+        "objective: align (views of an image alike) + 0.2 unif (images apart);"
+        " higher is better, no label is read"
+    )
+    assert "8 to run, 0 of 8 in the store already, the last 6 to compare the best" in study
+
+
+def test_preparatory_rounds_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = RunProgress("run x")
+    progress.start(tiny_config("orchestra", federation__num_rounds=1), ["cpu"])
+    for index in (0, 1):
+        progress(_ended(index), 2)
+    _, first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("round 1/2 (preparatory) · loss")
+    assert second.startswith("round 2/2 · loss")
+    cells = SweepProgress("sweep x", quiet=True)
+    cells(events.CellsBegan(total=1, done=0, concurrency=1, gpus=0.0))
+    cells(events.CellProgress("a", "a", 1, 2, preparatory=1))
+    assert cells.lines()[2] == "  a · round 1/2 (preparatory) · loss -"
+
+
 def test_time_and_bar_move_between_events(now: list[float]) -> None:
     progress = StudyProgress("tune x", quiet=True)
     progress(events.CellsBegan(total=4, done=0, concurrency=2, gpus=0.0))

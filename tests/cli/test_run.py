@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.terminal.progress import RunProgress
 
 from .conftest import QUICK, Call
 
@@ -134,6 +135,18 @@ def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert answer.err == "interrupted\n"  # a listing has nothing to continue
     monkeypatch.setattr("fedbench.cli.fedbench.run", interrupted)
     assert call("run", "simclr").err.endswith("interrupted; the same command continues\n")
+
+
+def test_an_interrupted_run_says_what_is_saved(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunProgress, "__call__", interrupted)  # after the first round
+    answer = call("run", "orchestra", *QUICK, "--store", tmp_path, "--quiet")
+    assert answer.code == 130
+    assert answer.err == "1 of 2 rounds are saved\ninterrupted; the same command continues\n"
 
 
 def test_lanes_change_no_metric(call: Call, finished: Any, tmp_path: Path) -> None:

@@ -50,7 +50,12 @@ class ClientObjective:
 
 _PAPER = "Lubana et al. 2022"
 OF_CLIENTS = {
-    DEFAULT: ClientObjective(("objective",), "align + 0.2 unif", f"{_PAPER}, equation 5", True),
+    DEFAULT: ClientObjective(
+        ("objective",),
+        "align (views of an image alike) + 0.2 unif (images apart)",
+        f"{_PAPER}, equation 5",
+        True,
+    ),
     "align": ClientObjective(("align",), "mean cosine of an image and its view", _PAPER, True),
     "unif": ClientObjective(
         ("unif",), "-mean_x log mean_y exp(s(x, y) / 0.2), y of the same client", _PAPER, True

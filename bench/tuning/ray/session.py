@@ -100,10 +100,9 @@ class _Results:
 class Interrupted(FedbenchError):  # noqa: N818
     """A signal ended the command; finished work is stored, and the same command continues."""
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(
-            f"interrupted by {signal.Signals(signum).name}; the same command continues"
-        )
+    def __init__(self, signum: int, stored: str) -> None:
+        name = signal.Signals(signum).name
+        super().__init__(f"interrupted by {name}; {stored}the same command continues")
         self.exit_code = 130 if signum == signal.SIGINT else 143
 
 
@@ -115,6 +114,7 @@ class Session:
     received: list[int] = field(default_factory=list)  # signals
     lost: str = ""  # name of the part of Ray that has died
     reason: str = ""  # what its log says of that
+    stored: str = "finished work is stored, and "  # what is safe, as a part of a sentence
     _addresses: dict[str, _Address] = field(default_factory=dict)
 
     @property
@@ -125,12 +125,12 @@ class Session:
     def raise_if_ending(self) -> None:
         """Raise Interrupted after a signal, and ResourceError if Ray has died."""
         if self.received:
-            raise Interrupted(self.received[0])
+            raise Interrupted(self.received[0], self.stored)
         if self.lost:
             why = self.reason or "killed, or out of memory or temporary space"
             raise ResourceError(
-                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died ({why}); finished work is"
-                " stored, and the same command continues"
+                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died ({why});"
+                f" {self.stored}the same command continues"
             )
 
     def find_addresses(self) -> None:

@@ -67,6 +67,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._rounds: Counter[str] = Counter()  # that each job has done
         self._deaths: Counter[tuple[str, int]] = Counter()  # of a job, after so many rounds
         self._unfit: set[str] = set()  # trials whose node cannot run them
+        self._say_stored()
         self._handed_out = 0
         self._counted_at, self._lost_since = time.monotonic(), 0.0
         self.failure: Exception | None = None  # of the jobs or `on_progress`: ends everything
@@ -128,10 +129,12 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def started(self, trial_id: str) -> None:
         """Note that a trial process has started its job."""
         if (job := self._live.get(trial_id)) is not None:
-            rounds = job.experiment.config.federation.num_rounds
             if not job.untrained:
                 self._pace.began(job.name, time.monotonic())
-            self._emit(CellProgress(job.name, job.label, 0, rounds, eta_seconds=self._left()))
+            first = job.experiment.needs.preparatory_rounds
+            rounds = first + job.experiment.config.federation.num_rounds
+            how = {"eta_seconds": self._left(), "preparatory": first}
+            self._emit(CellProgress(job.name, job.label, 0, rounds, **how))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
         """Handle a report of a trial process (see `job.work` and `process.train`)."""
@@ -144,6 +147,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._rounds[job.name] = max(done, self._rounds[job.name])
             self._pace.reported(job.name, done / total, time.monotonic())
             how = (message["loss"], message["collapsed"], self._left())
+            how += (job.experiment.needs.preparatory_rounds,)
             self._emit(CellProgress(job.name, job.label, done, total, *how))
         elif status == "unfit":
             self._unfit.add(trial_id)
@@ -202,10 +206,15 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         del self._live[trial_id]
         self._done += not outcome.job.untrained
         job, total = outcome.job, self._jobs.total
+        self._say_stored()
         self._pace.ended(job.name, time.monotonic(), counts=outcome.status != "elsewhere")
         counts = (self._done, total, self._left())
         result = (outcome.status, outcome.objective, outcome.seconds)
         self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
+
+    def _say_stored(self) -> None:
+        """Let the end of the session name how much is safe."""
+        self.session.stored = f"{self._done} of {self._jobs.total} runs are stored, and "
 
     def _left(self) -> float | None:
         running = sum(not job.untrained for job in self._live.values())

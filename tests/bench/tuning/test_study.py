@@ -418,6 +418,29 @@ def test_an_error_is_tried_again_until_later_trials_build_on_it(
     assert len(retry.ran) == 1
 
 
+@pytest.mark.parametrize(
+    ("score", "totals"),
+    [
+        (lambda job: -job.experiment.config.client.lr, [9] * 9),  # six runs check the best trial
+        (by_lr, [9, 9, 3]),  # the preset is the best: there is nothing to check
+    ],
+)
+def test_a_study_counts_all_runs_from_its_start_and_shows_untrained_encoders_once(
+    tmp_path: Path,
+    in_one_process: Use,
+    capsys: pytest.CaptureFixture[str],
+    score: Any,
+    totals: list[int],
+) -> None:
+    in_one_process(fake=scored(score), width=1)
+    events: list[Any] = []
+    show_study(small(tmp_path, trials=3, on_progress=events.append))
+    starts = re.findall("^start +(.*)", capsys.readouterr().out, re.MULTILINE)
+    assert starts == ["0.1  before training, 5 seeds: 0.09 to 0.11"]
+    assert [event.total for event in events] == totals
+    assert [event.done for event in events] == [*range(1, totals[-1] + 1)]
+
+
 def test_what_a_killed_process_left_of_checks_is_deleted(
     tmp_path: Path, in_one_process: Use
 ) -> None:

@@ -73,7 +73,8 @@ def test_a_sweep_runs_its_cells_and_a_terminated_one_leaves_nothing_running(tmp_
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)
     assert process.returncode == 143
-    assert out.endswith("interrupted by SIGTERM; the same command continues\n")
+    said = "interrupted by SIGTERM; 0 of 1 runs are stored, and the same command continues\n"
+    assert out.endswith(said)
     assert err == ""
     # Nothing named a folder of the first Ray: the next start of any other command sweeps that.
     assert len(set(FOLDER.findall(commands))) == 1

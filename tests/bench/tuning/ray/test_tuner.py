@@ -14,7 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray.nodes import Pool
@@ -29,7 +29,7 @@ class Fixed:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._waiting = deque(jobs)
-        self.total, self.ended = len(jobs), 0
+        self.total, self.ended, self.checks = len(jobs), 0, 0
         self.outcomes: list[Outcome] = []
 
     @property
@@ -152,6 +152,10 @@ def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     assert name(stopped.suggest("b")) is False
     stopped.died("a", "killed with the driver")
     assert source.outcomes == []
+    searcher.reported("a", ERROR)
+    searcher.session.received.append(signal.SIGINT)
+    with pytest.raises(FedbenchError, match=r"by SIGINT; 1 of 2 runs are stored, and the same"):
+        searcher.session.raise_if_ending()
 
 
 def test_an_error_of_a_trial_or_of_the_jobs_ends_everything() -> None:
