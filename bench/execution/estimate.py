@@ -41,8 +41,10 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.timeline import Timeline
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
 
 _CLIENTS = 4  # clients that are run of a cohort
@@ -92,9 +94,13 @@ class _Parts:
 class Estimator:
     """Estimates costs; measures once for all configurations whose parts take equally long."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(
+        self, devices: Sequence[str], on_timing: Callable[[str], None] | None = None
+    ) -> None:
+        self._on_timing = on_timing  # called with the method of a run whose parts are timed
         self._device, self._workers = torch.device(devices[0]), len(devices)
-        self._known: dict[str, _Parts] = {}
+        self._known: dict[str, tuple[_Parts, VectorLayout]] = {}
+        self._of_encoders: dict[str, float] = {}  # seconds of what is the same for all methods
         self._clock = _clock(self._device)
 
     def __call__(self, experiment: Experiment, *, trains: bool = True) -> Estimate:
@@ -103,22 +109,26 @@ class Estimator:
         experiment = experiment.on(experiment.dataset)  # whose net goes when this ends
         with reproducible(self._device), temporary_folder() as folder:
             setup = experiment.setup
-            monitor = CollapseMonitor(setup, self._device)
-            trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
             if (key := self._key(setup)) not in self._known:
-                self._known[key] = self._measure(experiment, trainer)
-            rounds = trainer.total_rounds if trains else 0
-            return self._extrapolate(experiment, trainer, self._known[key], rounds)
+                if self._on_timing is not None:
+                    self._on_timing(experiment.config.spec)
+                monitor = CollapseMonitor(setup, self._device)
+                trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
+                self._known[key] = self._measure(experiment, trainer), trainer.layout
+            return self._extrapolate(experiment, *self._known[key], trains)
 
     def _extrapolate(
-        self, experiment: Experiment, trainer: Trainer, parts: _Parts, rounds: int
+        self, experiment: Experiment, parts: _Parts, layout: VectorLayout, trains: bool
     ) -> Estimate:
         config, setup = experiment.config, experiment.setup
+        total = config.federation.num_rounds + setup.needs.preparatory_rounds
+        rounds = total if trains else 0
+        timeline = Timeline(setup, setup.make_net, layout)
         steps = steps_per_epoch(experiment)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
         visits = received = trained = num_steps = num_images = num_latents = 0
         simulated = 0.0
-        for each in islice(trainer.timeline.rounds(), rounds):
+        for each in islice(timeline.rounds(), rounds):
             received += len(each.asked)
             visits += len(each.tasks)
             simulated += each.seconds or 0.0
@@ -134,8 +144,8 @@ class Estimator:
             num_images += int((passes * images[cohort]).sum())
             num_latents += int(images[cohort][made > 0].sum())
             trained += int((made > 0).sum())
-        weights = Ledger.of_client(trainer.layout)
-        again = Ledger.resent(trainer.layout, setup.needs.pre_round)
+        weights = Ledger.of_client(layout)
+        again = Ledger.resent(layout, setup.needs.pre_round)
         bytes_up = trained * weights.bytes_up + visits * parts.extras
         bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
         bytes_down = received * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
@@ -158,7 +168,7 @@ class Estimator:
             bytes_up=round(bytes_up),
             bytes_down=round(bytes_down),
             num_steps=num_steps,
-            simulated_hours=None if trainer.timeline.fleet is None else simulated / 3600,
+            simulated_hours=None if timeline.fleet is None else simulated / 3600,
             workers=busy,
             step_seconds=parts.step,
         )
@@ -180,8 +190,8 @@ class Estimator:
 
     def _measure(self, experiment: Experiment, trainer: Trainer) -> _Parts:
         setup = experiment.setup
-        image, batch = self._image_seconds(setup), setup.config.client.batch_size
-        parts = _Parts(evaluation=self._evaluation_seconds(experiment, image))
+        image, evaluation = self._encoder_seconds(experiment)
+        batch, parts = setup.config.client.batch_size, _Parts(evaluation=evaluation)
         if not trainer.total_rounds:
             return parts
         needs = setup.needs
@@ -218,6 +228,20 @@ class Estimator:
         parts.latents = runner.latents / max(1, runner.latent_images)
         parts.extras = runner.extras / max(1, runner.clients)
         return parts
+
+    def _encoder_seconds(self, experiment: Experiment) -> tuple[float, float]:
+        """Return the seconds of an image, and of an evaluation; both once for all methods."""
+        setup, known = experiment.setup, self._of_encoders
+        config, needs = setup.config, setup.needs
+        of_image = f"{config.model} {setup.spec.image_shape} {config.client.precision}"
+        if of_image not in known:
+            known[of_image] = self._image_seconds(setup)
+        own = setup.evaluate_on_clients and setup.partition.num_clients
+        of_all = f"{of_image} {config.evaluation} {config.data.label_fraction} {needs.encoders}"
+        of_all += f" {own} {len(setup.images)} {len(setup.dataset.test_images)} {needs.pooled}"
+        if of_all not in known:
+            known[of_all] = self._evaluation_seconds(experiment, known[of_image])
+        return known[of_image], known[of_all]
 
     def _image_seconds(self, setup: Setup) -> float:
         """Seconds in which the encoder takes one image forward."""

@@ -20,6 +20,7 @@ from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of,
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
+from fedbench.bench.execution.speed_probe import tell_slow
 from fedbench.bench.experiment.code import changed_code, not_recorded
 from fedbench.bench.experiment.common_options import Execution, Places, Settings, as_path
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
@@ -34,7 +35,6 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
-from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first, rounds_saved
@@ -134,7 +134,7 @@ def _execute(
     """Execute a run, tell those who follow it, and store its row."""
     for line in cautions(experiment):
         _log.warning("%s", line)
-    tell_slow_precision(experiment.config.client.precision, where.devices[0])
+    tell_slow(experiment, where.devices[0])
     try:
         if watcher is not None:
             watcher.start(experiment.config, where.devices)
@@ -182,7 +182,7 @@ def plan_run(
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     Tracking(track, store)  # refuses one without its package, as `run` does
     devices = choose_devices(places.device, experiment.workers(workers))
-    tell_slow_precision(experiment.config.client.precision, devices[0])
+    tell_slow(experiment, devices[0])
     steps = local_steps(experiment)
     steps.check()
     stored, earlier = store.finished(experiment.ids.row), None

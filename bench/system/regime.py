@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ TF32 = "tf32"
 
 
 _log = logging.getLogger(__name__)
-CPUINFO = Path("/proc/cpuinfo")
 
 
 def check_precision(precision: str, device: torch.device | str) -> None:
@@ -29,21 +27,6 @@ def check_precision(precision: str, device: torch.device | str) -> None:
     if precision == TF32 and torch.device(device).type != "cuda":
         other = "--device cuda, or client.precision fp32 or bf16"
         raise ResourceError(f"client.precision=tf32 needs a GPU, and this is a CPU; use {other}")
-
-
-def tell_slow_precision(precision: str, device: torch.device | str) -> None:
-    """Log a line where a processor computes bf16 without instructions for it.
-
-    Without the file of Linux that names a processor's features nobody knows.
-    """
-    if precision != "bf16" or torch.device(device).type != "cpu" or not CPUINFO.exists():
-        return
-    features = {*CPUINFO.read_text("utf-8").split()}
-    if features & {"flags", "Features"} and not features & {"avx512_bf16", "amx_bf16", "bf16"}:
-        _log.warning(
-            "client.precision=bf16: this processor has no instructions for it, and takes up to"
-            " nine times as long as with fp32"
-        )
 
 
 @contextmanager

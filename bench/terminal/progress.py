@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
-from fedbench.bench.tuning.events import CellDone, CellProgress, CellsBegan, Event
+from fedbench.bench.tuning.events import CellDone, CellProgress, CellsBegan, Estimating, Event
 
 if TYPE_CHECKING:
     from fedbench.bench.config import RunConfig
@@ -129,6 +129,11 @@ class SweepProgress(Status):
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
+        if isinstance(event, Estimating):
+            self._head = f"{self.title} · timing {event.label}"
+            if not (self.live or self.quiet):
+                note(self._head)
+            return
         if isinstance(event, CellsBegan):
             self._begin(event)
             return

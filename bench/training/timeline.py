@@ -8,7 +8,7 @@ process, finds the same rounds, and nothing of the clock has to be kept in a che
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class Timeline:
 
     Args:
         setup: the run.
-        net: its net, to count the FLOP of the encoder.
+        net: makes its net, to count the FLOP of the encoder; called where there are devices.
         layout: of the net.
 
     Attributes:
@@ -77,14 +77,14 @@ class Timeline:
         ConfigError: if nobody would meet the deadline, or nobody be online when a round begins.
     """
 
-    def __init__(self, setup: Setup, net: Net, layout: VectorLayout) -> None:
+    def __init__(self, setup: Setup, net: Callable[[], Net], layout: VectorLayout) -> None:
         self._setup, self._config = setup, setup.config
         single = declared_aggregator(setup.method, setup.config.server).single_uploads
         self.per_client = Ledger.of_client(layout, setup.needs.extras, single=single)
         self.resent = Ledger.resent(layout, setup.needs.pre_round)
         self.fleet = fleet_of(setup.config, setup.partition, setup.dataset.train_labels)
         if self.fleet is not None:
-            self._cost(self.fleet, image_flop(setup, net))
+            self._cost(self.fleet, image_flop(setup, net()))
             self._check(self.fleet)
 
     def _cost(self, fleet: Fleet, flop: float) -> None:
@@ -289,7 +289,7 @@ def check_fleet(setup: Setup) -> None:
     """
     if setup.config.devices.profile != UNIFORM:
         net = setup.make_net()
-        Timeline(setup, net, setup.layout(net))
+        Timeline(setup, lambda: net, setup.layout(net))
 
 
 def check_devices(config: RunConfig, method: Method) -> None:

@@ -68,7 +68,7 @@ class Trainer(RunState):
         arithmetic: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(setup, folder, identity, device, arithmetic)
-        self.timeline = Timeline(setup, self.binding.net, self.layout)
+        self.timeline = Timeline(setup, lambda: self.binding.net, self.layout)
         self._monitor = monitor
         least = default_seconds(self.total_rounds)
         self._between = least if checkpoint_seconds is None else checkpoint_seconds

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Estimating:
+    """Parts of a run are being timed for a plan; it stands for all runs that take equally long."""
+
+    label: str  # its method
+
+
+@dataclass(frozen=True)
 class CellsBegan:
     """There are cells to run; sent at once, before the first process starts."""
 
@@ -44,5 +51,5 @@ class CellDone:
     error: str | None = None  # in one line
 
 
-Event = CellsBegan | CellProgress | CellDone
+Event = Estimating | CellsBegan | CellProgress | CellDone
 OnProgress = Callable[[Event], None]

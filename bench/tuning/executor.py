@@ -15,7 +15,7 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.tuning.cluster import Cluster, Share, local_gpus
-from fedbench.bench.tuning.events import CellsBegan, OnProgress
+from fedbench.bench.tuning.events import CellsBegan, Estimating, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.process import driver_token
@@ -151,12 +151,16 @@ class Executor:
         """The device of estimates: `cuda` if runs claim GPUs and this machine has any."""
         return "cuda" if self.share.gpus and local_gpus() else "cpu"
 
+    def _timing(self, spec: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(Estimating(spec))
+
     def cost(self, runs: Sequence[Experiment], trained: Sequence[Experiment] = ()) -> Cost:
         """Estimate the cost of runs from a round of each distinct model; seeds change no cost.
 
         Of `trained` the store has the weights: they are evaluated only.
         """
-        estimator = Estimator(choose_devices(self.device, self.share.cpus))
+        estimator = Estimator(choose_devices(self.device, self.share.cpus), self._timing)
         both = [*((True, run) for run in runs), *((False, run) for run in trained)]
         keys = [(t, run.config.model_copy(update={"seed": 0}).model_dump_json()) for t, run in both]
         distinct = dict(zip(keys, both, strict=True))

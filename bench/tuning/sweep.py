@@ -19,6 +19,7 @@ from fedbench.bench.execution.execute import facts
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
+from fedbench.bench.execution.speed_probe import tell_slow
 from fedbench.bench.experiment.common_options import Places, Sources
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
@@ -30,7 +31,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
 from fedbench.bench.tuning.cluster import Cluster
@@ -177,8 +177,13 @@ def sweep(
     )
     for line, times in lines.items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)
-    for precision in {job.experiment.config.client.precision for job in counted}:
-        tell_slow_precision(precision, executor.device)
+    asked = {
+        (c.precision, c.compile): job.experiment
+        for job in reversed(counted)
+        for c in [job.experiment.config.client]
+    }
+    for experiment in asked.values():  # the first of each
+        tell_slow(experiment, executor.device)
     jobs = _with_earlier(jobs, stored.values())
     measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.execution.speed_probe import tell_slow
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps, without_effect
@@ -17,7 +18,6 @@ from fedbench.bench.results.leaderboard.studies import best_trial, confirmation_
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
-from fedbench.bench.system.regime import tell_slow_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.confirm import check_confirm, confirmation
@@ -94,7 +94,7 @@ def tune(
     cautions = [f"{spec}: {caution}"] if caution else []
     for line in (*base.dataset.cautions, *without_effect(base), *cautions):
         _log.warning("%s", line)
-    tell_slow_precision(base.config.client.precision, executor.device)
+    tell_slow(base, executor.device)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
     repeated = file = cost = None
     if dry_run:

@@ -12,17 +12,16 @@ import torch
 from fedbench.bench.execution import workers
 from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.execution.execute import Where, execute, untrained_figures
-from fedbench.bench.execution.run import plan_run, run
+from fedbench.bench.execution.run import run
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Loss, RoundPlan
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system import first_use, regime
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.regime import (
     check_precision,
     products,
     reproducible,
-    tell_slow_precision,
 )
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.client import ClientRunner, Task
@@ -170,48 +169,6 @@ def test_tf32_is_for_gpus(tmp_path: Path) -> None:
         Estimator(["cpu"])(Experiment(config))
     for precision, device in (("fp32", "cpu"), ("bf16", "cpu"), ("tf32", "cuda:1")):
         check_precision(precision, device)
-
-
-@pytest.mark.parametrize(
-    ("precision", "device", "features", "slow"),
-    [
-        ("bf16", "cpu", "flags : fpu avx2 avx512f", True),
-        ("bf16", "cpu", "Features : fp asimd", True),
-        ("bf16", "cpu", "flags : fpu avx512_bf16", False),
-        ("bf16", "cpu", "Features : fp asimd bf16", False),
-        ("bf16", "cpu", "a machine of another kind", False),
-        ("bf16", "cuda:0", "flags : fpu avx2", False),
-        ("fp32", "cpu", "flags : fpu avx2", False),
-    ],
-)
-def test_bf16_without_instructions_for_it_is_told(
-    precision: str,
-    device: str,
-    features: str,
-    slow: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    file = tmp_path / "cpuinfo"
-    monkeypatch.setattr(regime, "CPUINFO", file)
-    tell_slow_precision(precision, device)
-    assert not caplog.messages
-    file.write_text(f"processor : 0\n{features}\n")
-    tell_slow_precision(precision, device)
-    assert len(caplog.messages) == slow
-
-
-def test_slow_bf16_is_told_before_a_run_and_with_its_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(regime, "CPUINFO", tmp_path / "cpuinfo")
-    (tmp_path / "cpuinfo").write_text("flags : avx2")
-    config, places = tiny_config("simclr", client__precision="bf16"), {"workers": 1}
-    store = Store(tmp_path / "store")
-    plan_run(config, store=store, **places, device="cpu")
-    run(config, store=store, **places, device="cpu")
-    assert len([line for line in caplog.messages if "client.precision=bf16" in line]) == 2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

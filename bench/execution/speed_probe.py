@@ -1,0 +1,61 @@
+"""What a precision costs on this processor: measured on the run's own encoder before it starts."""
+
+import logging
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.system.seeding import scope, single_thread
+from fedbench.bench.training.setup import Setup
+
+_log = logging.getLogger(__name__)
+_IMAGES = 16  # of a pass, at most
+_SECONDS, _LEAST, _MOST = 0.05, 2, 20
+"""Time that passes in either precision may take together, and how many are made at any rate."""
+_TOLD = 1.1
+"""Ratios above are told: below, a probe so short may be wrong."""
+
+
+def tell_slow(experiment: Experiment, device: torch.device | str) -> None:
+    """Log a line if a run asks for speed, and this processor would be slower for it."""
+    client = experiment.config.client
+    if torch.device(device).type != "cpu":
+        return
+    if client.precision == "bf16" and (ratio := bf16_ratio(experiment.setup)) > _TOLD:
+        _log.warning(
+            "client.precision=bf16: this processor takes %.1f times as long for it as for fp32, on"
+            " this run's encoder; leave it out for speed",
+            ratio,
+        )
+    if client.compile:
+        _log.warning(
+            "client.compile=true: on processors it has taken 1.2 times as long, and a minute more"
+            " to start; leave it out, or use --device cuda"
+        )
+
+
+def bf16_ratio(setup: Setup, clock: Callable[[], float] = time.process_time) -> float:
+    """Return the time of a pass forward and back in bfloat16, in passes in float32.
+
+    Medians over some 50 ms of passes in turns, after one of each that does not count; larger nets
+    take as long as five passes do. The run's own net and generators stay as they are.
+    """
+    net, count = setup.make_net(), min(_IMAGES, setup.config.client.batch_size)
+    images = torch.linspace(-1, 1, count * torch.Size(setup.spec.image_shape).numel())
+    images = images.reshape(count, *setup.spec.image_shape)
+
+    def seconds(precision: str) -> float:
+        net.precision = precision
+        began = clock()
+        net(images, "encoder").sum().backward()
+        return clock() - began
+
+    with single_thread(), scope(0, "speed-probe"), torch.enable_grad():
+        first = [seconds(precision) for precision in ("fp32", "bf16")]
+        passes = min(_MOST, max(_LEAST, round(_SECONDS / max(sum(first), 1e-9))))
+        pairs = [[seconds(p) for p in ("fp32", "bf16")] for _ in range(passes)]
+    plain, short = (median(times) for times in zip(*pairs, strict=True))
+    return short / max(plain, 1e-9)
