@@ -251,7 +251,10 @@ def _verdict(
     if changed:
         return "different", not_recorded(changed)
     if not apart:
-        return "different", "the numeric platform is not known to be another one"
+        if not parts:
+            return "different", "the numeric platform is not known to be another one"
+        what = " and ".join(parts)
+        return "different", f"the code may have changed, and so compute {what} otherwise"
     for difference in found:
         name = difference.name
         if (name in Row.model_fields and name not in _ROUNDED) or name == "rounds":

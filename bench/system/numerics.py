@@ -2,7 +2,8 @@
 
 Two processes on one platform compute the same bits; on two platforms rounding differs, and grows
 over the rounds of a run. Since libraries also choose their code by processor, a record has a
-fingerprint beside names: a hash of the bits that a few fixed operations give.
+fingerprint beside names: a hash of the bits that a few fixed operations give. Operations that are
+not among them may differ still: `execution.arithmetic` hashes what a run itself computes.
 """
 
 import ctypes

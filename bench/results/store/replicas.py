@@ -106,8 +106,10 @@ def platform_of(row: Row) -> str:
 def known_apart(first: Row, second: Row) -> bool:
     """Return True if the numeric platforms of two rows of one run are known to differ.
 
-    By name, or in what this run computes on fixed images.
+    By name, or in what this run computes on fixed images, if one version of the code computed both:
+    an edit changes that on one processor, too.
     """
     if first.platform and second.platform and first.platform != second.platform:
         return True
-    return bool(parts_apart(first.platforms, second.platforms))
+    edited = (first.git_sha or "").endswith("-dirty") or not of_one_version(first, second)
+    return not edited and bool(parts_apart(first.platforms, second.platforms))

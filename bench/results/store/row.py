@@ -271,9 +271,10 @@ class Row(Record):
     environment: dict[str, Any] = _mapping("what else is known of the environment", JSON)
     hardware: str | None = _column("processor and accelerators")
     device: str | None = _column("device that trained")
-    platform: str | None = _column("numeric platform that computed the run; equal text, equal bits")
+    platform: str | None = _column("name of the numeric platform that computed the run")
     platforms: list[dict[str, Any]] = _column(
-        "its record with the fingerprint; several if the run was resumed on another platform",
+        "its record with the fingerprint, and hashes of what the run computes on fixed images;"
+        " several if it was resumed on another platform",
         JSON,
         default_factory=list,
     )

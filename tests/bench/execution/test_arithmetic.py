@@ -73,7 +73,8 @@ def test_a_step_that_is_not_finite_has_no_hashes() -> None:
 
 @pytest.fixture(scope="module")
 def row() -> Row:
-    return fedbench.run(tiny_config("simclr"), store=None, workers=1, device="cpu").row
+    made = fedbench.run(tiny_config("simclr"), store=None, workers=1, device="cpu").row
+    return made.model_copy(update={"git_sha": "0123456789ab"})  # not that of a tree with edits
 
 
 def elsewhere(row: Row, parts: Sequence[str], **changes: Any) -> Row:
@@ -92,6 +93,18 @@ def test_other_bits_of_another_arithmetic_are_no_contradiction(row: Row) -> None
     assert (found.verdict, found.parts_apart) == ("within seed spread", ("scores",))
     same = judge(row, row.model_copy(update=close), [row], 10**6)
     assert (same.verdict, same.parts_apart) == ("different", ())
+
+
+@pytest.mark.parametrize(
+    ("then", "now"), [("0123456789ab", "ba9876543210"), ("0123456789ab-dirty",) * 2]
+)
+def test_an_edit_of_the_code_is_no_other_processor(row: Row, then: str, now: str) -> None:
+    row = row.model_copy(update={"git_sha": then})
+    again = elsewhere(row, ["training"], objective=0.1, git_sha=now)
+    assert not known_apart(row, again)
+    found = judge(row, again, [row], 10**6)
+    assert (found.verdict, found.parts_apart) == ("different", ("training",))
+    assert found.reason == "the code may have changed, and so compute training otherwise"
 
 
 def test_a_loss_differs_only_where_training_does(row: Row) -> None:
