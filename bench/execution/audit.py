@@ -104,8 +104,8 @@ class _Rehearsal:
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
-            labels=_labels(setup.needs.labels, setup.spec.num_classes),
-            partition=_first(_IMAGES),
+            labels=shown_labels(setup.needs.labels, _IMAGES, min(2, setup.spec.num_classes)),
+            partition=alike(_IMAGES),
             backbone=backbone,
         )
         self._runner = ClientRunner(self._setup, torch.device("cpu"), folder)
@@ -129,7 +129,7 @@ class _Rehearsal:
     def sent(self, index: int, num_images: int = _IMAGES) -> dict[str, Tensor]:
         """Return what a client of so many images sends in a round, every tensor float64 (n,)."""
         runner, method = self._runner, self._setup.method
-        runner.setup = replace(self._setup, partition=_first(num_images))
+        runner.setup = replace(self._setup, partition=alike(num_images))
         epochs = method.plan_round(index, RoundPlan(1)).local_epochs
         task = Task(0, index, RoundPlan(min(1, epochs)))
         out = torch.empty(runner.layout.upload_size)
@@ -154,19 +154,20 @@ class _Rehearsal:
         return sent
 
 
-def _first(count: int) -> Partition:
-    """Partition of the first images, all of one client."""
-    ends = np.array([0, count], dtype=np.int64)
-    return Partition("iid", 1.0, 0, count, 2, np.arange(count, dtype=np.int64), ends)
+def alike(num_images: int, num_clients: int = 1, num_classes: int = 2) -> Partition:
+    """Return a partition in which each client has all images."""
+    indices = np.tile(np.arange(num_images, dtype=np.int64), num_clients)
+    offsets = np.arange(num_clients + 1, dtype=np.int64) * num_images
+    return Partition("iid", 1.0, 0, num_images, num_classes, indices, offsets)
 
 
-def _labels(visible: Labels, num_classes: int) -> np.ndarray:
-    """Labels of two classes, or one; the second half is hidden where a method sees only some."""
-    labels = np.arange(_IMAGES, dtype=np.int64) % (1 if num_classes == 1 else 2)
+def shown_labels(visible: Labels, count: int, num_classes: int) -> np.ndarray:
+    """Return labels (count,) in turn; the second half is hidden where a method sees only some."""
+    labels = np.arange(count, dtype=np.int64) % max(1, num_classes)
     if visible is Labels.NONE:
         labels[:] = -1
     elif visible is Labels.SOME:
-        labels[_IMAGES // 2 :] = -1
+        labels[count // 2 :] = -1
     return labels
 
 
