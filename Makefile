@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	  || { echo "fedbench needs Python >= 3.11; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@test -d fedbench/bench || { echo "fedbench/bench is no folder: this checkout has no symbolic links;" \
 	  "clone again with git -c core.symlinks=true clone" >&2; exit 2; }
-	@echo "installing into $(VENV), silent for 1 to 5 minutes" >&2
+	@echo "installing into $(VENV); this takes 1 to 5 minutes and prints nothing" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) ".[dev]"
 	@touch $@

@@ -1,6 +1,6 @@
-"""Specs that tests run through; those that CI trains have every add-on on one method each.
+"""Specs that tests run through; those that `make test` trains have every add-on on one method each.
 
-`uv` is on one that relabels images too; `-m extended` has all compositions.
+`uv` is on one that relabels images too; `make test-extended` has all compositions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ def _names_its_bases(spec: str) -> bool:
 
 
 HOOKS = ("simclr", "byol", "orchestra", "pfedae", "cbafed", "fedsc", "simclr+uv")
-"""Methods that between them train with most hooks; CI runs these on the fake GPU."""
+"""Methods that between them train with most hooks; `make test` runs these on the fake GPU."""
 LEFT_TO_EXTENDED = {"byol+fedu2", "simsiam+fedu2", "semifed+uv", "simsiam+uv", "spectral+uv"}
 SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY})
 TRAINED = sorted({*SPECS} - LEFT_TO_EXTENDED)

@@ -163,30 +163,43 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
-@pytest.mark.extended
-@pytest.mark.timeout(1200)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; warnings and errors of tutorials are errors."""
+    html = tmp_path_factory.mktemp("site") / "html"
+    make("site", f"SITE={html}")
+    return html
+
+
 @WITH_SPHINX
-@pytest.mark.browser
-def test_make_site(tmp_path: Path) -> None:
-    """Warnings and errors of tutorials are errors; pages need no network and run in a browser."""
-    make("site", f"SITE={tmp_path / 'html'}")
-    built = sorted((tmp_path / "html").rglob("*.html"))
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.timeout(3600)  # minutes, and a machine may be busy
+def test_make_site(site: Path) -> None:
+    """Its pages need no network."""
+    built = sorted(site.rglob("*.html"))
     assert len(built) > 25
     for page in built:
         loads = (
             r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*\bhref=\"?https?:"
         )
         assert not re.search(loads, page.read_text("utf-8")), page.name
-    results = tmp_path / "html" / "generated" / "results"
     line = "fedbench run simclr+uv --preset laptop --seed 0"  # with its hyphens
-    assert line in (results / "simclr-with-uv.html").read_text("utf-8").replace(
-        '</span> <span class="pre">', " "
-    )
-    board = in_browser(results / "board.html", BOARD)
+    page = site / "generated" / "results" / "simclr-with-uv.html"
+    assert line in page.read_text("utf-8").replace('</span> <span class="pre">', " ")
+
+
+@WITH_SPHINX
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.timeout(3600)
+@pytest.mark.browser
+def test_the_site_in_a_browser(site: Path) -> None:
+    board = in_browser(site / "generated" / "results" / "board.html", BOARD)
     entries = len(fedbench.leaderboard(ROOT / "leaderboards" / "results").board.entries)
     assert (board["all"], board["hidden"]) == ([entries, f"{entries} of {entries} lines"], 0)
-    for page in built:
+    for page in sorted(site.rglob("*.html")):
         out = in_browser(page, "return {};")
         assert (page.name, out["errors"], out["wide"]) == (page.name, [], 0)
-    found = in_browser(tmp_path / "html" / "search.html", FOUND, query="?q=dirichlet")
+    found = in_browser(site / "search.html", FOUND, query="?q=dirichlet")
     assert found["links"] > 3

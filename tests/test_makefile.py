@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,36 @@ def test_ci_runs_every_target() -> None:
     aliases = re.findall(r"^([a-z -]+):.*##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert len(aliases) > 6
     assert [names for names in aliases if not run & set(names.split())] == []
+
+
+def test_every_test_is_in_one_run_of_ci() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+    options = settings["ini_options"]["addopts"]
+    assert [word for word in options if word.startswith("-m")] == ["-m=not extended"]
+    lines = make("-n", "test"), make("-n", "test-extended")
+    assert [re.findall(r"-m pytest.* -m (\w+)", line) for line in lines] == [[], ["extended"]]
+
+
+def test_an_installation_shows_a_line_and_errors_but_no_warning_of_pip(tmp_path: Path) -> None:
+    """A folder of a user's settings that lacks a package is a warning, once for each package."""
+    lines = subprocess.run(
+        ["make", "-n", "-f", ROOT / "Makefile", f"{tmp_path}/.installed", f"VENV={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert 'echo "installing into' in lines
+    (words,) = re.findall(r" -m (pip install .*) --editable", lines)
+    done = subprocess.run(
+        [sys.executable, "-m", *words.split(), "no-such-package"],
+        env=os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "missing")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert {line.partition(":")[0] for line in done.stderr.splitlines()} == {"ERROR"}
 
 
 def test_the_lines_of_make_demo(
