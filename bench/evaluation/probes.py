@@ -1,8 +1,9 @@
 """Probes of frozen features: nearest neighbours, a logistic regression, a perceptron, angles."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,10 @@ def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     return metrics
 
 
+OnStep = Callable[[str, int, int], None]
+"""Takes a protocol, and its steps that are done and in all, at most."""
+
+
 @dataclass(eq=False)
 class Splits:
     """Images that probes learn from and are scored on; a GPU gets them once."""
@@ -130,6 +135,7 @@ class Encoded:
     splits: Splits
     device: torch.device
     client_id: int | None = None  # whose encoder it is; None for one of all clients
+    on_step: OnStep = lambda *_: None
 
     @cached_property
     def train(self) -> Tensor:
@@ -239,7 +245,12 @@ class LogisticFit(NamedTuple):
 
 
 def fit_logistic(
-    features: Tensor, labels: Labels, *, num_classes: int, l2: float = 1e-4
+    features: Tensor,
+    labels: Labels,
+    *,
+    num_classes: int,
+    l2: float = 1e-4,
+    on_step: OnStep = lambda *_: None,
 ) -> LogisticFit:
     """Multinomial logistic regression on standardised features by L-BFGS, from zero weights.
 
@@ -284,12 +295,14 @@ def fit_logistic(
         loss = loss / len(inputs) + 0.5 * (penalty * weight.square()).sum()
         return loss.item(), gradient.view(-1).cpu().numpy()
 
+    iterations = count(1)
     with _blas().limit(limits=1):
         result = minimize(
             loss_and_gradient,
             np.zeros(shape[0] * shape[1]),
             jac=True,
             method="L-BFGS-B",
+            callback=lambda _: on_step("linear", next(iterations), MAX_ITERATIONS),
             options={
                 "maxiter": MAX_ITERATIONS,
                 "maxfun": 4 * MAX_ITERATIONS,
@@ -368,7 +381,8 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
     for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):
         # NumPy's indices: an array indexed by a tensor of one element would give a number.
         x, y = train[rows.to(train.device)], labels[rows.numpy()]
-        linear = fit_logistic(x, y, num_classes=num_classes, l2=config.linear_l2)
+        settings = {"num_classes": num_classes, "l2": config.linear_l2}
+        linear = fit_logistic(x, y, **settings, on_step=encoded.on_step)
         right = linear.predict(x) == class_tensor(y, train.device)
         accuracies[f"linear{suffix}_train_acc"] = right.double().mean().item()
         predictions = {"linear": linear.predict(test).cpu()}
@@ -469,6 +483,7 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     truth = class_tensor(encoded.splits.test_labels, "cpu")
     shares = np.empty((len(SHOTS), DRAWS))
     known: dict[bytes, float] = {}  # accuracies by the images that a probe saw
+    done, images = 0, few_shot_images(labels, classes)
     for draw in range(DRAWS):
         order = seeding.numpy_generator(encoded.setup.config.seed, "few-shot", draw).permutation(
             len(labels)
@@ -483,6 +498,7 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
                 )
                 right = fit.predict(encoded.test).cpu() == truth
                 known[seen] = right.double().mean().item()
+                encoded.on_step("few-shot", done := done + len(rows), images)
             shares[at, draw] = known[seen]
     half = stats.t.ppf(0.975, DRAWS - 1) * stats.sem(shares, axis=1)
     named = zip(SHOTS, shares.mean(axis=1), half, strict=True)
@@ -491,6 +507,15 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
         for shots, mean, width in named
         for name, value in (("acc", mean), ("half", width))
     }
+
+
+def few_shot_images(labels: NDArray[np.int64], num_classes: int) -> int:
+    """Return how many images the probes of `few_shot` see together, at most."""
+    counts = np.bincount(labels[labels >= 0], minlength=num_classes)
+    seen = [
+        np.minimum(counts, shots).sum() * (DRAWS if counts.max() > shots else 1) for shots in SHOTS
+    ]
+    return int(sum(seen))
 
 
 def cautions(config: RunConfig, dataset: Dataset, prefix: str = "") -> Iterator[str]:

@@ -23,7 +23,7 @@ from fedbench.bench.evaluation.objective import client_statistics, objective
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator, GaussianNoise
 from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.evaluation.objectives.scores import scored
-from fedbench.bench.evaluation.probes import Encoded, Splits, angle_summary
+from fedbench.bench.evaluation.probes import Encoded, OnStep, Splits, angle_summary
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.transfer import PROTOCOLS as TRANSFERRED
 from fedbench.bench.evaluation.transfer import metric_prefix
@@ -89,6 +89,7 @@ def evaluate(
     one_encoder: bool = False,
     trained: Container[int] = (),
     rounds: int = 0,
+    on_step: OnStep = lambda *_: None,
 ) -> dict[str, float]:
     """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
 
@@ -105,20 +106,22 @@ def evaluate(
     `select_client` is called before a client's personal encoder is evaluated; with `one_encoder`,
     as before the first round, the net is evaluated as it is for all clients. Clients that no cohort
     has drawn are not `trained` and do not count beside those that are. `rounds` that the encoder
-    has trained make noise on sums differ between them.
+    has trained make noise on sums differ between them. `on_step` follows the steps of long probes.
     """
     binding.net.eval()
     splits = Splits(setup.dataset, setup.images, setup.probed, setup.spec.image_shape[0], device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
-            return _finite({**metrics, **_protocols(setup, binding, protocols, splits, [])})
+            return _finite(
+                {**metrics, **_protocols(setup, binding, protocols, splits, [], on_step)}
+            )
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup, trained):
             select_client(k)
             metrics = _objective(setup, binding, [k], device, rounds)
-            scores = _protocols(setup, binding, protocols, splits, pairs, k)
+            scores = _protocols(setup, binding, protocols, splits, pairs, on_step, k)
             rows.append({**metrics, **scores})
         return _finite({**_over_clients(rows), **angle_summary(pairs)})
     return {}
@@ -155,12 +158,14 @@ def _protocols(
     protocols: Sequence[str],
     splits: Splits,
     pairs: list[Mapping[str, Tensor]],
+    on_step: OnStep,
     client_id: int | None = None,
 ) -> dict[str, float]:
     """Metrics of one encoder; its angles between classes are appended to `pairs`."""
     collapse = CollapseMonitor(setup, splits.device)(binding)
     metrics = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
     for prefix, encoded, asked in _encoders(setup, binding.net, protocols, splits, client_id):
+        encoded.on_step = on_step
         with suppress(NonFiniteFeaturesError):
             for probe in probes():
                 if not set(asked).isdisjoint(probe.protocols):

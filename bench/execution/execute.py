@@ -24,6 +24,7 @@ from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.metrics import MAJORITY, is_accuracy
 from fedbench.bench.evaluation.online import online_accuracy
+from fedbench.bench.evaluation.probes import OnStep
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
 from fedbench.bench.evaluation.transfer import metric_prefix, with_transfer
@@ -69,6 +70,10 @@ class Watcher(Protocol):
     @property
     def client(self) -> OnClient:
         """Called whenever a client has ended its part of a round."""
+
+    @property
+    def probe(self) -> OnStep:
+        """Called after steps of a long probe."""
 
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Take the record of a round that has ended, and the number of rounds."""
@@ -131,7 +136,7 @@ def execute(
         earlier_seconds = 0.0 if taken_over else trainer.train_seconds  # another run's time
         if watcher is not None and trainer.rounds_done and not taken_over:
             watcher.resume(trainer.rounds_done, trainer.total_rounds)
-        columns |= run.finish(on_round, None if watcher is None else watcher.client)
+        columns |= run.finish(on_round, watcher)
         columns["environment"] |= run.circumstances()
     return Row(
         **columns,
@@ -211,6 +216,7 @@ class _Run:
     def __init__(self, experiment: Experiment, setup: Setup, where: Where) -> None:
         self._experiment, self.setup, self._where = experiment, setup, where
         self._lanes: LaneExecutor | None = None
+        self._on_step: OnStep = lambda *_: None
         self._device = torch.device(where.devices[0])
         self._personal_dir = where.folder / "clients"
         hashes, monitor = arithmetic(setup, self._device), CollapseMonitor(setup, self._device)
@@ -229,8 +235,11 @@ class _Run:
                 path.unlink(missing_ok=True)
             self.trainer = begin()
 
-    def finish(self, on_round: OnRound | None, on_client: OnClient | None) -> dict[str, Any]:
+    def finish(self, on_round: OnRound | None, watcher: Watcher | None) -> dict[str, Any]:
         """Do the rounds that are left and evaluate; return the columns that follow from it."""
+        on_client = None if watcher is None else watcher.client
+        if watcher is not None:
+            self._on_step = watcher.probe
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         trainer, config = self.trainer, self.setup.config
@@ -321,6 +330,7 @@ class _Run:
             one_encoder=one_encoder,
             trained=trainer.personal_rounds,
             rounds=0 if first else trainer.rounds_done,
+            on_step=self._on_step,
         )
 
     def _metrics(

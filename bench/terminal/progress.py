@@ -61,6 +61,19 @@ class RunProgress(Status):
         """Show that a client has ended its part of a round."""
         self._draw(event.round_index, event.done, event.cohort_size)
 
+    def probe(self, protocol: str, done: int, total: int) -> None:
+        """Show how many of at most so many steps of a long probe have ended."""
+        self.update(self._head, _bar(protocol, done, total))
+        if not (self.live or self.quiet) and self._is_time():
+            note(f"evaluating · {protocol} {done:,}/{total:,}")
+
+    def _is_time(self) -> bool:
+        """Return whether the last line is some seconds ago, and that it is now."""
+        now = time.monotonic()
+        late = now - self._last_line >= _SECONDS
+        self._last_line = now if late else self._last_line
+        return late
+
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Show a finished round."""
         self._total = total

@@ -43,6 +43,17 @@ def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]
     assert max(map(len, lines)) <= 120
 
 
+def test_a_long_probe_has_lines(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    """One every five seconds, the first of them at once where no round has just ended."""
+    progress = RunProgress("run x")
+    for done in range(1, 9):
+        progress.probe("few-shot", 1000 * done, 12_000)
+        now[0] += 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"evaluating · few-shot {done},000/12,000" for done in (1, 4, 7)
+    ]
+
+
 def test_a_display_of_two_runs_names_each_once(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress("seeds")
     for seed in (0, 1):

@@ -270,10 +270,13 @@ def test_collapsed_features_give_the_majority_class() -> None:
     assert accuracy(features, labels, other, torch.arange(10) % 2) == 0.5
 
 
-def shots(train: torch.Tensor, labels: Any, test: torch.Tensor, truth: Any) -> dict[str, float]:
+def shots(
+    train: torch.Tensor, labels: Any, test: torch.Tensor, truth: Any, steps: list[Any] | None = None
+) -> dict[str, float]:
     splits = SimpleNamespace(num_classes=3, train_labels=labels, test_labels=truth)
     setup = SimpleNamespace(config=SimpleNamespace(seed=7))
     encoded: Any = SimpleNamespace(train=train, test=test, splits=splits, setup=setup)
+    encoded.on_step = lambda *step: [] if steps is None else steps.append(step)
     return few_shot(encoded, ())
 
 
@@ -306,9 +309,11 @@ def test_probes_that_saw_the_same_images_are_one(monkeypatch: pytest.MonkeyPatch
     train, labels = torch.eye(6) + torch.arange(6)[:, None], np.array([0, 0, 1, 1, 2, 2])
     expected = shots(train, labels, train, labels)
     monkeypatch.setattr(probes, "fit_logistic", counted)
-    assert shots(train, labels, train, labels) == expected
+    steps: list[Any] = []
+    assert shots(train, labels, train, labels, steps) == expected
     assert fits.count(6) == 1
     assert 1 < fits.count(3) <= 8  # of the 2^3 sets of three images
+    assert steps == [("few-shot", done, 10 * 3 + 6 + 6) for done in np.cumsum(fits)]
 
 
 def test_a_fit_does_not_depend_on_the_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
