@@ -484,6 +484,7 @@ def few_shot(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
     shares = np.empty((len(SHOTS), DRAWS))
     known: dict[bytes, float] = {}  # accuracies by the images that a probe saw
     done, images = 0, few_shot_images(labels, classes)
+    encoded.on_step("few-shot", done, images)
     for draw in range(DRAWS):
         order = seeding.numpy_generator(encoded.setup.config.seed, "few-shot", draw).permutation(
             len(labels)

@@ -30,6 +30,7 @@ from torch import Tensor
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.evaluation.probes import few_shot_images
 from fedbench.bench.evaluation.sgd import FRACTIONS, finetuned_images
 from fedbench.bench.evaluation.suite import evaluate, evaluated_clients
 from fedbench.bench.experiment.experiment import Experiment
@@ -261,14 +262,15 @@ class Estimator:
         """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
 
         Of many images, some are measured, first an eighth of these. Fine-tuning, whose steps do not
-        fall with the images and whose nets are its own, is counted.
+        fall with the images and whose nets are its own, is counted; few-shot takes time by the
+        images that its probes see, and what is cut off in it is in proportion.
         """
         setup = experiment.setup
         given = (len(setup.images), len(setup.dataset.test_images))
         asked, tuning = setup.config.evaluation.protocols, 0.0
         protocols = [name for name in asked if name != "finetune"]
+        encoders = len(evaluated_clients(setup, ())) if setup.evaluate_on_clients else 1
         if protocols != [*asked]:
-            encoders = len(evaluated_clients(setup, ())) if setup.evaluate_on_clients else 1
             passed = len(FRACTIONS) * given[1]
             tuning = encoders * image * (_BACKWARD * finetuned_images(setup) + passed)
         # The partition costs nothing here, and fewer images might not fill every client.
@@ -283,13 +285,43 @@ class Estimator:
             binding = part.bound(self._device)
             shown, began = time.perf_counter(), self._clock()
             stand_ins = _StandIns(part, shown + _TOO_LONG)
+            few_shot = _FewShot(self._clock, shown + _TOO_LONG)
             with suppress(_TooLong), stand_ins.of(binding.net):
-                evaluate(part, binding, lambda client_id: None, protocols, self._device)
+                evaluate(part, binding, lambda _: None, protocols, self._device, on_step=few_shot)
             elapsed, share = self._clock() - began, (train + test) / sum(given)
             seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
+            seconds -= few_shot.seconds
             if time.perf_counter() - shown >= _LONG:
                 break
-        return seconds / share + tuning
+        labels, classes = setup.dataset.train_labels[setup.probed], setup.dataset.num_classes
+        shots = encoders * few_shot_images(labels, classes) * few_shot.seconds_per_image
+        return seconds / share + shots + tuning
+
+
+@dataclass
+class _FewShot:
+    """Times the probes of few-shot, and ends them after a deadline."""
+
+    clock: Callable[[], float]
+    deadline: float  # of `time.perf_counter`
+    seconds: float = 0.0
+    images: int = 0  # that probes have seen
+    _last: tuple[float, int] = (0.0, 0)  # time and images of the last step
+
+    def __call__(self, protocol: str, done: int, total: int) -> None:
+        if protocol != "few-shot":
+            return
+        now = self.clock()
+        if done:
+            self.seconds += now - self._last[0]
+            self.images += done - self._last[1]
+        self._last = now, done
+        if done and time.perf_counter() > self.deadline:
+            raise _TooLong
+
+    @property
+    def seconds_per_image(self) -> float:
+        return self.seconds / max(1, self.images)
 
 
 class _TooLong(Exception):  # noqa: N818

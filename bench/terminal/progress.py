@@ -64,7 +64,7 @@ class RunProgress(Status):
     def probe(self, protocol: str, done: int, total: int) -> None:
         """Show how many of at most so many steps of a long probe have ended."""
         self.update(self._head, _bar(protocol, done, total))
-        if not (self.live or self.quiet) and self._is_time():
+        if done and not (self.live or self.quiet) and self._is_time():
             note(f"evaluating · {protocol} {done:,}/{total:,}")
 
     def _is_time(self) -> bool:

@@ -313,7 +313,7 @@ def test_probes_that_saw_the_same_images_are_one(monkeypatch: pytest.MonkeyPatch
     assert shots(train, labels, train, labels, steps) == expected
     assert fits.count(6) == 1
     assert 1 < fits.count(3) <= 8  # of the 2^3 sets of three images
-    assert steps == [("few-shot", done, 10 * 3 + 6 + 6) for done in np.cumsum(fits)]
+    assert steps == [("few-shot", done, 10 * 3 + 6 + 6) for done in np.cumsum([0, *fits])]
 
 
 def test_a_fit_does_not_depend_on_the_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:

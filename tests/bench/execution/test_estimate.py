@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation import sgd
+from fedbench.bench.evaluation.probes import few_shot_images
 from fedbench.bench.execution import estimate
 from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.experiment.experiment import Experiment
@@ -119,7 +120,7 @@ def test_fine_tuning_is_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) ->
     """40 test images in each of its two shares; 100 images forward and back cost 300."""
     monkeypatch.setattr(sgd, "finetune", None)  # cannot be called
     monkeypatch.setattr(estimate, "finetuned_images", lambda _: 100)
-    monkeypatch.setattr(estimate, "evaluate", lambda *_: None)
+    monkeypatch.setattr(estimate, "evaluate", lambda *_, **__: None)
     experiment = Experiment(tiny_config("simclr", evaluation__protocols=["finetune"]))
     assert len(experiment.dataset.test_images) == 40
     seconds = Estimator(["cpu"])._evaluation_seconds(experiment, 0.5)
@@ -167,3 +168,30 @@ def test_compiling_belongs_to_the_start_and_not_to_a_step(
 
 def parts(**seconds: float) -> estimate._Parts:
     return estimate._Parts(**{"evaluation": 1.0, **seconds})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deadline", [False, True])
+def test_few_shot_takes_time_by_the_images_that_its_probes_see(
+    deadline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside 1 s for all else, of 3 s for 30 images, or of 3 s for 10 and cut off after these."""
+    now, estimator = [0.0], Estimator(["cpu"])
+    monkeypatch.setattr(estimator, "_clock", lambda: now[0])
+    if deadline:
+        monkeypatch.setattr(estimate, "_TOO_LONG", -1.0)
+
+    def evaluated(*_: Any, on_step: Any) -> None:
+        now[0] += 1
+        on_step("few-shot", 0, 30)
+        for done in (10, 30):
+            now[0] += 3 if deadline else 1.5
+            on_step("few-shot", done, 30)
+        assert not deadline
+
+    monkeypatch.setattr(estimate, "evaluate", evaluated)
+    experiment = Experiment(tiny_config("simclr", evaluation__protocols=["few-shot"]))
+    setup = experiment.setup
+    images = few_shot_images(setup.dataset.train_labels[setup.probed], setup.dataset.num_classes)
+    per_image = 3 / 10 if deadline else 3 / 30
+    seconds = estimator._evaluation_seconds(experiment, image=0.0)
+    assert seconds == pytest.approx(1 + images * per_image)
