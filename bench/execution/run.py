@@ -26,7 +26,7 @@ from fedbench.bench.experiment.common_options import Execution, Places, Settings
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
 from fedbench.bench.experiment.fields import canonical
 from fedbench.bench.experiment.resolve import experiment_of, resolve
-from fedbench.bench.experiment.steps import cautions, local_steps, without_effect
+from fedbench.bench.experiment.steps import cautions, local_steps, of_data, without_effect
 from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -185,6 +185,8 @@ def plan_run(
     tell_slow(experiment, devices[0])
     steps = local_steps(experiment)
     steps.check()
+    for line in of_data(experiment):
+        _log.warning("%s", line)
     stored, earlier = store.finished(experiment.ids.row), None
     if stored is None:
         prepared(experiment, devices[0], set())

@@ -83,15 +83,18 @@ def cautions(experiment: Experiment) -> Iterator[str]:
     """
     steps = local_steps(experiment)
     steps.check()
-    yield from (*experiment.dataset.cautions, *filter(None, [steps.idle]))
+    yield from (*of_data(experiment), *filter(None, [steps.idle]))
     yield from without_effect(experiment)
 
 
-def without_effect(experiment: Experiment) -> tuple[str, ...]:
-    """Return a line for each setting that changes nothing in a run, or leaves nothing to train.
+def of_data(experiment: Experiment) -> list[str]:
+    """Return a line for what speaks against a run's data, and the metrics that it can have."""
+    dataset = experiment.dataset
+    return [*dataset.cautions, *probes.cautions(experiment.config, dataset)]
 
-    And for each metric that learns from other images than its name says.
-    """
+
+def without_effect(experiment: Experiment) -> tuple[str, ...]:
+    """Return a line for each setting that changes nothing in a run, or leaves nothing to train."""
     config = experiment.config
     rounds, batch = config.federation.num_rounds, config.client.batch_size
     if not _epochs(experiment):
@@ -113,7 +116,6 @@ def without_effect(experiment: Experiment) -> tuple[str, ...]:
     # A Dirichlet share of n images then deviates from an even one by less than an image.
     if alpha is not None and alpha > int(np.bincount(labels).max()) ** 2:
         lines.append(f"data.alpha={alpha:g}: clients' classes are as even as with any larger value")
-    lines += probes.cautions(config, experiment.dataset)
     return tuple(filter(None, lines))
 
 

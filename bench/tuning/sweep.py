@@ -22,7 +22,7 @@ from fedbench.bench.execution.run import command_line, forget_cell, store_run
 from fedbench.bench.execution.speed_probe import tell_slow
 from fedbench.bench.experiment.common_options import Places, Sources
 from fedbench.bench.experiment.preset_loading import load_preset
-from fedbench.bench.experiment.steps import LocalSteps, local_steps, without_effect
+from fedbench.bench.experiment.steps import LocalSteps, local_steps, of_data, without_effect
 from fedbench.bench.method import registry
 from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.row import Row
@@ -173,7 +173,7 @@ def sweep(
     lines = Counter(
         line
         for job in counted
-        for line in (*job.experiment.dataset.cautions, *without_effect(job.experiment))
+        for line in (*of_data(job.experiment), *without_effect(job.experiment))
     )
     for line, times in lines.items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)

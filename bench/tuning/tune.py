@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.bench.execution.speed_probe import tell_slow
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
-from fedbench.bench.experiment.steps import local_steps, without_effect
+from fedbench.bench.experiment.steps import local_steps, of_data, without_effect
 from fedbench.bench.method import registry
 from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.leaderboard.confirmed import Confirmed
@@ -92,7 +92,7 @@ def tune(
     executor.check([(base, ""), *([(evaluated, "--confirm")] if confirm else [])])
     caution = registry.parse_spec(spec)[0].cls.objective_caution if study.scoring.is_default else ""
     cautions = [f"{spec}: {caution}"] if caution else []
-    for line in (*base.dataset.cautions, *without_effect(base), *cautions):
+    for line in (*of_data(base), *without_effect(base), *cautions):
         _log.warning("%s", line)
     tell_slow(base, executor.device)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
