@@ -70,6 +70,8 @@ class _OneForAll:
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """As `Executor.train`."""
+        if not tasks:  # client-level privacy may draw nobody
+            return
         upload = torch.empty(self.runner.layout.upload_size)
         trained = self.runner.run(tasks[0], server, upload)
         self.losses.append(torch.tensor(trained.loss, dtype=torch.float64))

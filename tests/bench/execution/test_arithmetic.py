@@ -34,6 +34,13 @@ def test_hashes_repeat_and_cover_training_and_scores(spec: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_round_that_draws_nobody_has_hashes() -> None:
+    """Client-level privacy draws each client by itself."""
+    setup = setup_of("simclr", privacy__clip=0.5, federation__participation=0.001)
+    assert not len(setup.cohort(0, setup.plan(0)))
+    assert arithmetic(setup, CPU).keys() == {"training", "scores"}
+
+
 def test_hashes_do_not_depend_on_the_data() -> None:
     setup = setup_of("simclr")
     other = replace(setup, images=255 - setup.images)
