@@ -32,7 +32,7 @@ $(VENV)/.docs: $(STAMP)
 	@$(INSTALL) ".[docs]"
 	@touch $@
 
-demo: $(STAMP)  ## tune, sweep and rank on small pictures of clothes, 3 to 4 minutes on 2 cores
+demo: $(STAMP)  ## tune, sweep and rank on small pictures of clothes, 3 to 6 minutes on 2 cores
 	$(BIN)/fedbench tune orchestra --preset fashion-small --trials 4 --confirm 3
 	$(BIN)/fedbench sweep --grid heterogeneity --preset fashion-small
 	$(BIN)/fedbench leaderboard --grid heterogeneity --preset fashion-small
