@@ -381,8 +381,8 @@ def probe_accuracies(encoded: Encoded, protocols: Collection[str]) -> dict[str, 
     for suffix, rows in _subsets(labels, config.probe_fractions, num_classes, seed):
         # NumPy's indices: an array indexed by a tensor of one element would give a number.
         x, y = train[rows.to(train.device)], labels[rows.numpy()]
-        settings = {"num_classes": num_classes, "l2": config.linear_l2}
-        linear = fit_logistic(x, y, **settings, on_step=encoded.on_step)
+        watched, l2 = encoded.on_step, config.linear_l2
+        linear = fit_logistic(x, y, num_classes=num_classes, l2=l2, on_step=watched)
         right = linear.predict(x) == class_tensor(y, train.device)
         accuracies[f"linear{suffix}_train_acc"] = right.double().mean().item()
         predictions = {"linear": linear.predict(test).cpu()}

@@ -33,7 +33,7 @@ from fedbench.bench.results.store.replicas import (
 )
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.platforms import parts_apart
+from fedbench.bench.training.platforms import parts_apart
 
 LEVEL = 0.05  # probability that a run which differs like another seed exceeds a limit
 WIDEST = 0.05  # largest limit of an accuracy that says anything: 5 points; a convention

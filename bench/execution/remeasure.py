@@ -21,11 +21,11 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, copy_folder
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.system.regime import TF32, reproducible
 from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.platforms import ARITHMETIC, parts_apart
 
 _TAKEN = "taken-from"
 """File in a folder whose weights were, or were to be, taken from the run that it names."""

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Literal
 
 import torch
 
@@ -47,15 +48,15 @@ def bf16_ratio(setup: Setup, clock: Callable[[], float] = time.process_time) -> 
     images = torch.linspace(-1, 1, count * torch.Size(setup.spec.image_shape).numel())
     images = images.reshape(count, *setup.spec.image_shape)
 
-    def seconds(precision: str) -> float:
+    def seconds(precision: Literal["fp32", "bf16"]) -> float:
         net.precision = precision
         began = clock()
         net(images, "encoder").sum().backward()
         return clock() - began
 
     with single_thread(), scope(0, "speed-probe"), torch.enable_grad():
-        first = [seconds(precision) for precision in ("fp32", "bf16")]
-        passes = min(_MOST, max(_LEAST, round(_SECONDS / max(sum(first), 1e-9))))
-        pairs = [[seconds(p) for p in ("fp32", "bf16")] for _ in range(passes)]
+        first = seconds("fp32") + seconds("bf16")
+        passes = min(_MOST, max(_LEAST, round(_SECONDS / max(first, 1e-9))))
+        pairs = [(seconds("fp32"), seconds("bf16")) for _ in range(passes)]
     plain, short = (median(times) for times in zip(*pairs, strict=True))
-    return short / max(plain, 1e-9)
+    return float(short / max(plain, 1e-9))

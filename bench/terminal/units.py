@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from fedbench.bench.config.overrides import write_override
-
 
 def text(name: str, value: Any) -> str:
     """Format a value of a record; a number by its name, which tells the unit.
@@ -89,6 +87,8 @@ def parameters(values: Mapping[str, Any]) -> str:
     >>> parameters({"client.lr": 0.0312345678, "data.alpha": 100.0, "model.width": None})
     'client.lr=0.0312346 data.alpha=100 model.width=null'
     """
+    from fedbench.bench.config.overrides import write_override  # loads pydantic
+
     return " ".join(
         f"{name}={value:g}" if isinstance(value, float) else write_override(name, value)
         for name, value in values.items()

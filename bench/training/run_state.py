@@ -13,13 +13,13 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 

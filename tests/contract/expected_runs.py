@@ -126,8 +126,8 @@ def _measure(spec: str, values: Mapping[str, Any], store: Path) -> Run:
     import fedbench
     from fedbench.bench.config.dotted import flatten
     from fedbench.bench.method import Labels, registry
-    from fedbench.bench.system.platforms import ARITHMETIC
     from fedbench.bench.testing import tiny_config
+    from fedbench.bench.training.platforms import ARITHMETIC
 
     settings = {**TINY, **values}
     if registry.create(spec, {}).needs().labels is Labels.SOME:

@@ -11,7 +11,7 @@ from typing import Any
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import column_of
 from fedbench.bench.system.identity import canonical_json, content_id
-from fedbench.bench.system.platforms import parts_apart
+from fedbench.bench.training.platforms import parts_apart
 
 CIRCUMSTANCES = frozenset(
     {

@@ -133,8 +133,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
                 self._pace.began(job.name, time.monotonic())
             first = job.experiment.needs.preparatory_rounds
             rounds = first + job.experiment.config.federation.num_rounds
-            how = {"eta_seconds": self._left(), "preparatory": first}
-            self._emit(CellProgress(job.name, job.label, 0, rounds, **how))
+            began = CellProgress(job.name, job.label, 0, rounds, eta_seconds=self._left())
+            self._emit(replace(began, preparatory=first))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
         """Handle a report of a trial process (see `job.work` and `process.train`)."""
@@ -147,8 +147,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             self._rounds[job.name] = max(done, self._rounds[job.name])
             self._pace.reported(job.name, done / total, time.monotonic())
             how = (message["loss"], message["collapsed"], self._left())
-            how += (job.experiment.needs.preparatory_rounds,)
-            self._emit(CellProgress(job.name, job.label, done, total, *how))
+            first = job.experiment.needs.preparatory_rounds
+            self._emit(CellProgress(job.name, job.label, done, total, *how, first))
         elif status == "unfit":
             self._unfit.add(trial_id)
             self.pool.leave_out(message["node"], message["error"])

@@ -13,8 +13,8 @@ from fedbench.bench.execution.compare import judge
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.replicas import known_apart
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.system.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.testing import tiny_config
+from fedbench.bench.training.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")

@@ -436,9 +436,8 @@ def test_what_run_refuses_before_it_starts_no_sweep_or_search_begins(
     in_one_process: Use,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    images = {f"x_{of}": np.zeros((40, 20, 12), np.uint8) for of in ("train", "test")}
-    labels = {f"y_{of}": np.arange(40) % 2 for of in ("train", "test")}
-    np.savez("oblong.npz", **images, **labels)
+    x, y = np.zeros((40, 20, 12), np.uint8), np.arange(40) % 2
+    np.savez("oblong.npz", x_train=x, x_test=x, y_train=y, y_test=y)
     small = {**conftest.SMALL, "data.train_subset": 40, **given}
     executor, where = in_one_process(), {"set": small, "store": tmp_path / "s", "device": "cpu"}
     with pytest.raises(error, match=match):
@@ -457,8 +456,8 @@ def test_a_set_that_the_encoder_cannot_take_is_refused_with_the_plan(
     command: str, tmp_path: Path, in_one_process: Use
 ) -> None:
     """Without a label nothing is transferred, so that no search has such a set."""
-    images = {f"x_{of}": np.zeros((40, 8, 8, 3), np.uint8) for of in ("train", "test")}
-    np.savez(tmp_path / "o.npz", **images, y_train=np.arange(40) % 2, y_test=np.arange(40) % 2)
+    x, y = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "o.npz", x_train=x, x_test=x, y_train=y, y_test=y)
     executor, name = in_one_process(), f"npz:{tmp_path / 'o.npz'}"
     given: dict[str, Any] = {
         "store": tmp_path / "s",
