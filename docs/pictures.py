@@ -2,7 +2,7 @@
 
 They are SVG with letters as text, written by hand: a picture follows from its data alone, whatever
 fonts and libraries there are. Colours of methods are those of the report, lighter on a dark screen,
-and their symbols are the same in all pictures, for people who do not see red or green.
+and so are their symbols, for people who do not see red or green.
 """
 
 import io
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from math import cos, pi, sin
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 import fedbench
-from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.report.colours import looks
 from fedbench.leaderboards.studies import findings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +62,7 @@ text { fill: #e6edf3 } .small { fill: #9198a1 }
 
 def style() -> str:
     """Return the style of all pictures, with the colours that methods have in the report."""
-    of = {method: COLOURS[place] for method, place in places(METHODS).items()}
+    of = {method: look.colour for method, look in looks(METHODS).items()}
     methods = [f".{name} {{ fill: {of[name]}; stroke: {of[name]} }}" for name in METHODS]
     return STYLE.replace("<methods>", "\n".join(methods))
 
@@ -106,13 +107,20 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
 
 
 def symbol(x: float, y: float, name: str) -> str:
-    """Return the symbol of a method: circle, square, diamond, triangle up or down."""
+    """Return the symbol of a method; others have a circle."""
     corners = {
-        "simclr": [(-4, -4), (4, -4), (4, 4), (-4, 4)],
-        "spectral": [(0, -5), (5, 0), (0, 5), (-5, 0)],
-        "byol": [(0, -5), (5, 4), (-5, 4)],
-        "lejepa": [(0, 5), (5, -4), (-5, -4)],
-    }.get(name)
+        "square": [(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        "cross": [
+            (x * a, y * b)
+            for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+            for a, b in ([(5, 2), (2, 2), (2, 5)] if x == y else [(2, 5), (2, 2), (5, 2)])
+        ],
+        "diamond": [(0, -5), (5, 0), (0, 5), (-5, 0)],
+        "star": [
+            (radius * sin(pi * i / 5), -radius * cos(pi * i / 5))
+            for i, radius in enumerate([6, 2.5] * 5)
+        ],
+    }.get(looks([name])[name].symbol if name in METHODS else "")
     if corners is None:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="{name}"/>'
     points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)

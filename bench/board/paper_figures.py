@@ -24,7 +24,7 @@ from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps
 from fedbench.bench.execution.picture import Picture
 from fedbench.bench.experiment.common_options import Folders, Sources
 from fedbench.bench.experiment.fields import get
-from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.report.colours import SYMBOLS, looks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.arguments import grouped
@@ -237,7 +237,7 @@ def _of_trials(
 
 def _drawn(item: Item, draw: Draw, points: pd.DataFrame) -> Picture:
     """Draw a chart for each panel and each y that a run has, side by side, with a line a method."""
-    palette = {name: COLOURS[place] for name, place in places(points.method).items()}
+    of_methods = looks(points.method)
     panels: dict[Any, pd.DataFrame] = dict(iter(points.groupby(["panel", "y"], sort=False)))
     if not panels:
         none = f"evaluation.protocols: no run of {item.item} has {' or '.join(draw.y)}"
@@ -248,13 +248,14 @@ def _drawn(item: Item, draw: Draw, points: pd.DataFrame) -> Picture:
         scale = 100 if is_accuracy(y) else 1
         for spec, of in shown.groupby("method", sort=False):
             place = (of.x, scale * of.value)
-            look: dict[str, Any] = {"color": palette[str(spec)], "label": spec}
+            colour, symbol = of_methods[str(spec)]
+            look: dict[str, Any] = {"color": colour, "label": spec}
             if draw.x == "client":
                 axis.bar(*place, **look)
             elif draw.x == "objective":
-                axis.scatter(*place, s=14, **look)
+                axis.scatter(*place, s=14, marker=SYMBOLS[symbol], **look)
             else:
-                look |= {"marker": "o", "markersize": 3, "capsize": 2}
+                look |= {"marker": SYMBOLS[symbol], "markersize": 4, "capsize": 2}
                 axis.errorbar(*place, yerr=scale * of.spread, **look)
         if draw.x.endswith(("alpha", "num_clients")):
             axis.set_xscale("log")

@@ -1,7 +1,7 @@
 """Charts of what `leaderboard`, `studies` and `partition` return, each a matplotlib figure.
 
-A method has one colour in all of them, which is that of the report; intervals are of 95 % over
-seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` writes it.
+A method has one colour and one symbol in all of them, those of the report; intervals are of 95 %
+over seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` writes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,15 @@ from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Loss
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.studies import StudyView, is_usable
-from fedbench.bench.results.report.charts import curves_of, losses_of, main_lines, points_of, sweeps
-from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.report.charts import (
+    curves_of,
+    losses_of,
+    main_lines,
+    points_of,
+    styles,
+    sweeps,
+)
+from fedbench.bench.results.report.colours import COLOURS, SYMBOLS, Look, looks
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.tuning.spaces.samplers import quiet
@@ -61,9 +68,7 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
     chart = _known("axis", axis or found[0]["axis"], first_of_axis)
     points = pd.DataFrame(chart["points"])
     steps = sorted(points.x.unique())
-    names = [*points.name.unique()]
-    order = points.name.map(names.index) - (len(names) - 1) / 2
-    points["place"] = points.x.map(steps.index) + order * 0.5 / len(names)  # intervals stay apart
+    points["place"] = points.x.map(steps.index)
     label = chart["axis"].replace("_", " ")
     figure = _lines(points, "place", ranking.board.metric, chart["title"], label)
     figure.axes[0].set_xticks(range(len(steps)), [f"{step:g}" for step in steps])
@@ -82,7 +87,7 @@ def cost(
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _COSTS)
     points = points_of(group)
-    return _lines(points[points.main], key, ranking.board.metric, group.title, label)
+    return _lines(points[points.main], key, ranking.board.metric, group.title, label, apart=False)
 
 
 def curves(
@@ -138,8 +143,8 @@ def loss(
     figure = Picture(2.8 * columns + 0.4, 2.2 * -(-len(of_names) // columns) + 0.5)
     figure.suptitle(group.title, fontsize=9)
     panels = figure.panels(len(of_names), columns)
-    for axes, ((name, colour), of) in zip(panels, of_names, strict=True):
-        axes.plot(of["round"], of["mean"], color=colour, linewidth=1.8)
+    for axes, (name, look, of) in zip(panels, of_names, strict=True):
+        axes.plot(of["round"], of["mean"], color=look.colour, linewidth=1.8)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="rounds", ylabel="loss")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -169,7 +174,8 @@ def search(study: StudyView) -> Picture:
     names.sort(key=lambda name: -shares.get(name, 0.0))
     figure = Picture(2.5 * len(names) + 0.6, 3)
     figure.suptitle(f"{study.study_id} · {len(trials)} trials", fontsize=9)
-    colour = COLOURS[places([study.spec])[study.spec]]
+    look = looks([study.spec])[study.spec]
+    colour, marker = look.colour, SYMBOLS[look.symbol]
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
         values = values_of[name]
@@ -177,7 +183,7 @@ def search(study: StudyView) -> Picture:
         if isinstance(within, FloatDistribution):
             xs = values
             axes.set_xscale("log" if within.log else "linear")
-        axes.scatter(xs, scores, s=22, color=colour, alpha=0.8, linewidths=0)
+        axes.scatter(xs, scores, s=22, color=colour, marker=marker, alpha=0.8, linewidths=0)
         axes.scatter(xs[best : best + 1], scores[best : best + 1], s=70, facecolors="none",
                      edgecolors="black")  # fmt: skip
         share = f" · {shares[name]:.0%}" if name in shares else ""
@@ -245,27 +251,36 @@ def _with_curves(
     return replace(group, frame=frame.assign(curve_ids=there)), found, losses
 
 
-def _by_name(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
-    """Return name and colour of each line, and its points in their order."""
-    chosen = places(points.method)
-    by_line = points.groupby(["name", "method"], sort=False)
-    return [((str(name), COLOURS[chosen[str(method)]]), of) for (name, method), of in by_line]
+def _by_name(points: pd.DataFrame) -> list[tuple[str, Look, pd.DataFrame]]:
+    """Return name and look of each line, and its points in their order."""
+    chosen = styles(dict(zip(points.name, points.method, strict=True)), ())
+    return [(str(name), chosen[str(name)], of) for name, of in points.groupby("name", sort=False)]
 
 
-def _lines(points: pd.DataFrame, key: str, metric: str, title: str, label: str) -> Picture:
-    """Draw a line for each name over a column, in percent if the metric is an accuracy."""
+def _lines(
+    points: pd.DataFrame, key: str, metric: str, title: str, label: str, *, apart: bool = True
+) -> Picture:
+    """Draw a line for each name over a column, in percent if the metric is an accuracy.
+
+    Lines stand a little beside each other (`apart`), so that none hides the intervals of another.
+    """
     figure = Picture(7, 3.8)
     (axes,) = figure.panels(1)
     axes.set(xlabel=label, ylabel=heading(metric))
     axes.set_title(title, fontsize=9, loc="left")
     _plain(axes)
     scale = 100 if is_accuracy(metric) else 1
-    for (name, colour), of in _by_name(points.dropna(subset=["mean", key])):
+    drawn = _by_name(points := points.dropna(subset=["mean", key]))
+    xs = np.unique(points[key].astype(float))
+    span, gap = (np.ptp(xs), np.diff(xs).min()) if len(xs) > 1 else (1.0, 1.0)
+    room = max(min(gap / 2, span / 6), span / 12)
+    for index, (name, look, of) in enumerate(drawn):
         of_line = scale * of[_INTERVAL].astype(float)
         half = ((of_line.high - of_line.low) / 2).fillna(0.0)
+        beside = apart * room * (index - (len(drawn) - 1) / 2) / len(drawn)
         axes.errorbar(
-            of[key].astype(float), of_line["mean"], half, color=colour, label=name, marker="o",
-            markersize=4, linewidth=1.4, elinewidth=1.6,
+            of[key].astype(float) + beside, of_line["mean"], half, color=look.colour, label=name,
+            marker=SYMBOLS[look.symbol], markersize=5, linewidth=1.4, elinewidth=1.6,
         )  # fmt: skip
     figure.explain(axes, "upper", fontsize=8)
     return figure

@@ -1,7 +1,7 @@
 """Numbers behind charts: points, curves and losses of the lines of a board, and what names them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,12 +14,10 @@ from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.statistics import mean, pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import correlate
-from fedbench.bench.results.report.colours import places
+from fedbench.bench.results.report.colours import SYMBOLS, Look, looks
 from fedbench.bench.results.store.frame import lines, plain
 from fedbench.bench.system.identity import content_id
 
-NUM_SYMBOLS = 7
-"""Symbols of the page: a method has one colour, its lines have different symbols."""
 _MAX_LOSSES = 40
 """Rounds of a curve of losses, evenly spaced."""
 _POINT = {
@@ -46,15 +44,18 @@ def by_column(frame: pd.DataFrame) -> dict[str, Any]:
     return lists
 
 
-def styles(methods: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return colour and symbol by name; names of one method, by which they are given, share one."""
-    colours = places(methods.values())
-    chosen: dict[str, tuple[int, int]] = {}
-    for position, name in enumerate(sorted(methods)):
-        colour = colours[methods[name]]
-        order = [(colour, (position + step) % NUM_SYMBOLS) for step in range(NUM_SYMBOLS)]
-        chosen[name] = next((pair for pair in order if pair not in chosen.values()), order[0])
-    return chosen
+def styles(labels: Mapping[str, str], methods: Collection[str]) -> dict[str, Look]:
+    """Return the looks of methods, and of lines by their labels, which map to a line's method.
+
+    Lines of one method have its colour and different symbols, the first one its own.
+    """
+    chosen, order, times = looks({*labels.values(), *methods}), [*SYMBOLS], Counter[str]()
+    lines = dict[str, Look]()
+    for label, method in sorted(labels.items()):
+        colour, symbol = chosen[method]
+        lines[label] = Look(colour, order[(order.index(symbol) + times[method]) % len(order)])
+        times[method] += 1
+    return chosen | lines
 
 
 def cell_ids(groups: Sequence[Group]) -> list[str]:

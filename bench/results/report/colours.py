@@ -1,6 +1,8 @@
-"""One colour a method, on the page and in every chart."""
+"""One colour and one symbol a method, on the page, in every chart and in README's pictures."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from zlib import crc32
 
 COLOURS = (
@@ -18,21 +20,52 @@ _FIXED = (
 )  # fmt: skip
 # A new method goes to the end: a place is the colour by which readers know a method.
 _PLACES = {name: place for place, name in enumerate(_FIXED)}
+SYMBOLS: Mapping[str, Any] = {
+    "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "star": "*", "cross": "P",
+    "wye": (3, 1, 180),
+}  # fmt: skip
+"""Symbols by their names in D3, as matplotlib has them."""
+_APART = 140
+"""Distance from which colours are told apart: orange and red of one lightness have 126."""
 
 
-def places(methods: Iterable[str]) -> dict[str, int]:
-    """Return the place in `COLOURS` of each of some methods, different while there are enough.
+class Look(NamedTuple):
+    """How a method is drawn."""
+
+    colour: str
+    symbol: str
+
+
+def looks(methods: Iterable[str]) -> dict[str, Look]:
+    """Return colour and symbol of each of some methods; colours differ while there are enough.
 
     A shipped method has the same everywhere. Any other, such as `simclr+fedprox`, begins at a place
-    that its name gives and takes the first that no method here has.
+    that its name gives and takes the first colour that is told apart from those of the methods
+    here; if none is, that which is farthest from them.
 
-    >>> places(["byol", "simclr"])
-    {'byol': 4, 'simclr': 0}
+    >>> looks(["byol", "simclr"])["byol"]
+    Look(colour='#239a19', symbol='star')
     """
     chosen: dict[str, int] = {}
+
+    def apart(place: int) -> float:
+        of = (math.dist(_scaled(place), _scaled(other)) for other in chosen.values())
+        return min([_APART, *of])
+
     for method in sorted({*methods}, key=lambda name: (name not in _PLACES, name)):
-        first = _PLACES.get(method, crc32(method.encode()) % len(COLOURS))
+        first = crc32(method.encode())
         order = [(first + step) % len(COLOURS) for step in range(len(COLOURS))]
-        free = (place for place in order if place not in chosen.values())
-        chosen[method] = first if method in _PLACES else next(free, first)
-    return chosen
+        chosen[method] = _PLACES[method] if method in _PLACES else max(order, key=apart)
+    return {method: Look(COLOURS[place], _symbol(place)) for method, place in chosen.items()}
+
+
+def _scaled(place: int) -> tuple[float, ...]:
+    """Return red, green and blue, weighted as eyes do: 2 : 4 : 3 in squares."""
+    weights = (2, 4, 3)
+    channels = bytes.fromhex(COLOURS[place][1:])
+    return tuple(math.sqrt(w) * value for w, value in zip(weights, channels, strict=True))
+
+
+def _symbol(place: int) -> str:
+    """Return another symbol for neighbours, and for each of the three lightnesses of a hue."""
+    return [*SYMBOLS][(place + 5 * (place // 12)) % len(SYMBOLS)]

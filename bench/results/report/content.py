@@ -38,7 +38,7 @@ from fedbench.bench.results.report.charts import (
     styles,
     sweeps,
 )
-from fedbench.bench.results.report.colours import COLOURS
+from fedbench.bench.results.report.colours import COLOURS, SYMBOLS
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.results.store.schema import CONFIG
@@ -180,7 +180,8 @@ def content(
         "problems": [*views.problems, *unreadable, *torn],
         "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
         "colours": COLOURS,
-        "styles": styles(labels | {name: name for name in specs}),
+        "symbols": [*SYMBOLS],
+        "styles": styles(labels, specs),
         "columns": [c.heading(metric) for metric in metrics[:1] for c in BOARD if c.title],
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},

@@ -11,10 +11,11 @@ from matplotlib.colors import to_hex
 import fedbench
 import fedbench.plot
 from fedbench.bench.results.leaderboard.studies import StudyView
-from fedbench.bench.results.report.colours import COLOURS, places
+from fedbench.bench.results.report.colours import SYMBOLS, looks
 from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import seeds_of
 
+METHODS = ("simclr", "lejepa", "spectral", "byol", "orchestra")  # of README's picture
 A, B = [0.50, 0.52, 0.48], [0.46, 0.49, 0.43]
 
 
@@ -43,7 +44,8 @@ def test_accuracy_is_drawn_against_alpha_in_the_colours_of_the_methods(store: St
     np.testing.assert_allclose(drawn["simclr"].get_ydata(orig=False), [50, 60])
     np.testing.assert_allclose(drawn["byol"].get_ydata(orig=False), [46, 56])
     for method, line in drawn.items():
-        assert to_hex(line.get_color()) == COLOURS[places([method])[method]]
+        look = looks([method])[method]
+        assert (to_hex(line.get_color()), line.get_marker()) == (look.colour, SYMBOLS[look.symbol])
     with pytest.raises(fedbench.UnknownNameError):
         fedbench.plot.accuracy(fedbench.leaderboard(store), "participation")
 
@@ -56,6 +58,8 @@ def test_cost_curves_and_loss_have_the_values_of_the_rows(store: Store, tmp_path
     assert megabytes == pytest.approx(3.0)
     curves = lines(fedbench.plot.curves(ranking, setting="alpha 1", store=store))
     np.testing.assert_allclose(curves["simclr"].get_ydata(orig=False), [60])
+    places = [curves[method].get_xdata(orig=False)[0] for method in ("simclr", "byol")]
+    assert places[1] - places[0] > 0.05  # both of one round; one interval hides not the other
     losses = fedbench.plot.loss(ranking, store=store)
     np.testing.assert_allclose(np.asarray(losses.axes[0].lines[0].get_ydata())[:2], [4, 3])
     for ending in ("svg", "png"):
@@ -94,6 +98,15 @@ def test_a_partition_is_drawn_as_its_counts() -> None:
 
 
 def test_shipped_methods_have_different_colours_whatever_stands_beside_them() -> None:
-    chosen = places(["simclr+fedprox", "my-method", "byol", "ssd", "simclr"])
-    assert chosen["simclr"] == places(["simclr"])["simclr"]
-    assert len({*chosen.values()}) == len(chosen)
+    chosen = looks(["simclr+fedprox", "my-method", "byol", "ssd", "simclr"])
+    assert chosen["simclr"] == looks(["simclr"])["simclr"]
+    assert len({look.colour for look in chosen.values()}) == len(chosen)
+
+
+def test_no_other_method_looks_like_one_beside_it() -> None:
+    """Orchestra is of orange, beside which a red is too near; names choose among the others."""
+    found = {looks(["simclr", "orchestra", f"method-{i}"])[f"method-{i}"] for i in range(200)}
+    colours = {look.colour for look in found}
+    assert colours.isdisjoint({"#c3610d", "#da4149", "#b04613", "#c77b2d", "#d26e5b"})
+    assert len(colours) > 15
+    assert len({looks([name])[name].symbol for name in METHODS}) == len(METHODS)

@@ -3,10 +3,9 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 for (const { groups } of Object.values(data.boards)) for (const each of groups) each.points = records(each.points);
-const COLOURS = data.colours;
-const SYMBOLS = ["circle", "square", "triangle", "diamond", "star", "cross", "wye"];
-const ink = (d) => COLOURS[data.styles[d.name][0]];
-const shape = (d) => SYMBOLS[data.styles[d.name][1]];
+const { colours: COLOURS, symbols: SYMBOLS } = data;
+const ink = (d) => data.styles[d.name][0];
+const shape = (d) => data.styles[d.name][1];
 const LIGHT = { "--back": "#ffffff", "--mark": "#dcecd8", "--text": "#1b1f24", "--faint": "#5b6570", "--line": "#d5dae0", "--plot-background": "#ffffff" };
 
 const fragment = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
@@ -145,7 +144,10 @@ function figure({ id, title, controls = [], draw }) {
   const node = el("figure", { "aria-labelledby": id }, el("div", { class: "head" }, heading, buttons),
     controls.length ? el("div", { class: "controls" }, ...controls.map((each) => each.node)) : null, holder, caption, numbers);
   function redraw() {
-    if (closed(node)) return;
+    if (closed(node)) {
+      node.hidden = !draw(900);
+      return;
+    }
     node.hidden = false;
     const room = paper ? (node.parentElement.className === "pair" ? paper / 2 - 8 : paper) : holder.clientWidth || 900;
     const width = Math.max(300, Math.min(room, 1248));

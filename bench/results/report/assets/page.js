@@ -9,9 +9,14 @@
   const section = (id, title, ...children) => add(id, title, children, (head) => el("section", { class: id, "aria-labelledby": id }, head, ...children));
   const part = (id, title, ...children) => add(id, title, children, (head) => el("details", { class: `part ${id}` }, el("summary", {}, head), ...children));
   function add(id, title, children, node) {
-    if (children.every((child) => child == null)) return;
-    nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
-    main.append(node(el("h2", { id, tabindex: "-1" }, title)));
+    const there = children.filter((child) => child != null), head = el("h2", { id, tabindex: "-1" }, title);
+    if (!there.length) return;
+    const link = el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title), whole = node(head);
+    nav.append(link);
+    main.append(whole);
+    // No heading without content: a figure hides where the cell that is chosen has nothing for it.
+    const empty = (child) => child.hidden || (child.className === "pair" && [...child.children].every(empty));
+    followers.push(() => { whole.hidden = link.hidden = there.every(empty); });
   }
   function go(id) {
     const head = document.getElementById(id), fold = head?.closest("details.part");

@@ -15,7 +15,8 @@ import fedbench
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.formats import group_table
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.charts import short_titles
+from fedbench.bench.results.report.charts import short_titles, styles
+from fedbench.bench.results.report.colours import looks
 from fedbench.bench.results.report.content import partitions
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -224,6 +225,16 @@ def test_short_titles_say_what_their_preset_does_not() -> None:
     assert short_titles(budgets[:1]) == ["digits"]
 
 
+def test_lines_of_a_method_share_its_colour_and_the_first_has_its_symbol() -> None:
+    labels = {"byol": "byol", "byol (lr=1)": "byol", "mim (lr=1)": "mim", "mim (lr=2)": "mim"}
+    found, alone = styles(labels, {"mim", "simclr"}), looks(["byol", "mim", "simclr"])
+    assert {name: look.colour for name, look in found.items()} == {
+        name: alone[labels.get(name, name)].colour for name in (*labels, "simclr", "mim")
+    }
+    assert found["byol"] == alone["byol"] != found["byol (lr=1)"]
+    assert found["mim"] == found["mim (lr=1)"] == alone["mim"] != found["mim (lr=2)"]
+
+
 def test_the_page_shows_one_line_of_each_method(tmp_path: Path) -> None:
     """The one with the most seeds, however good another is."""
     store = Store(tmp_path / "store")
@@ -345,8 +356,15 @@ def test_runs_that_have_an_objective_alone_have_no_curves(store: Store, tmp_path
     fedbench.report(tmp_path / "page.html", store)
     open_all = "for (const part of all('details.part')) part.open = true; await pause();"
     titles = "all('figure:not([hidden]) h3').map((head) => head.textContent)"
-    out = in_browser(tmp_path / "page.html", f"{open_all} return {{ titles: {titles} }};")
+    parts = "all('nav a:not([hidden])').map((link) => link.textContent)"
+    heads = "all(':is(section, details.part):not([hidden]) h2').map((head) => head.textContent)"
+    steps = f"const parts = {parts}, heads = {heads}; {open_all}"
+    steps += f"return {{ parts, heads, titles: {titles} }};"
+    out = in_browser(tmp_path / "page.html", steps)
     assert (out["titles"], out["errors"]) == (["Methods"], [])
+    # A heading, and a link to it, for what there is: neither curves nor several cells.
+    shown = ["Board", "Tables", "Clients", "What ran", "Published numbers"]
+    assert (out["parts"], out["heads"]) == (shown, shown)
 
 
 @pytest.mark.browser
