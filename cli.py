@@ -271,10 +271,12 @@ def compare(
 
 @command("fedbench report results.html --grid heterogeneity")
 def report(
-    file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],
     chosen: Chosen,
     folders: Folders,
     output: opt.Output,
+    file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")] = Path(
+        "report.html"
+    ),
     images: opt.Images = True,
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""

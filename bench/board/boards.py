@@ -15,7 +15,7 @@ from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
 from fedbench.bench.results.leaderboard.leaderboard import why_empty
 from fedbench.bench.results.leaderboard.studies import spent
-from fedbench.bench.results.report.page import Report, write_page
+from fedbench.bench.results.report.page import REPORT, Report, write_page
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
@@ -110,7 +110,7 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
 
 @grouped
 def report(
-    file: Path | str,
+    file: Path | str = "report.html",
     store: Store | Path | str | None = None,
     *,
     chosen: Chosen,
@@ -121,7 +121,7 @@ def report(
     """Write one self-contained HTML page about a store: charts, tables, studies, published numbers.
 
     Args:
-        file: ends in .html; replaced if it exists.
+        file: ends in .html; a report that it holds is replaced, anything else is not.
         store: see `open_store`.
         chosen: what it is of.
         data_dir: data caches that the labels of clients are read from; see `load_dataset`.
@@ -129,7 +129,7 @@ def report(
         tell: is called with a line about what is done next.
 
     Raises:
-        ConfigError: for a file of another ending, or one that cannot be written.
+        ConfigError: for a file of another ending, or one that is no report or cannot be written.
         UnknownNameError: for an unknown grid.
         StoreError: for a store that is not there or cannot be read, or one without such runs.
 
@@ -143,6 +143,8 @@ def report(
     file, store = user_path(file), open_store(store).require()
     if file.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
+    if file.is_file() and REPORT not in file.read_bytes():
+        raise ConfigError(f"{file} exists and is no report; give the report another name")
     frame = _narrowed(_for_purpose(store.frame(), chosen), store, chosen)
     of = grid, dataset = chosen.grid, chosen.dataset
     if frame.empty and any(of):

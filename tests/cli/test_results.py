@@ -35,6 +35,23 @@ def test_report(call: Call, copy: Path, tmp_path: Path) -> None:
     assert call("report", tmp_path / "page.pdf", "--store", copy).code == 2
 
 
+def test_a_report_has_a_name_by_default_and_replaces_reports_alone(
+    call: Call, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("report", "--store", copy, "--no-images", "--quiet")
+    for _ in range(2):
+        answer = call(*words)
+        assert (answer.code, "report.html" in answer.out) == (0, True), answer.err
+    (tmp_path / "report.html").write_text("<p>mine</p>")
+    answer = call(*words)
+    assert (answer.code, answer.out) == (2, "")
+    assert (
+        answer.err == "error: report.html exists and is no report; give the report another name\n"
+    )
+    assert (tmp_path / "report.html").read_text() == "<p>mine</p>"
+
+
 def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     planned = call("merge", copy, "--store", target, "--dry-run")

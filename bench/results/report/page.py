@@ -12,6 +12,8 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.text import single_line, visible_json
 
+REPORT = b'<script type="application/json" id="data">'
+"""Part of every report, and of hardly another page."""
 _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "figure.js", "charts.js", "page.js")
 
 
