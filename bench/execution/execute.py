@@ -344,7 +344,7 @@ class _Run:
         metrics["final_loss"] = history[-1].loss if history else None
         further = {name: value for name, value in measured.items() if name not in metrics}
         further["relative_movement"] = movement(self.trainer)
-        further |= dict.fromkeys(never_reached(history), 1.0)
+        further |= {f"no_gradient_{part}": 1.0 for part in never_reached(history)}
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
         if any(map(is_accuracy, measured)):
             further |= {f"{at}{MAJORITY.name}": share for at, share in self._majorities().items()}

@@ -42,6 +42,8 @@ class RoundRecord:
     traffic: Mapping[str, Any] = field(default_factory=dict)
     # Of the clients' updates, as `Drift.values` has it; {} with client-level privacy.
     drift: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # 1 for each trained part of the net that no client's loss reached
+    no_gradient: Mapping[str, float] = field(default_factory=dict)
     # Of the devices: `seconds` that the round takes, clients `asked`, which received the model,
     # `late` and `dropped` ones, and mean `staleness` of buffered changes; {} without devices.
     simulated: Mapping[str, float] = field(default_factory=dict)

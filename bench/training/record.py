@@ -13,14 +13,11 @@ from fedbench.bench.training.history import RoundRecord, Spread
 from fedbench.bench.training.layout import Slot
 from fedbench.bench.training.ledger import Ledger
 
-NO_GRADIENT = "no_gradient_"
-"""Start of the name under which a record has a part that no client's loss reached in a round."""
-
 
 def never_reached(history: Sequence[RoundRecord]) -> list[str]:
-    """Return the names, `no_gradient_…`, of parts that the loss reached in no round with steps."""
-    marked = [{n for n in r.parts if n.startswith(NO_GRADIENT)} for r in history if r.num_steps]
-    return sorted(set.intersection(*marked)) if marked else []
+    """Return the parts of the net that the loss reached in no round with steps."""
+    unreached = [{*record.no_gradient} for record in history if record.num_steps]
+    return sorted(set.intersection(*unreached)) if unreached else []
 
 
 @dataclass
@@ -80,9 +77,7 @@ class RoundTally:
         }
         numbers = {n: v.item() if isinstance(v, Tensor) else v for n, v in logged.items()}
         of_clients = [{*result.without_gradient} for result in stepped]
-        numbers |= {
-            f"{NO_GRADIENT}{part}": 1.0 for part in set.intersection(*of_clients or [set()])
-        }
+        unreached = sorted(set.intersection(*of_clients)) if of_clients else []
         return RoundRecord(
             round_index=self.index,
             loss=sum(r.loss * r.num_steps for r in stepped) / steps if steps else None,
@@ -93,6 +88,7 @@ class RoundTally:
             bytes_up=self.exchanged.bytes_up,
             bytes_down=self.exchanged.bytes_down,
             traffic=self.exchanged.as_dict(),
+            no_gradient=dict.fromkeys(unreached, 1.0),
             **spread._asdict(),
             **others,
         )
