@@ -22,6 +22,7 @@ from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execution.audit import alike, shown_labels
 from fedbench.bench.method import Labels
+from fedbench.bench.system import first_use
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task, Trained
@@ -42,19 +43,24 @@ def arithmetic(setup: Setup, device: torch.device) -> dict[str, str]:
     with temporary_folder() as folder, single_thread():
         monitor = CollapseMonitor(small, device)
         trainer = Trainer(small, folder, "arithmetic", device, monitor, float("inf"))
-        with suppress(NonFiniteFeaturesError):
-            scores = evaluate(small, trainer.binding, lambda _: None, (), device, one_encoder=True)
-            encode = partial(small.method.encode, trainer.binding.net)
-            features = extract(encode, torch.from_numpy(small.images), device=device)
-            values = torch.tensor([scores[name] for name in sorted(scores)], dtype=torch.float64)
-            parts["scores"] = _digest([features, values])
-        executor = _OneForAll(ClientRunner(small, device, folder / "clients"))
-        with suppress(Diverged):
-            rounds = trainer.rounds(executor)
-            for _ in range(setup.needs.preparatory_rounds + 1):
-                next(rounds)
-            personal = executor.runner.binding.personal.data
-            parts["training"] = _digest([*executor.losses, trainer.vector, personal])
+        with first_use.plain():  # the run compares its shortcuts, and says what it leaves out
+            with suppress(NonFiniteFeaturesError):
+                scores = evaluate(
+                    small, trainer.binding, lambda _: None, (), device, one_encoder=True
+                )
+                encode = partial(small.method.encode, trainer.binding.net)
+                features = extract(encode, torch.from_numpy(small.images), device=device)
+                values = torch.tensor(
+                    [scores[name] for name in sorted(scores)], dtype=torch.float64
+                )
+                parts["scores"] = _digest([features, values])
+            executor = _OneForAll(ClientRunner(small, device, folder / "clients"))
+            with suppress(Diverged):
+                rounds = trainer.rounds(executor)
+                for _ in range(setup.needs.preparatory_rounds + 1):
+                    next(rounds)
+                personal = executor.runner.binding.personal.data
+                parts["training"] = _digest([*executor.losses, trainer.vector, personal])
     return parts
 
 
@@ -100,8 +106,7 @@ def _on_fixed_images(setup: Setup) -> Setup:
         "federation": FederationConfig(num_rounds=2, participation=share),
         "devices": DevicesConfig(),
     }
-    return replace(
-        setup,
+    return setup.with_other(
         config=config.model_copy(update=update),
         dataset=dataset,
         client_partition=alike(count, 1, spec.num_classes),

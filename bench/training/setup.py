@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +130,12 @@ class Setup:
             return deepcopy(net)
         del vars(self)["_net"]
         return net
+
+    def with_other(self, **parts: Any) -> Self:
+        """Return a setup with some parts replaced, and the same net before the first round."""
+        other = replace(self, **parts)
+        vars(other)["_net"] = self.make_net()
+        return other
 
     @cached_property
     def _net(self) -> Net:

@@ -111,7 +111,8 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert "simclr-1 simclr demo 6 0.5 0.97 [0.73, 1.00]" in " ".join(listed.out.split())
     one = call("studies", "simclr-1", *place)
     # x = 0…5, y = 0, 2, 2, 4, 4, 6: r = 19 / sqrt(17.5 * 22) = 0.968; ranks with ties: 0.971.
-    assert "against knn_acc: Pearson 0.97 [0.73, 1.00], Spearman 0.97 [0.63, 1.00]" in one.out
+    said = " ".join(one.out.split())
+    assert "against knn_acc: Pearson 0.97 [0.73, 1.00], Spearman 0.97 [0.63, 1.00]" in said
     assert {"3 min 0 s", "6.0 MB"} <= {*re.split(r"\s{2,}|\n", one.out)}
     record = call("studies", "simclr-1", *place, "--json").json
     assert (record["best"], len(record["trials"])) == (5, 6)

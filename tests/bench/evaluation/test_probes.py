@@ -85,7 +85,13 @@ def accuracies(
     """Accuracies of an encoder with the given features, of client `k` or of all."""
     splits = Splits(setup.dataset, setup.images, setup.probed, 1, CPU)
     encoded: Any = SimpleNamespace(
-        setup=setup, splits=splits, train=train, test=test, device=CPU, client_id=k
+        setup=setup,
+        splits=splits,
+        train=train,
+        test=test,
+        device=CPU,
+        client_id=k,
+        on_step=lambda *_: None,
     )
     return probe_accuracies(encoded, protocols)
 
