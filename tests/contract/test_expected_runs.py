@@ -1,9 +1,9 @@
 """Tiny runs of every method and variant give the numbers that `expected_runs.json` holds.
 
-On a processor of the file's kind every bit is the same. On another kind of the same platform, so
-are those runs that compute the same on fixed images; the others stay within `RELATIVE`. On another
-platform a number may differ by what another rounding makes of it: how far a run moves is measured
-there, by a second run without oneDNN.
+On a processor of the file's kind every bit is the same. On another kind of the same platform, runs
+that compute the same on fixed images stay within `LAST_BITS`, the others within `RELATIVE`. On
+another platform a number may differ by what another rounding makes of it: how far a run moves is
+measured there, by a second run without oneDNN.
 """
 
 import json
@@ -26,6 +26,9 @@ MARGIN = 30
 """How many times further than oneDNN's rounding another platform's may carry a run."""
 RELATIVE = 1e-4
 """Least tolerance: 1,000 times the rounding of single precision."""
+LAST_BITS = 1e-12
+"""Tolerance of a run whose hashes agree: it trains alike, but a score in double precision may meet
+the operation that differs where the fixed images do not. An emulated Haswell shows 1 in 17."""
 IMAGES = 2 / 20
 """Tolerance of accuracies: two of the test images."""
 STRAYS = 1 / 50
@@ -64,8 +67,8 @@ def unexpected(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> list
     wrong = []
     for key, run in measured["runs"].items():
         wanted = expected["runs"][key]
-        same_bits = same_kind or run["arithmetic"] == wanted["arithmetic"]
-        if (run != wanted) if same_bits else _differs(run, wanted, RELATIVE):
+        allowed = LAST_BITS if run["arithmetic"] == wanted["arithmetic"] else RELATIVE
+        if run != wanted if same_kind else _differs(run, wanted, allowed):
             wrong.append(key)
     return wrong
 
@@ -75,7 +78,7 @@ def unexpected(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> list
     [
         ("same", "same", 0.0, False),
         ("same", "other", 1e-6, True),  # as a change of the code does on the file's processor
-        ("other", "same", 0.0, False),
+        ("other", "same", 1e-15, False),
         ("other", "same", 1e-6, True),
         ("other", "other", 1e-5, False),  # the largest seen on an Intel processor is 1.25e-5
         ("other", "other", 1e-3, True),  # as a loss that is multiplied by 1.001
