@@ -63,6 +63,7 @@ from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup, least_batch
 from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.tuning.spaces.space import read_space, space_file
 
 _CPU = torch.device("cpu")
 _TINY: Mapping[str, Any] = {
@@ -256,6 +257,12 @@ class MethodContract:
             assert info.description, f"{name} has no description"
             for value in _out_of_range(info.metadata):
                 _refused(self.spec, {name: value}, name)
+
+    def test_its_search_space_has_fields_that_are_there(self) -> None:
+        """`NAME.yaml` names fields of the method and of the configuration, and values they take."""
+        fields = Fields.of(self.spec)
+        for file in filter(None, (space_file(part.name) for part in fields.parts)):
+            read_space(file, fields)
 
     def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
         """Clients with 0, 1 and 2 images train or sit out without harm, also one at a time."""

@@ -22,7 +22,7 @@ from fedbench.bench.method import (
     registry,
 )
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.simclr import SimCLR
 from tests.bench.execution.test_audit import Memory
@@ -136,3 +136,17 @@ def test_broken_methods_fail(
     takes_folder = "tmp_path" in check.__func__.__code__.co_varnames[:2]
     with pytest.raises(error):
         check(tmp_path) if takes_folder else check()
+
+
+def test_a_search_space_with_a_field_that_is_gone_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, contract = tmp_path / "simclr.yaml", MethodContract()
+    monkeypatch.setattr("fedbench.bench.testing.space_file", lambda name: file)
+    contract.spec = "simclr"
+    space = "method: simclr\nspace: {{method.{}: {{type: float, low: 0.1, high: 1.0}}}}\n"
+    file.write_text(space.format("temperature"))
+    contract.test_its_search_space_has_fields_that_are_there()
+    file.write_text(space.format("gone"))
+    with pytest.raises(ConfigError, match=r"simclr\.yaml.*method\.gone"):
+        contract.test_its_search_space_has_fields_that_are_there()
