@@ -107,7 +107,7 @@ def _main(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
 ) -> None:
-    """Tune, sweep and compare federated methods that learn without labels."""
+    """Tune, sweep and compare federated methods that learn from images without labels."""
     if version:
         emit(f"fedbench {fedbench.__version__}")
         raise typer.Exit

@@ -220,6 +220,12 @@ def _kind(file: Path) -> str:
         )
     if not head:
         raise DataError(f"{file} is empty")
+    if head.startswith(b"\x93NUMPY"):
+        arrays = ", ".join(f"{name}=…" for name in NPZ_NAMES[0])
+        raise DataError(
+            f"{file} is one array of NumPy, and a data set needs four: images and labels to train"
+            f" and to test with; save them by numpy.savez('images.npz', {arrays})"
+        )
     if b"\0" in head:
         raise DataError(f"{file} is no Parquet, CSV, IDX or .npz file, nor one packed by gzip")
     return "csv"

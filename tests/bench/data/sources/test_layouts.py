@@ -125,6 +125,12 @@ def flat(root: Path) -> str:
     return f"folder:{root}"
 
 
+def npy(folder: Path) -> str:
+    file = folder.with_suffix(".npy")
+    np.save(file, np.zeros((6, 4, 4), np.uint8))
+    return f"file:{file}"
+
+
 def npz(file: Path, names: tuple[str, ...], dtype: type = np.uint8) -> str:
     pixels = np.arange(COUNT + 6, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
     labels = np.array([*LABELS, *TEST])[:, None]
@@ -253,6 +259,7 @@ BUILD: dict[str, Callable[[Path], str]] = {
         p.with_suffix(".npz"), KERAS
     ),
     "`file:` `.npz` of pickled arrays": lambda p: npz(p.with_suffix(".npz"), KERAS, object),
+    "`file:` `.npy`, one array": npy,
     "`file:` CSV of image files and labels as text": csv_of_files,
     "`file:` CSV of pixels, `.gz`": lambda p: one_csv(p, packed=True),
     "`file:` CSV of pixels, `train.csv` and `test.csv`": lambda p: one_csv(p, test=True),
@@ -281,6 +288,7 @@ REFUSED = {
     "`hub:` labels −1 or null in test images": "2 of 3 test images",
     "`hub:` images of several sizes": "data.image_size",
     "`file:` `.npz` of pickled arrays": "set.npz",
+    "`file:` `.npy`, one array": r"save them by numpy\.savez\('images\.npz', train_images=…",
     "`file:` CSV without names of columns": r"train\.csv: the first line names its columns",
     "`file:` IDX images without labels beside them": "train-images-idx3-ubyte.gz",
     "`file:` a `.gz` that is cut off": "train-images-idx3-ubyte.gz",
