@@ -24,14 +24,7 @@ from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, Loss
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.leaderboard.studies import StudyView, is_usable
-from fedbench.bench.results.report.charts import (
-    curves_of,
-    losses_of,
-    main_lines,
-    points_of,
-    styles,
-    sweeps,
-)
+from fedbench.bench.results.report import charts
 from fedbench.bench.results.report.colours import COLOURS, SYMBOLS, Look, looks
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -61,7 +54,7 @@ def accuracy(ranking: Ranking, axis: str | None = None) -> Picture:
         ConfigError: where no axis has two settings with one method.
         UnknownNameError: for another axis.
     """
-    found = sweeps(ranking.board)
+    found = charts.sweeps(ranking.board)
     if not found:
         raise ConfigError("no axis: accuracy needs a method in two settings that differ in one key")
     first_of_axis = {chart["axis"]: chart for chart in reversed(found)}
@@ -86,7 +79,7 @@ def cost(
         setting: part of a table's title; default: the table with the most methods and seeds.
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _COSTS)
-    points = points_of(group)
+    points = charts.points_of(group)
     return _lines(points[points.main], key, ranking.board.metric, group.title, label, apart=False)
 
 
@@ -109,8 +102,8 @@ def curves(
     """
     group, (key, label) = _group(ranking, setting), _known("over", over, _ALONG)
     group, found, _ = _with_curves(group, store)
-    main = main_lines(group.frame).set_index("label").method
-    points = curves_of(group, found).reindex(columns=["name", "metric", key, *_INTERVAL])
+    main = charts.main_lines(group.frame).set_index("label").method
+    points = charts.curves_of(group, found).reindex(columns=["name", "metric", key, *_INTERVAL])
     times = {name: sum(points.metric == name) for name in CURVE_METRICS}
     metric = metric or max(times, key=times.__getitem__)
     _known("metric", metric, times)
@@ -135,7 +128,7 @@ def loss(
         store: that the ranking is of.
     """
     group, _, losses = _with_curves(_group(ranking, setting), store)
-    points = losses_of(group, losses)
+    points = charts.losses_of(group, losses)
     if points.empty:
         raise ConfigError(f"no losses are stored of {group.title!r}")
     of_names = _by_name(points)
@@ -253,7 +246,7 @@ def _with_curves(
 
 def _by_name(points: pd.DataFrame) -> list[tuple[str, Look, pd.DataFrame]]:
     """Return name and look of each line, and its points in their order."""
-    chosen = styles(dict(zip(points.name, points.method, strict=True)), ())
+    chosen = charts.styles(dict(zip(points.name, points.method, strict=True)), ())
     return [(str(name), chosen[str(name)], of) for name, of in points.groupby("name", sort=False)]
 
 

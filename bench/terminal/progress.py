@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.bench.evaluation.metrics import main_metrics
+from fedbench.bench.evaluation.objectives.names import DEFAULT
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
 from fedbench.bench.tuning.events import CellDone, CellProgress, CellsBegan, Estimating, Event
@@ -231,8 +232,10 @@ class StudyProgress(SweepProgress):
         if self._objective is not None and not self.quiet:
             from fedbench.bench.tuning.scoring import Scoring  # loads torch, as the search has
 
-            formula = Scoring(self._objective).objective.formula
-            note(f"objective: {formula}; higher is better, no label is read")
+            one = Scoring(self._objective).objective
+            note(f"objective: {one.formula}; higher is better, no label is read")
+            if getattr(one, "refuted", False):
+                note(f"{DEFAULT} ordered runs better (leaderboards/studies/confirmation)")
             self._objective = None
         super()._begin(event)
 

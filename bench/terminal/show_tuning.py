@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import heading, main_metrics
-from fedbench.bench.evaluation.objectives.names import DEFAULT, FINDINGS, GATE
+from fedbench.bench.evaluation.objectives.names import DEFAULT, GATE
 from fedbench.bench.terminal.console import emit, emit_notes, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
@@ -52,7 +52,6 @@ def show_study(result: StudyResult) -> None:
         head,
         {
             "fidelity": result.fidelity,
-            "objective": FINDINGS.get(result.objective, ""),
             "best": best,
             "caution": [*result.doubts[1:], *result.cautions],
             "failed": failed if result.kept_errors else "",

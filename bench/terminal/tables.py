@@ -11,14 +11,7 @@ from typing import Any
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.system.text import number_columns, plain_table, single_line
-from fedbench.bench.terminal.console import (
-    emit,
-    emit_notes,
-    is_terminal,
-    rich_console,
-    wrapped,
-    write,
-)
+from fedbench.bench.terminal.console import emit, is_terminal, rich_console, wrapped, write
 from fedbench.bench.terminal.units import text
 
 _LEAST, _GAP = 16, 2
@@ -170,7 +163,8 @@ def show_table(
         console.print(table)
     write(captured.get())
     if dropped:
-        emit_notes(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
+        left = f"no room for {', '.join(dropped)}: widen the terminal, or use --json"
+        emit("\n".join(wrapped(left)))
 
 
 class _Column:

@@ -80,21 +80,6 @@ OF_CLIENTS = {
     ),
 }
 
-FINDINGS = {
-    DEFAULT: "orders configurations of a method, and methods less well: tau 0.56 on four methods"
-    " and 0.77 on four others (leaderboards/studies/log.md)",
-    LOSS: "orders configurations with tau 0.65 on four methods, but 0.15 on four others, where"
-    " align-unif has 0.77 (leaderboards/studies/confirmation)",
-    "loss+sep": "orders configurations of four methods with tau 0.35, where align-unif has 0.77"
-    " (leaderboards/studies/confirmation)",
-    "objective+sep": "orders configurations with tau 0.74 on four methods and 0.66 on four others,"
-    " where align-unif has 0.77 (leaderboards/studies/confirmation)",
-    "sep": "alone it chooses badly: it loses 3.0 points after 24 trials, where align-unif loses 1.1"
-    " (leaderboards/studies/log.md)",
-}
-"""What the studies found about the objectives that users choose."""
-
-
 GROUP = "fedbench.objectives"
 GATE = "+gate"
 """Ending of an objective that refuses trials that did not learn."""
