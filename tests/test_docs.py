@@ -184,7 +184,7 @@ def test_make_site(site: Path) -> None:
             r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*\bhref=\"?https?:"
         )
         assert not re.search(loads, page.read_text("utf-8")), page.name
-    line = "fedbench run simclr+uv --preset laptop --seed 0"  # with its hyphens
+    line = "fedbench run simclr+uv --preset laptop-2026-11 --seed 0"  # with its hyphens
     page = site / "generated" / "results" / "simclr-with-uv.html"
     assert line in page.read_text("utf-8").replace('</span> <span class="pre">', " ")
 
