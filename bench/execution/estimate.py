@@ -100,7 +100,8 @@ class Estimator:
     ) -> None:
         self._on_timing = on_timing  # called with the method of a run whose parts are timed
         self._device, self._workers = torch.device(devices[0]), len(devices)
-        self._known: dict[str, tuple[_Parts, VectorLayout]] = {}
+        self._known: dict[str, _Parts] = {}
+        self._layouts: dict[str, VectorLayout] = {}
         self._of_encoders: dict[str, float] = {}  # seconds of what is the same for all methods
         self._clock = _clock(self._device)
 
@@ -115,8 +116,11 @@ class Estimator:
                     self._on_timing(experiment.config.spec)
                 monitor = CollapseMonitor(setup, self._device)
                 trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
-                self._known[key] = self._measure(experiment, trainer), trainer.layout
-            return self._extrapolate(experiment, *self._known[key], trains)
+                self._known[key] = self._measure(experiment, trainer)
+            # Tensors may have a row for each client.
+            if (shapes := f"{key} {setup.spec.num_clients}") not in self._layouts:
+                self._layouts[shapes] = setup.layout(setup.make_net())
+            return self._extrapolate(experiment, self._known[key], self._layouts[shapes], trains)
 
     def _extrapolate(
         self, experiment: Experiment, parts: _Parts, layout: VectorLayout, trains: bool

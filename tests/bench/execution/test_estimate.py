@@ -47,6 +47,15 @@ def test_bytes_and_steps_are_those_of_the_run(
     assert min(estimate.train_seconds, estimate.evaluation_seconds, estimate.start_seconds) > 0
 
 
+def test_rows_of_more_clients_are_bytes_of_their_own_runs() -> None:
+    """One measurement serves both numbers of clients; the table of uv has a row for each."""
+    configs = [tiny_config("simclr+uv", data__num_clients=count) for count in (4, 8)]
+    estimator, runs = Estimator(["cpu"]), [Experiment(config) for config in configs]
+    together = [estimator(run).bytes_down for run in runs]
+    assert len(estimator._known) == 1
+    assert together == [Estimator(["cpu"])(run).bytes_down for run in runs]
+
+
 @pytest.mark.parametrize(
     "spec", ["simclr+uv", "semifed+uv", pytest.param("central-ae", marks=pytest.mark.extended)]
 )
