@@ -31,7 +31,7 @@ from fedbench.bench.method.base import run_parts
 from fedbench.bench.method.ids import row_id
 from fedbench.bench.method.net import Net
 from fedbench.bench.system.errors import expect
-from fedbench.bench.system.seeding import generator, numpy_generator, single_thread
+from fedbench.bench.system.seeding import generator, numpy_generator, scope, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
@@ -110,7 +110,8 @@ def evaluate(
     """
     binding.net.eval()
     splits = Splits(setup.dataset, setup.images, setup.probed, setup.spec.image_shape[0], device)
-    with single_thread(), suppress(NonFiniteFeaturesError):
+    draws = scope(setup.config.seed, "evaluation-global", rounds)
+    with draws, single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
             return _finite(

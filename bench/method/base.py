@@ -232,7 +232,8 @@ class Method(Strict, ABC):
     Rules for every hook:
 
     * Do not edit `net` in `loss`; hand tensors to `after_step` through `Loss.keep`.
-    * Draw random numbers from `client.rng` and `server.rng` only.
+    * Draw random numbers from `client.rng` and `server.rng`. Global generators are seeded for a
+      client's part of a round, the server's and each evaluation; a recorded step may not draw.
     * Give tensors that the method edits and the optimizer does not train (targets, memories)
       `requires_grad=False`, or register them as buffers; weight decay would change them otherwise.
     * A parameter under BROADCAST or SERVER_ONLY gets no gradient on a client, and on the server

@@ -58,6 +58,15 @@ def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
             np.random.set_state(numpys)  # noqa: NPY002
 
 
+def drawn() -> tuple[object, ...]:
+    """Return what changes with each draw from a global generator, but for those of GPUs."""
+    import torch
+
+    _, key, *others = np.random.get_state()  # noqa: NPY002
+    state = torch.default_generator.get_state().numpy().tobytes()
+    return state, np.asarray(key).tobytes(), *others, random.getstate()
+
+
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Run torch on one CPU thread inside the block: sums then do not depend on the cores."""

@@ -26,7 +26,7 @@ from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.system.seeding import drawn, single_thread
 from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
@@ -152,6 +152,7 @@ class _Lane:
         self._stream = torch.cuda.Stream(runner.device) if apart else None
         self._programs: dict[tuple[float, ...], _Program] = {}
         self._steps: Iterator[Trained | None] = iter(())
+        self._watched = _WARM_UP if recorded else 0  # turns in which draws are looked for
         self.replayed = 0
 
     def begin(self, task: Task, server: Tensor, out: Tensor) -> None:
@@ -163,8 +164,17 @@ class _Lane:
     def step(self) -> Trained | None:
         """Make a step; returns the client's result after its last one."""
         stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        watched, before = self._watched > 0, drawn() if self._watched else ()
         with self.runner.regime(), stream:
-            return next(self._steps)
+            trained = next(self._steps)
+        self._watched -= watched
+        if watched and drawn() != before:  # hooks around the steps leave them as they were
+            raise PluginError(
+                f"{self.runner.setup.config.spec} declares its step as capturable, but draws from a"
+                " global generator of torch, numpy or Python in it, which a recording would repeat;"
+                " return what a step needs from `draws`, made by client.rng"
+            )
+        return trained
 
     def _train(self, task: Task, server: Tensor, out: Tensor) -> Iterator[Trained | None]:
         """Train a client: None after each step, its result at the end."""

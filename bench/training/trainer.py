@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbench.bench.method import Server, writes
 from fedbench.bench.system.compute import all_finite
-from fedbench.bench.system.seeding import generator, single_thread
+from fedbench.bench.system.seeding import generator, scope, single_thread
 from fedbench.bench.training.aggregate import server_update
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.drift import Drift
@@ -95,7 +95,8 @@ class Trainer(RunState):
         last = self.total_rounds if until is None else min(until, self.total_rounds)
         rounds = self.timeline.rounds(self.rounds_done)
         while self.rounds_done < last:
-            record = self._round(next(rounds), executor, evaluate, on_client)
+            with scope(self.setup.config.seed, "server-global", self.rounds_done):
+                record = self._round(next(rounds), executor, evaluate, on_client)
             due = time.monotonic() - self._saved >= self._between or self.rounds_done == last
             self._records.append(record, sync=due)  # a checkpoint needs the rounds before it
             self.history.append(record)

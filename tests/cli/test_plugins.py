@@ -117,13 +117,39 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     assert not (tmp_path / "store" / "cells" / first.json["run_id"]).exists()
 
 
+def test_hooks_that_draw_globally_give_one_result(shell: Call, tmp_path: Path) -> None:
+    """In two stores, by any number of workers."""
+    code = METHOD.format(name="drawn", cls="Drawn") + (
+        "    def loss(self, *given):\n        out = super().loss(*given)\n"
+        "        return out.plus('more', (np.random.rand() + random.random()) * out.total)\n"
+        "    def encode(self, net, images):\n"
+        "        return super().encode(net, images) * np.random.rand()\n"
+    )
+    env = install_methods(tmp_path / "site", drawn=f"import random\nimport numpy as np\n{code}")
+    values = {"federation.num_rounds": 1, "data.train_subset": 100, "model.width": 4}
+    words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    metrics = []
+    for workers in ("1", "2"):
+        place = ("--workers", workers, "--store", str(tmp_path / workers), "--json")
+        answer = shell("run", "drawn", *words, *place, env=env)
+        assert answer.code == 0, answer.err
+        metrics.append(answer.json["metrics"])
+    assert metrics[0] == metrics[1]
+
+
 def test_an_error_in_a_hook_is_the_plugins_and_has_its_place(shell: Call, tmp_path: Path) -> None:
     hook = "    def loss(self, *given):\n        return None * 2\n"
     short = "    def loss(self, net):\n        pass\n"
+    changed = (
+        "    def loss(self, net, *given):\n        out = super().loss(net, *given)\n"
+        "        e = net['classifier'].weight.exp()\n        term = e.log().sum()\n"
+        "        e.fill_(1.0)\n        return out.plus('more', term)\n"
+    )
     bare = "    def loss(self, *given):\n        return super().loss(*given).total\n"
     named = {
         "wrong": (hook, "pack_wrong.py:9 in loss: TypeError"),
         "short": (short, "pack_short.py:8 in loss: TypeError"),
+        "changed": (changed, "pack_changed.py:11 in loss: backward() of it needs a tensor"),
         "bare": (bare, "loss() must be a Loss (got Tensor)"),
     }
     codes = {n: METHOD.format(name=n, cls=n.title()) + code for n, (code, _) in named.items()}

@@ -1,12 +1,17 @@
 """Randomness by purpose, one thread on request, and the choice of compute."""
 
+import random
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.cores import usable_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
-from fedbench.bench.system.seeding import derive, scope, single_thread
+from fedbench.bench.system.seeding import derive, drawn, scope, single_thread
 
 
 def test_seeds_depend_on_every_part() -> None:
@@ -24,16 +29,33 @@ def test_seeds_never_change() -> None:
     assert derive(0, "cohort", 3) == 1_940_773_744_370_067_784
 
 
-def test_a_scope_seeds_and_restores_the_global_generator() -> None:
-    before = torch.random.get_rng_state()
+def test_a_scope_seeds_and_restores_the_global_generators() -> None:
+    """Also the second normal number, which numpy keeps of each pair."""
+
+    def draw() -> tuple[float, ...]:
+        of_numpy = np.random.randn(), np.random.rand()  # noqa: NPY002
+        return torch.rand(1).item(), *of_numpy, random.random()
+
+    draw()
+    before = drawn()
     with scope(0, "init"):
-        first = torch.rand(3)
-    assert torch.equal(torch.random.get_rng_state(), before)
+        first = draw()
+        assert drawn() != before
+    assert drawn() == before
+    with pytest.raises(ZeroDivisionError), scope(0, "init"):
+        sum(draw()) / 0
+    assert drawn() == before
     with scope(0, "init"):
-        assert torch.equal(torch.rand(3), first)
-    with pytest.raises(KeyError), scope(0, "init"):
-        raise KeyError
-    assert torch.equal(torch.random.get_rng_state(), before)
+        assert draw() == first
+    with scope(0, "other"):
+        assert not {*draw()} & {*first}
+
+
+@pytest.mark.parametrize("draw", [partial(torch.rand, 1), np.random.randn, random.random])
+def test_a_draw_from_each_global_generator_is_seen(draw: Callable[[], object]) -> None:
+    before = drawn()
+    draw()
+    assert drawn() != before
 
 
 def test_threads_are_restored() -> None:

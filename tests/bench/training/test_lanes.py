@@ -2,10 +2,11 @@
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -103,6 +104,22 @@ def test_variants_have_the_same_bits(spec: str, values: Any, tmp_path: Path) -> 
 )
 def test_unfit_runs_name_their_reason(spec: str, values: Any, reason: str) -> None:
     assert reason in reason_to_run_eagerly(setup_of(spec, **values))
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, random.random, lambda: torch.rand(()).item()])
+@pytest.mark.parametrize("hook", ["loss", "draws"])
+def test_a_step_that_draws_from_a_global_generator_is_refused(
+    hook: str, draw: Callable[[], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(SimCLR, hook)
+
+    def drawing(*given: Any) -> Any:
+        draw()
+        return real(*given)
+
+    monkeypatch.setattr(SimCLR, hook, drawing)
+    with pytest.raises(PluginError, match="draws from a global generator"):
+        train_in_lanes(setup_of("simclr"), tmp_path, 2)
 
 
 def test_a_step_that_reads_the_client_is_refused(

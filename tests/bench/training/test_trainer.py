@@ -1,6 +1,7 @@
 """The round loop: its arithmetic, server hooks, state after an interruption, and end."""
 
 import dataclasses
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbench.bench.data.batches import ClientData
+from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.method import (
     Client,
     DataSpec,
     Extra,
+    Loss,
     Needs,
     Net,
     RoundPlan,
@@ -25,6 +27,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.seeding import drawn
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
@@ -162,6 +165,45 @@ def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:
     for k, r in ((0, 0), (1, 0), (0, 1), (1, 1)):
         seen.add(runner.run(Task(k, r, RoundPlan(1)), server, upload).loss)
     assert len(seen) == 4
+
+
+def drawn_everywhere() -> float:
+    of_numpy = float(np.random.rand())  # noqa: NPY002
+    return of_numpy + random.random() + torch.rand(()).item()
+
+
+class Drawing(Supervised):
+    """Draws in each hook as code does that knows no generator."""
+
+    def needs(self) -> Needs:
+        return dataclasses.replace(super().needs(), extras={"draw": Extra()})
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        net.tensor("classifier.bias").data.add_(drawn_everywhere())
+        return super().before_local(net, data, client)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        out = super().loss(net, batch, client)
+        return dataclasses.replace(out, total=out.total * drawn_everywhere())
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        return {"draw": torch.tensor([drawn_everywhere()])}
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        sent = sum(float(upload.extras["draw"]) for upload in uploads)
+        server.log["draws"] = sent + drawn_everywhere()
+        net.tensor("classifier.bias").data.add_(server.log["draws"])
+
+
+def test_draws_from_global_generators_are_of_the_run(tmp_path: Path) -> None:
+    """Whatever the caller has drawn, with an interruption or without; his draws go on."""
+    setup = with_method(Drawing)
+    before = drawn()
+    whole = train(setup, tmp_path / "whole")
+    assert drawn() == before
+    train(setup, tmp_path / "parts", rounds=1)
+    drawn_everywhere()
+    assert_same_run(whole, train(setup, tmp_path / "parts"))
 
 
 class Recorder(Supervised):
