@@ -285,6 +285,7 @@ class Trials:
             "error": error,
             "at_chance": _at_chance(outcomes) if status == "ok" else [],
             "unmoved": any(o.row is not None and o.row.unmoved for o in outcomes),
+            "without_gradient": next((o.row.without_gradient for o in outcomes if o.row), []),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
             "spread": spread,

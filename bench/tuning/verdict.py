@@ -59,6 +59,8 @@ def judge(
     careful = [*_start(best, untrained, scoring), *agreed]
     careful += [] if started else _stillness(best, scoring)
     careful += [] if chance else _chance([best])
+    if parts := best.get("without_gradient"):
+        careful.append(f"the loss of the best trial never reached {', '.join(parts)}")
     if not same:
         careful += [
             f"{name} changes nothing: trials that differ in it alone have one objective"

@@ -4,17 +4,21 @@ Ten of eleven clients hold one image, fewer than a batch, so that a cohort of on
 step: seed 1 draws two of these in two rounds, seed 0 the large client in one of the two.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedbench.bench.evaluation.collapse import movement
+from fedbench.bench.method import Batch, Client, Loss, Net
 from fedbench.bench.results.leaderboard.formats import to_markdown
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal.show_runs import warnings
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.record import never_reached
+from fedbench.methods.simclr import SimCLR
 from tests.bench.results.conftest import build_row, rank
 
 
@@ -79,3 +83,48 @@ def test_a_rate_that_moves_biases_alone_moves_nothing(tmp_path: Path) -> None:
     assert 0 < row.further["relative_movement"] < 1e-7
     assert row.unmoved
     assert warnings(row)
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [({"client__optimizer": "adam"}, None), ({"server__optimizer": "adam"}, None), ({}, 1)],
+)
+def test_a_part_that_decay_alone_moves_is_known_after_an_interruption_and_in_lanes(
+    values: dict[str, Any], rounds: int | None, tmp_path: Path
+) -> None:
+    class Detached(SimCLR):
+        """Stops the gradient between encoder and projector by mistake."""
+
+        def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+            h = net.views(batch.views, "encoder")
+            a, b = net.views(tuple(x.detach() for x in h), "projector")
+            return Loss((a - b).square().mean(), features=h, projections=(a, b))
+
+    config = tiny_config("simclr", client__weight_decay=1e-3, client__batch_size=8, **values)
+    setup = replace(tiny_setup(config), method=Detached())
+    if rounds is not None:
+        train(setup, tmp_path, rounds=rounds)
+    trainer = train(setup, tmp_path, lanes=None if values else 2)
+    assert trainer.resumes == (rounds is not None)
+    assert never_reached(trainer.history) == ["encoder"]
+    assert all(record.drift["encoder"]["norm"] > 0 for record in trainer.history)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        ("simclr", {"model__trainable": "heads"}),
+        ("simclr", {"model__trainable": "last:1"}),
+        ("simclr+lora", {}),
+        ("simclr", {"federation__num_rounds": 0}),
+        ("simclr", {"model__norm": "batch-local"}),
+        ("byol", {"method__update": "frozen-predictor"}),  # the server puts it back
+        ("featarc", {}),  # has frozen copies, broadcast
+        ("orchestra", {}),  # begins with a round of 0 epochs
+        ("pfedae", {}),  # a part of the server's, and personal ones
+    ],
+)
+def test_what_is_frozen_on_purpose_is_not_said_to_lack_a_gradient(
+    spec: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    assert never_reached(train(tiny_setup(tiny_config(spec, **values)), tmp_path).history) == []

@@ -241,6 +241,13 @@ def test_a_best_trial_that_hardly_moved_is_a_caution() -> None:
     assert len(said([best], [], "sep")) == 1
 
 
+def test_a_part_that_no_gradient_reached_is_a_caution() -> None:
+    best = trial(0, 0.3, without_gradient=["encoder"])
+    assert said([best], [], "align-unif+gate")[1:] == (
+        "the loss of the best trial never reached encoder",
+    )
+
+
 def test_a_task_that_no_trial_learnt_leaves_nothing_to_tell() -> None:
     terms = [["clusters"], ["clusters", "rotation"]]
     both = [trial(n, 0.5 + n / 10, at_chance=each) for n, each in enumerate(terms)]
