@@ -4,16 +4,21 @@ import importlib
 import inspect
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedbench
 from fedbench import RunConfig
 from fedbench.bench.experiment.common_options import as_path
+from fedbench.bench.method import Loss, Net, registry
+from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.training.history import RoundRecord
+from fedbench.methods.supervised import Supervised
 
 TINY = {"federation.num_rounds": 1, "data.train_subset": 200}
 
@@ -177,3 +182,109 @@ def test_the_home_folder_may_be_written_as_a_tilde(
     assert fedbench.open_store("~/store").root == tmp_path / "store"
     # Studies and sweeps make it absolute for their processes: a tilde would be below this folder.
     assert as_path("~/data") == tmp_path / "data"
+
+
+@contextmanager
+def undone(switch: Callable[..., None], value: Any, usual: Any) -> Iterator[None]:
+    switch(value)
+    try:
+        yield
+    finally:
+        switch(usual)
+
+
+SWITCHES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no gradients": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "anomaly detection": torch.autograd.detect_anomaly,
+    "float64": lambda: undone(torch.set_default_dtype, torch.float64, torch.float32),
+    "a device": lambda: torch.device("meta"),
+    "default device": lambda: undone(torch.set_default_device, "meta", None),
+    "deterministic": lambda: undone(torch.use_deterministic_algorithms, True, False),
+    "bf16 products": lambda: undone(torch.set_float32_matmul_precision, "medium", "highest"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("name", SWITCHES)
+def test_no_switch_of_the_session_reaches_a_run(
+    name: str, result: fedbench.RunResult, tmp_path: Path
+) -> None:
+    def state() -> tuple[Any, ...]:
+        made = torch.zeros(1, requires_grad=True) * 2
+        flags = [torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()]
+        flags += [torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled()]
+        precision = torch.get_float32_matmul_precision()
+        return made.dtype, made.device, made.requires_grad, precision, *flags
+
+    given: dict[str, Any] = {"set": TINY, "seed": 2, "workers": 1, "device": "cpu"}
+    with SWITCHES[name]():
+        before = state()
+        made = fedbench.run("fed-simclr", store=tmp_path, **given)
+        assert state() == before
+    assert made.metrics == result.metrics
+
+
+def fails(*_: Any) -> Any:
+    raise KeyError("no such view")
+
+
+KEPT: list[Any] = []
+
+
+def keeps(self: Supervised, *given: Any) -> Loss:
+    out = Supervised.loss(self, *given)
+    out = out.plus("last", KEPT[-1]) if KEPT else out
+    KEPT.append(out.total)
+    return out
+
+
+def overwrites(self: Supervised, net: Net, *given: Any) -> Loss:
+    weights = net.tensor("classifier.weight").exp()
+    term = weights.log().sum()
+    weights.fill_(1.0)
+    return Supervised.loss(self, net, *given).plus("more", term)
+
+
+@pytest.mark.parametrize(
+    ("hook", "code", "match"),
+    [
+        *((hook, fails, r"plugin tests, test_api.py:\d+ in fails: KeyError: 'no such view'")
+          for hook in ("needs", "build", "sharing", "plan_round", "before_local", "draws", "loss",
+                       "after_step", "after_local", "server_step", "encode", "embed")),
+        *((hook, lambda *_: None, rf"{hook}\(\).* must be a ")
+          for hook in ("needs", "build", "sharing", "plan_round", "before_local", "draws", "loss",
+                       "encode", "embed")),
+        ("after_local", lambda *_: None, "what a client sends must be a Mapping"),
+        ("draws", lambda *_: {"noise": [1.0]}, r"'noise' of draws\(\) must be a Tensor"),
+        ("loss", keeps, r"'faulty': backward\(\) reaches .* step computed; detach\(\)"),
+        ("loss", overwrites, r"test_api.py:\d+ in overwrites: .* in place .*; change a copy"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_a_hook_is_a_fedbench_error(
+    hook: str, code: Any, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    KEPT.clear()
+    body = {hook: code, "__module__": __name__}
+    registry.register("faulty")(type("Faulty", (Supervised,), body))
+    with pytest.raises(fedbench.FedbenchError, match=match):
+        fedbench.run("faulty", set=TINY, store=tmp_path, workers=1, device="cpu")
+
+
+def test_an_error_of_a_session_is_a_hooks_or_the_sessions_own() -> None:
+    """Such as one by which a callback ends a run."""
+    names: dict[str, Any] = {"__name__": "__main__", "Supervised": Supervised}
+    source = "class Own(Supervised):\n    def loss(self, *_):\n        return {}['key']\n"
+    exec(compile(f"{source}def callback(*_): raise KeyError('stop')\n", "cell.py", "exec"), names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+        registry.register("own")(names["Own"])
+        with pytest.raises(KeyError) as raised:
+            names["Own"]().loss()
+        blamed = "this session, cell.py:3 in loss: KeyError: 'key'"
+        assert str(error_of_plugin(raised.value)) == blamed
+        with pytest.raises(KeyError) as raised:
+            names["callback"]()
+        assert error_of_plugin(raised.value) is None

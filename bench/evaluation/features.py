@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import all_finite
-from fedbench.bench.system.errors import FedbenchError, PluginError
+from fedbench.bench.system.errors import FedbenchError, PluginError, expect
 
 Encode: TypeAlias = Callable[[Tensor], Tensor]
 """Normalised float images (B, C, H, W) to features (B, D); in eval mode, on the images' device."""
@@ -59,6 +59,7 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
     """One forward pass without gradients: normalised floats (B, C, H, W) to float32 (B, D)."""
     with torch.inference_mode():
         features = encode(batch.to(device, non_blocking=True))
+    expect(features, Tensor, "what encode() or embed() returns")
     if features.ndim != 2 or len(features) != len(batch):
         shape = tuple(features.shape)
         raise PluginError(f"encode() or embed() returned shape {shape}; must be ({len(batch)}, D)")

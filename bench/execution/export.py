@@ -16,6 +16,7 @@ from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
@@ -109,6 +110,7 @@ class Exported:
     sha256: str
 
 
+@guarded()
 def export_encoder(
     run_id: str,
     file: Path | str,

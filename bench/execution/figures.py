@@ -22,6 +22,7 @@ from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.execution.export import TrainedRun, load_run
 from fedbench.bench.execution.picture import Picture, colours
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -54,6 +55,7 @@ class Figures:
         return {"files": [str(file) for file in self.files], "runs": runs}
 
 
+@guarded()
 def figures(
     run_ids: Sequence[str],
     folder: Path | str = "figures",

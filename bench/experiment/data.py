@@ -15,6 +15,7 @@ from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.experiment.common_options import Settings, as_path
 from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @grouped
+@guarded()
 def partition(
     spec: str | None = None,
     *,
@@ -54,6 +56,7 @@ def partition(
     return PartitionSummary(config.data.name, labels, made, summary(made, classes), names)
 
 
+@guarded()
 def prepare_data(
     name: str,
     *,

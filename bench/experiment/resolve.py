@@ -24,6 +24,7 @@ from fedbench.bench.experiment.experiment import Experiment, Origin
 from fedbench.bench.experiment.fields import Fields, canonical
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.method import Labels, registry
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.aggregate import check_aggregator
 from fedbench.bench.training.devices import with_devices
@@ -37,6 +38,7 @@ Layer = tuple[str, Mapping[str, Any]]  # a source of values, and the values by d
 _log = logging.getLogger(__name__)
 
 
+@guarded()
 def resolve(
     spec: str,
     *,

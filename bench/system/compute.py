@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.system.cores import MAX_LANES, MAX_WORKERS, usable_cores
-from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.system.errors import ConfigError, ResourceError, exhausted
 
 
 def choose_devices(device: str, workers: int | None, lanes: int | None = None) -> list[str]:
@@ -37,6 +37,25 @@ def choose_devices(device: str, workers: int | None, lanes: int | None = None) -
     if device == "cpu" or gpus == 0:
         return ["cpu"] * (workers or usable_cores())
     return [f"cuda:{index % gpus}" for index in range(workers or gpus)]
+
+
+_CUDA_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def breaks_cuda(err: BaseException) -> bool:
+    """Return True for an error after which CUDA answers every call in its process with the same.
+
+    Too little memory is none: the run asks for too much, and the process goes on.
+    """
+    kind = type(err).__name__
+    known = isinstance(err, RuntimeError) and any(text in str(err) for text in _CUDA_ERRORS)
+    return kind == "AcceleratorError" or (known and kind != "OutOfMemoryError")
+
+
+def of_machine(err: BaseException) -> bool:
+    """Return True for an error about memory or a GPU, whatever code met it."""
+    full = type(err).__name__ == "OutOfMemoryError" or exhausted(err) is not None
+    return full or breaks_cuda(err)
 
 
 _TOP_PAD, _TRIM, _MMAP = -2, -1, -3  # parameter numbers of glibc's mallopt

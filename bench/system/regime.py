@@ -59,24 +59,29 @@ def reproducible(device: torch.device | str) -> Iterator[None]:
 def own_switches() -> Iterator[None]:
     """Undo in the block what the calling program has switched in torch; put it back after it.
 
-    No gradients, inference mode, autocast, a default type or device.
+    No gradients, inference mode, autocast, anomaly detection, a default type or device, an error
+    where an operation is not deterministic, and rounded products.
     """
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    torch.set_default_dtype(torch.float32)
-    if elsewhere := device.type != "cpu":
-        torch.set_default_device(None)
-    try:
-        with ExitStack() as switches:
-            for kind in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(kind):
-                    switches.enter_context(torch.autocast(kind, enabled=False))
-            switches.enter_context(torch.inference_mode(False))
-            switches.enter_context(torch.enable_grad())
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
-        if elsewhere:
-            torch.set_default_device(device)
+    dtype = torch.get_default_dtype()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as switches:
+        switches.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        switches.enter_context(torch.inference_mode(mode=False))
+        switches.enter_context(torch.enable_grad())
+        switches.enter_context(torch.autograd.set_detect_anomaly(mode=False))
+        for kind in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+            switches.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":  # as a mode it takes time in each operation
+            switches.enter_context(torch.device("cpu"))
+        for name in ("matmul", "conv"):  # what `set_float32_matmul_precision` changes on a CPU
+            part = getattr(torch.backends.mkldnn, name, None)  # torch 2.9 has it
+            if part is not None and part.fp32_precision not in ("none", "ieee"):
+                switches.enter_context(_set(part, fp32_precision="ieee"))
+        if torch.are_deterministic_algorithms_enabled():
+            switches.callback(torch.use_deterministic_algorithms, True, warn_only=warned)
+            torch.use_deterministic_algorithms(False)
+        yield
 
 
 @contextmanager
@@ -93,7 +98,7 @@ def products(*, tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _set(owner: Any, **values: bool) -> Iterator[None]:
+def _set(owner: Any, **values: Any) -> Iterator[None]:
     before = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)

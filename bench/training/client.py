@@ -12,13 +12,14 @@ from torch import Tensor
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.batches import Batch, ClientData, SecondBatches
 from fedbench.bench.method import ACTIVATIONS, Client, Loss, RoundPlan
+from fedbench.bench.method.blame import error_in_backward
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
 from fedbench.bench.nn.backbones import CHANNELS_LAST
 from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
-from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
-from fedbench.bench.system.errors import PluginError, exhausted, expect
+from fedbench.bench.system.compute import all_finite, keep_freed_memory, of_machine, to_device
+from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.compiled_step import CompiledStep
@@ -146,7 +147,7 @@ class ClientRunner:
         return products(tf32=True) if self._tf32 else nullcontext()
 
     def draws_of(self, task: Task) -> AbstractContextManager[None]:
-        """Seed torch's global generators for a client's part of a round, and restore them."""
+        """Seed global generators for a client's part of a round, and restore them."""
         # Hooks draw from `client.rng`; layers that draw by themselves, as dropout, draw globally.
         return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
 
@@ -200,27 +201,21 @@ class ClientRunner:
             loss = expect(method.loss(net, batch, client), Loss, "loss()")
             if not loss.total.requires_grad:
                 raise PluginError("the loss depends on no tensor that clients train")
-            self._backward(loss)
+            try:
+                loss.total.backward()
+            except RuntimeError as err:
+                if of_machine(err):
+                    raise
+                net.compiled = None
+
+                def total() -> Tensor:
+                    return method.loss(net, batch, client).total
+
+                raise error_in_backward(err, self.setup.config.spec, total) from err
         optimizer.step()
         with torch.no_grad():
             method.after_step(net, loss, client)
         return loss
-
-    def _backward(self, loss: Loss) -> None:
-        try:
-            loss.total.backward()
-        except RuntimeError as err:
-            if isinstance(err, torch.OutOfMemoryError) or exhausted(err) is not None:
-                raise
-            # torch finds it outside of the method's own lines, where nobody would look for it.
-            text = " ".join(str(err).split()).partition(" Hint:")[0].rstrip(".")
-            remedy = ""
-            if "inplace operation" in text:
-                remedy = "; write the operation in loss() so that it makes a new tensor"
-            raise PluginError(
-                f"method {self.setup.config.spec!r}: the loss has no gradient: {text}{remedy}"
-                " (torch.autograd.set_detect_anomaly(True) shows the line)"
-            ) from err
 
     @torch.no_grad()
     def after(self, local: LocalRun) -> dict[str, Tensor]:
@@ -288,7 +283,10 @@ class ClientRunner:
                 draws = expect(setup.method.draws(len(batch.labels), client), Mapping, "draws()")
                 yield replace(
                     batch,
-                    draws={n: to_device(v, self.device) for n, v in draws.items()},
+                    draws={
+                        n: to_device(expect(v, Tensor, f"{n!r} of draws()"), self.device)
+                        for n, v in draws.items()
+                    },
                     second_batch=second_batch.next(len(batch.labels)) if others else (),
                 )
 

@@ -156,7 +156,7 @@ class Setup:
         With `batch-local` every tensor of a batch norm that would be averaged stays with its client
         (Li et al. 2021, FedBN, https://arxiv.org/abs/2102.07623).
         """
-        table = self.method.sharing()
+        table = expect(self.method.sharing(), Mapping, "sharing()")
         if self.config.model.norm != "batch-local":
             return table
         local = {}

@@ -17,7 +17,7 @@ from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.compute import breaks_cuda, choose_devices
 from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import RoundRecord
@@ -30,8 +30,6 @@ _GPU_FULL = (
     "the run's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
     " client.batch_size"
 )
-
-_CUDA_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -214,16 +212,6 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
         seconds=row.wall_seconds,
         tracked=tracked,
     )
-
-
-def breaks_cuda(err: BaseException) -> bool:
-    """Return True for an error after which CUDA answers every call in its process with the same.
-
-    Too little memory is none: the run asks for too much, and the process goes on.
-    """
-    kind = type(err).__name__
-    known = isinstance(err, RuntimeError) and any(text in str(err) for text in _CUDA_ERRORS)
-    return kind == "AcceleratorError" or (known and kind != "OutOfMemoryError")
 
 
 def one_line(err: BaseException) -> str:

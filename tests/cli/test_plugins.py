@@ -123,9 +123,11 @@ def test_hooks_that_draw_globally_give_one_result(shell: Call, tmp_path: Path) -
         "    def loss(self, *given):\n        out = super().loss(*given)\n"
         "        return out.plus('more', (np.random.rand() + random.random()) * out.total)\n"
         "    def encode(self, net, images):\n"
-        "        return super().encode(net, images) * np.random.rand()\n"
+        "        return super().encode(net, images) + np.random.rand()\n"
     )
-    env = install_methods(tmp_path / "site", drawn=f"import random\nimport numpy as np\n{code}")
+    # As a new process has it: those of a test are copies of one.
+    code = f"import os, random\nimport numpy as np\nnp.random.seed(os.getpid())\n{code}"
+    env = install_methods(tmp_path / "site", drawn=code)
     values = {"federation.num_rounds": 1, "data.train_subset": 100, "model.width": 4}
     words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     metrics = []

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.system.compute import breaks_cuda
 from fedbench.bench.system.errors import DataError, ResourceError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cluster import local_gpus
-from fedbench.bench.tuning.job import Job, breaks_cuda, one_line, work
+from fedbench.bench.tuning.job import Job, one_line, work
 
 TOKEN_FILE = "driver-token"
 """File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
