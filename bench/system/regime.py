@@ -4,7 +4,6 @@
 some of these settings only then. On a CPU nothing here changes anything.
 """
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,9 +16,6 @@ from fedbench.bench.system.errors import ResourceError
 
 TF32 = "tf32"
 """Value of `client.precision` for products of numbers that are rounded to 10 bits."""
-
-
-_log = logging.getLogger(__name__)
 
 
 def check_precision(precision: str, device: torch.device | str) -> None:
