@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.schema import RunConfig
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.probes import few_shot_images
@@ -51,14 +52,19 @@ from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
 _CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
 """Local steps of the first client that are not counted, and of each client that are."""
-_STEP_SECONDS = 3.0  # time after which no further step is made, unless none was
-_PASS_SECONDS = 1.0  # of the passes by which an encoder's time for an image is measured
+_STEP_SECONDS, _ALL_STEPS_SECONDS = 3.0, 5.0
+"""Time after which no further step is made, unless none was: of one method, and of all in a plan.
+
+A larger batch than half of it allows is cut, and its step counted in proportion.
+"""
+_PASS_SECONDS = 0.5  # of the passes by which an encoder's time for an image is measured
 _MOST_IMAGES = 256  # in one of these
 _BACKWARD = 3.0  # time of a pass forward and back, in passes forward
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
 _LONG, _TOO_LONG = 4.0, 6.0
 """Seconds of an evaluation of an eighth of these which are enough, and after which it is ended."""
+_LITTLE = 0.1  # share of a run's time that evaluations may take to be told by an eighth of these
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,18 @@ class Estimator:
     """Estimates costs; measures once for all configurations whose parts take equally long."""
 
     def __init__(
-        self, devices: Sequence[str], on_timing: Callable[[str], None] | None = None
+        self,
+        devices: Sequence[str],
+        on_timing: Callable[[str], None] | None = None,
+        *,
+        methods: int = 1,  # of which it shall estimate runs, and which share the time for this
     ) -> None:
+        self._step_seconds = min(_STEP_SECONDS, _ALL_STEPS_SECONDS / methods)
         self._on_timing = on_timing  # called with the method of a run whose parts are timed
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Parts] = {}
         self._layouts: dict[str, VectorLayout] = {}
-        self._of_encoders: dict[str, float] = {}  # seconds of what is the same for all methods
+        self._shared: dict[str, float] = {}  # seconds of what is the same for all methods
         self._clock = _clock(self._device)
 
     def __call__(self, experiment: Experiment, *, trains: bool = True) -> Estimate:
@@ -160,9 +171,7 @@ class Estimator:
         training = (num_steps * parts.step + visits * parts.client) * share + rounds * parts.server
         between = default_seconds(rounds)
         training += parts.checkpoint * (min(rounds, 1 + training / between) if between else rounds)
-        evaluations = 1 + config.evaluation.untrained
-        evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
-        evaluating = evaluations * parts.evaluation
+        evaluating = _evaluations(config, rounds) * parts.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
         starting += parts.compiling if rounds else 0.0
         return Estimate(
@@ -200,13 +209,14 @@ class Estimator:
         if not trainer.total_rounds:
             return parts
         needs = setup.needs
-        quick = int(_STEP_SECONDS / (image * _BACKWARD * max(1, len(needs.views))))
+        quick = int(self._step_seconds / 2 / (image * _BACKWARD * max(1, len(needs.views))))
         if (measured := max(2, needs.min_batch, quick)) < batch:
             experiment = experiment.varied("client", batch_size=measured)
             setup = experiment.setup
             monitor = CollapseMonitor(setup, self._device)
             trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
-        runner = _TimedRunner(experiment, self._device, trainer.folder / "clients")
+        folder = trainer.folder / "clients"
+        runner = _TimedRunner(experiment, self._device, folder, self._step_seconds)
         stand_ins = runner.stand_ins
         # Later rounds may take longer, and the last would write a checkpoint, which is timed apart.
         trainer.rounds_done = max(0, trainer.total_rounds - 2)
@@ -218,10 +228,7 @@ class Estimator:
         parts.server = max(0.0, elapsed - runner.seconds) + image * (
             stand_ins.images - runner.passed
         )
-        began = time.perf_counter()
-        with single_thread():
-            save_checkpoint(trainer.folder, Checkpoint(0, {"server": trainer.vector.cpu()}, {}))
-        parts.checkpoint = time.perf_counter() - began
+        parts.checkpoint = self._checkpoint_seconds(trainer)
         timed = runner.steps
         step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
         parts.step = step * max(1.0, batch / measured)
@@ -234,9 +241,19 @@ class Estimator:
         parts.extras = runner.extras / max(1, runner.clients)
         return parts
 
+    def _checkpoint_seconds(self, trainer: Trainer) -> float:
+        """Return the seconds of writing a checkpoint, by its size after the first."""
+        size, known = trainer.vector.numel(), self._shared
+        if "number" not in known:
+            began = time.perf_counter()
+            with single_thread():
+                save_checkpoint(trainer.folder, Checkpoint(0, {"server": trainer.vector.cpu()}, {}))
+            known["number"] = (time.perf_counter() - began) / max(1, size)
+        return size * known["number"]
+
     def _encoder_seconds(self, experiment: Experiment) -> tuple[float, float]:
         """Return the seconds of an image, and of an evaluation; both once for all methods."""
-        setup, known = experiment.setup, self._of_encoders
+        setup, known = experiment.setup, self._shared
         config, needs = setup.config, setup.needs
         of_image = f"{config.model} {setup.spec.image_shape} {config.client.precision}"
         if of_image not in known:
@@ -265,7 +282,8 @@ class Estimator:
     def _evaluation_seconds(self, experiment: Experiment, image: float) -> float:
         """Seconds of an evaluation of a new encoder that takes `image` seconds for one image.
 
-        Of many images, some are measured, first an eighth of these. Fine-tuning, whose steps do not
+        Of many images, some are measured, first an eighth of these, which is enough where the
+        evaluations of a run are short beside its training. Fine-tuning, whose steps do not
         fall with the images and whose nets are its own, is counted; few-shot takes time by the
         images that its probes see, and what is cut off in it is in proportion.
         """
@@ -277,6 +295,9 @@ class Estimator:
         if protocols != [*asked]:
             passed = len(FRACTIONS) * given[1]
             tuning = encoders * image * (_BACKWARD * finetuned_images(setup) + passed)
+        config, rounds = setup.config, setup.config.federation.num_rounds
+        trained = rounds * config.federation.participation * config.client.local_epochs * given[0]
+        training = trained * _BACKWARD * image  # at least
         # The partition costs nothing here, and fewer images might not fill every client.
         plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
         seconds = share = 0.0
@@ -295,7 +316,8 @@ class Estimator:
             elapsed, share = self._clock() - began, (train + test) / sum(given)
             seconds = elapsed + image * (stand_ins.images + _BACKWARD * stand_ins.trained)
             seconds -= few_shot.seconds
-            if time.perf_counter() - shown >= _LONG:
+            little = _LITTLE * training > seconds / share * _evaluations(config, rounds)
+            if little or time.perf_counter() - shown >= _LONG:
                 break
         labels, classes = setup.dataset.train_labels[setup.probed], setup.dataset.num_classes
         shots = encoders * few_shot_images(labels, classes) * few_shot.seconds_per_image
@@ -378,12 +400,15 @@ class _StandIns:
 class _TimedRunner(ClientRunner):
     """Trains some clients for a few local steps and measures each of them."""
 
-    def __init__(self, experiment: Experiment, device: torch.device, personal_dir: Path) -> None:
+    def __init__(
+        self, experiment: Experiment, device: torch.device, personal_dir: Path, seconds: float
+    ) -> None:
         super().__init__(experiment.setup, device, personal_dir)
         self._per_epoch = steps_per_epoch(experiment)  # (K,)
         self.net, self._clock = self.binding.net, _clock(device)
         self.stand_ins = _StandIns(experiment.setup)
-        self._until = time.perf_counter() + _STEP_SECONDS
+        self._seconds = seconds
+        self._until = time.perf_counter() + seconds
         self.passed = 0  # images of stand-ins in the clients' parts
         self.clients = self.images = 0
         self.latents = self.latent_images = 0  # bytes that went up after the steps, of how many
@@ -447,9 +472,15 @@ class _TimedRunner(ClientRunner):
             self.images += len(batch.labels)
             began = now
             if self.setup.config.client.compile and len(self.steps) <= _WARM_UP:
-                self._until = time.perf_counter() + _STEP_SECONDS  # these were compiled
+                self._until = time.perf_counter() + self._seconds  # these were compiled
             if count >= most or self.late:
                 return
+
+
+def _evaluations(config: RunConfig, rounds: int) -> int:
+    """Return how often a run evaluates."""
+    between = sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
+    return 1 + config.evaluation.untrained + between
 
 
 @cache

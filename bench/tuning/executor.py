@@ -160,7 +160,9 @@ class Executor:
 
         Of `trained` the store has the weights: they are evaluated only.
         """
-        estimator = Estimator(choose_devices(self.device, self.share.cpus), self._timing)
+        devices = choose_devices(self.device, self.share.cpus)
+        methods = len({run.config.spec for run in (*runs, *trained)})
+        estimator = Estimator(devices, self._timing, methods=methods)
         both = [*((True, run) for run in runs), *((False, run) for run in trained)]
         keys = [(t, run.config.model_copy(update={"seed": 0}).model_dump_json()) for t, run in both]
         distinct = dict(zip(keys, both, strict=True))

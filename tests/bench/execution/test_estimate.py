@@ -136,8 +136,11 @@ def test_fine_tuning_is_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) ->
     assert seconds == pytest.approx(0.5 * (3 * 100 + 2 * 40), rel=0.2)
 
 
-def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3 s for a step of 2 views, forward and back at 0.09 s an image: 5 images of 16."""
+@pytest.mark.parametrize(("methods", "images"), [(1, 5), (10, 2)])
+def test_a_step_too_long_is_measured_with_fewer_images(
+    methods: int, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 views, forward and back at 0.045 s an image: 5 of 16 in half of 3 s, or 2, the fewest."""
     seen: list[int] = []
 
     class Runner(estimate._TimedRunner):
@@ -146,10 +149,29 @@ def test_a_step_too_long_is_measured_with_fewer_images(monkeypatch: pytest.Monke
             return super().step(batch, client, optimizer)
 
     monkeypatch.setattr(estimate, "_TimedRunner", Runner)
-    monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 0.09)
+    monkeypatch.setattr(Estimator, "_image_seconds", lambda *_: 0.045)
     config = tiny_config("simclr", client__batch_size=16, data__num_clients=2)
-    assert Estimator(["cpu"])(Experiment(config)).step_seconds > 0
-    assert {*seen} == {5}
+    assert Estimator(["cpu"], methods=methods)(Experiment(config)).step_seconds > 0
+    assert {*seen} == {images}
+
+
+@pytest.mark.parametrize(("rounds", "measured"), [(2, [10, 80]), (1000, [10])])
+def test_an_evaluation_short_beside_training_is_measured_by_an_eighth(
+    rounds: int, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes of the encoder, and between them 3 passes of half of the clients a round."""
+    seen: list[int] = []
+
+    def evaluated(part: Any, binding: Any, *_: Any, **__: Any) -> None:
+        seen.append(len(part.images))
+        binding.net(torch.zeros(2 * len(part.images), *part.spec.image_shape), "encoder")
+
+    monkeypatch.setattr(estimate, "evaluate", evaluated)
+    config = tiny_config("simclr", federation__num_rounds=rounds, federation__participation=0.5)
+    experiment = Experiment(config)
+    assert len(experiment.setup.images) == 80
+    assert Estimator(["cpu"])._evaluation_seconds(experiment, 1.0) > 0
+    assert seen == measured
 
 
 def test_compiling_belongs_to_the_start_and_not_to_a_step(
