@@ -87,7 +87,7 @@ class Estimate:
 class _Parts:
     """Measured parts of a run: seconds, and bytes that no declaration tells."""
 
-    evaluation: float  # one of them
+    evaluation: float = 0.0  # one of them
     step: float = 0.0
     client: float = 0.0  # a client's part of a round, without its steps
     server: float = 0.0  # the server's part of a round, without the checkpoint
@@ -132,6 +132,15 @@ class Estimator:
             if (shapes := f"{key} {setup.spec.num_clients}") not in self._layouts:
                 self._layouts[shapes] = setup.layout(setup.make_net())
             return self._extrapolate(experiment, self._known[key], self._layouts[shapes], trains)
+
+    def step(self, experiment: Experiment) -> tuple[float, float]:
+        """Return the seconds of a local step, and those of compiling before the first."""
+        experiment = experiment.on(experiment.dataset)
+        with reproducible(self._device), temporary_folder() as folder:
+            monitor = CollapseMonitor(experiment.setup, self._device)
+            trainer = Trainer(experiment.setup, folder, "", self._device, monitor, float("inf"))
+            parts = self._training(experiment, trainer, self._image_seconds(experiment.setup))
+            return parts.step, parts.compiling
 
     def _extrapolate(
         self, experiment: Experiment, parts: _Parts, layout: VectorLayout, trains: bool
@@ -203,12 +212,15 @@ class Estimator:
         )
 
     def _measure(self, experiment: Experiment, trainer: Trainer) -> _Parts:
-        setup = experiment.setup
         image, evaluation = self._encoder_seconds(experiment)
-        batch, parts = setup.config.client.batch_size, _Parts(evaluation=evaluation)
         if not trainer.total_rounds:
-            return parts
-        needs = setup.needs
+            return _Parts(evaluation=evaluation)
+        return replace(self._training(experiment, trainer, image), evaluation=evaluation)
+
+    def _training(self, experiment: Experiment, trainer: Trainer, image: float) -> _Parts:
+        """Measure a round; `image`: seconds of one through the encoder."""
+        setup = experiment.setup
+        batch, needs, parts = setup.config.client.batch_size, setup.needs, _Parts()
         quick = int(self._step_seconds / 2 / (image * _BACKWARD * max(1, len(needs.views))))
         if (measured := max(2, needs.min_batch, quick)) < batch:
             experiment = experiment.varied("client", batch_size=measured)

@@ -20,7 +20,7 @@ from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of,
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
-from fedbench.bench.execution.speed_probe import tell_slow
+from fedbench.bench.execution.speed_probe import check_speed
 from fedbench.bench.experiment.code import changed_code, not_recorded
 from fedbench.bench.experiment.common_options import Execution, Places, Settings, as_path
 from fedbench.bench.experiment.experiment import CUSTOM, Experiment, Origin
@@ -134,7 +134,8 @@ def _execute(
     """Execute a run, tell those who follow it, and store its row."""
     for line in cautions(experiment):
         _log.warning("%s", line)
-    tell_slow(experiment, where.devices[0])
+    begun = not reuse or rounds_saved(where.folder) > 0
+    check_speed(experiment, where.devices[0], begun=begun)
     try:
         if watcher is not None:
             watcher.start(experiment.config, where.devices)
@@ -182,7 +183,8 @@ def plan_run(
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     Tracking(track, store)  # refuses one without its package, as `run` does
     devices = choose_devices(places.device, experiment.workers(workers))
-    tell_slow(experiment, devices[0])
+    begun = rounds_saved(store.cell_dir(experiment.ids.row)) > 0
+    check_speed(experiment, devices[0], begun=begun)
     steps = local_steps(experiment)
     steps.check()
     for line in of_data(experiment):

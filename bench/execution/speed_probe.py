@@ -1,4 +1,4 @@
-"""What a precision costs on this processor: measured on the run's own encoder before it starts."""
+"""What a run's means of speed cost on this processor: measured on the run before it starts."""
 
 import logging
 import time
@@ -8,7 +8,9 @@ from typing import Literal
 
 import torch
 
+from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.experiment.experiment import Experiment
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import scope, single_thread
 from fedbench.bench.training.setup import Setup
 
@@ -20,10 +22,16 @@ _TOLD = 1.1
 """Ratios above are told: below, a probe so short may be wrong."""
 
 
-def tell_slow(experiment: Experiment, device: torch.device | str) -> None:
-    """Log a line if a run asks for speed that a processor may not have.
+def check_speed(experiment: Experiment, device: torch.device | str, *, begun: bool) -> None:
+    """Measure what was asked for speed, on a CPU: tell slow bf16, refuse to compile slower steps.
 
-    The price of bf16 is measured; that of compiling would take a minute, and is what others had.
+    Args:
+        experiment: the run.
+        device: where it trains.
+        begun: whether there are results already that need the same; nothing is refused then.
+
+    Raises:
+        ConfigError: if compiled steps take longer, and nothing has begun.
     """
     client = experiment.config.client
     if torch.device(device).type != "cpu":
@@ -35,10 +43,27 @@ def tell_slow(experiment: Experiment, device: torch.device | str) -> None:
             ratio,
         )
     if client.compile:
-        _log.warning(
-            "client.compile=true: processors have taken 0.9 times (ResNet-18) to 1.3 times (small"
-            " encoders) as long, and up to a minute more to start; without it rounds start at once"
+        ratio, seconds = compile_ratio(experiment)
+        said = (
+            f"client.compile=true: this processor takes {ratio:.2f} times as long for a step of"
+            f" this run as without, after {seconds:.0f} s of compiling"
         )
+        if ratio > _TOLD and not begun:
+            raise ConfigError(f"{said}; leave it out")
+        _log.warning("%s", said)
+
+
+def compile_ratio(experiment: Experiment) -> tuple[float, float]:
+    """Return the time of a compiled step, in steps of the same run that are not, and of compiling.
+
+    Seconds of some steps in either way, as in an estimate. What is compiled is kept on disk, so
+    that the run's own processes take it from there.
+    """
+    measured, plain = (
+        Estimator(["cpu"]).step(experiment.varied("client", compile=compiled))
+        for compiled in (True, False)
+    )
+    return measured[0] / max(plain[0], 1e-9), measured[1]
 
 
 def bf16_ratio(setup: Setup, clock: Callable[[], float] = time.process_time) -> float:

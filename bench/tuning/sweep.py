@@ -19,7 +19,7 @@ from fedbench.bench.execution.execute import facts
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import trained_before
 from fedbench.bench.execution.run import command_line, forget_cell, store_run
-from fedbench.bench.execution.speed_probe import tell_slow
+from fedbench.bench.execution.speed_probe import check_speed
 from fedbench.bench.experiment.common_options import Places, Sources
 from fedbench.bench.experiment.preset_loading import load_preset
 from fedbench.bench.experiment.steps import LocalSteps, local_steps, of_data, without_effect
@@ -183,7 +183,7 @@ def sweep(
         for c in [job.experiment.config.client]
     }
     for experiment in asked.values():  # the first of each
-        tell_slow(experiment, executor.device)
+        check_speed(experiment, executor.device, begun=bool(done_before))
     jobs = _with_earlier(jobs, stored.values())
     measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))

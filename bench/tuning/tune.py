@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.execution.speed_probe import tell_slow
+from fedbench.bench.execution.speed_probe import check_speed
 from fedbench.bench.experiment.common_options import Places, Settings
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.experiment.steps import local_steps, of_data, without_effect
@@ -94,8 +94,8 @@ def tune(
     cautions = [f"{spec}: {caution}"] if caution else []
     for line in (*of_data(base), *without_effect(base), *cautions):
         _log.warning("%s", line)
-    tell_slow(base, executor.device)
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
+    check_speed(base, executor.device, begun=bool(before))
     repeated = file = cost = None
     if dry_run:
         to_run = study.missing() + (study.total if again and before else 0)

@@ -1,17 +1,23 @@
 """A run that asks for speed is told what it costs on this processor, by a measurement."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fedbench.bench.execution import speed_probe
+from fedbench.bench.execution.estimate import Estimator
 from fedbench.bench.execution.run import plan_run, run
-from fedbench.bench.execution.speed_probe import bf16_ratio, tell_slow
+from fedbench.bench.execution.speed_probe import bf16_ratio, check_speed
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
+from fedbench.bench.tuning.grid import Grid
+from fedbench.bench.tuning.sweep import sweep
+from fedbench.bench.tuning.tune import tune
 
 
 def clock(plain: float, short: float) -> Iterator[float]:
@@ -61,11 +67,59 @@ def test_slow_bf16_is_told_before_a_run_and_with_its_plan(
 
 
 def test_a_gpu_and_a_plain_run_are_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    tell_slow(Experiment(tiny_config("simclr", client__precision="bf16")), "cuda:0")
-    tell_slow(Experiment(tiny_config("simclr")), "cpu")
+    for fields in ({"client__precision": "bf16"}, {"client__compile": True}):
+        check_speed(Experiment(tiny_config("simclr", **fields)), "cuda:0", begun=False)
+    check_speed(Experiment(tiny_config("simclr")), "cpu", begun=False)
     assert not caplog.messages
 
 
-def test_what_compiling_costs_on_a_processor_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    tell_slow(Experiment(tiny_config("simclr", client__compile=True)), "cpu")
-    assert "client.compile=true: processors have taken 0.9 times (ResNet-18) to 1.3" in caplog.text
+def compiling(monkeypatch: pytest.MonkeyPatch, compiled: float) -> None:
+    """Let steps take 0.01 s, and `compiled` times as long after 8 s of compiling."""
+
+    def step(_: Estimator, experiment: Experiment) -> tuple[float, float]:
+        return (0.01 * compiled, 8.0) if experiment.config.client.compile else (0.01, 0.0)
+
+    monkeypatch.setattr(Estimator, "step", step)
+
+
+def test_what_compiling_gains_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiling(monkeypatch, 0.88)
+    check_speed(Experiment(tiny_config("simclr", client__compile=True)), "cpu", begun=False)
+    assert "takes 0.88 times as long for a step of this run as without, after 8 s" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["plan_run", "run", "sweep", "tune"])
+def test_to_compile_slower_steps_is_refused_before_anything_is_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling(monkeypatch, 1.27)
+    store = tmp_path / "store"
+    axes = {"client.lr": (0.03,)}
+    grid = Grid(grid="small", description="one cell", axes=axes, methods=("simclr",))
+    few = {"data.train_subset": 80, "client.compile": True}
+    asked: dict[str, Any] = {"preset": "demo", "set": few, "store": store, "device": "cpu"}
+    calls: dict[str, Callable[[], object]] = {
+        "plan_run": lambda: plan_run("simclr", workers=1, **asked),
+        "run": lambda: run("simclr", workers=1, **asked),
+        "sweep": lambda: sweep(grid, **asked),
+        "tune": lambda: tune("simclr", trials=2, **asked),
+    }
+    with pytest.raises(ConfigError, match=r"client.compile=true: .* takes 1.27 times .*; leave"):
+        calls[command]()
+    assert not Store(store).rows()
+
+
+def test_what_has_begun_is_told_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiling(monkeypatch, 1.27)
+    check_speed(Experiment(tiny_config("simclr", client__compile=True)), "cpu", begun=True)
+    assert "takes 1.27 times as long" in caplog.text
+
+
+def test_a_step_is_measured_and_compiling_apart() -> None:
+    step, compiling = Estimator(["cpu"]).step(Experiment(tiny_config("simclr")))
+    assert step > 0
+    assert compiling == 0
