@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import resident
 from fedbench.bench.training.setup import Setup
-
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
 
 ANGLES = tuple(
     Metric(f"{name}_{figure}", needs_labels=True)
@@ -296,7 +293,7 @@ def fit_logistic(
         return loss.item(), gradient.view(-1).cpu().numpy()
 
     iterations = count(1)
-    with _blas().limit(limits=1):
+    with seeding.single_blas_thread():
         result = minimize(
             loss_and_gradient,
             np.zeros(shape[0] * shape[1]),
@@ -314,18 +311,6 @@ def fit_logistic(
     return LogisticFit(
         mean=mean, scale=scale, weight=basis / curvature.sqrt() @ best[:-1], bias=best[-1]
     )
-
-
-@cache
-def _blas() -> "ThreadpoolController":
-    """Return SciPy's BLAS, once SciPy is loaded.
-
-    Its threads share the sum of more than 10,000 numbers, which so depended on the cores, and wait
-    for each other wherever these are busy: then L-BFGS took most of the time of a fit.
-    """
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
 
 
 def standardisation(features: Tensor) -> tuple[Tensor, Tensor]:

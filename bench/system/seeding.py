@@ -7,13 +7,15 @@ on the order in which clients finish, or on whether a run was interrupted.
 import hashlib
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
+    from threadpoolctl import ThreadpoolController
 
 
 def derive(seed: int, purpose: str, *index: int) -> int:
@@ -78,3 +80,21 @@ def single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _blas() -> "ThreadpoolController":
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def single_blas_thread() -> AbstractContextManager[Any]:
+    """Run the BLAS of NumPy and SciPy on one thread; both are to be imported before.
+
+    Torch's number does not reach it. Its threads share the sum of more than 10,000 numbers, with
+    older kernels smaller ones too, which so depended on the cores; and they wait for each other
+    wherever these are busy: then L-BFGS took most of the time of a fit.
+    """
+    limited: AbstractContextManager[Any] = _blas().limit(limits=1)
+    return limited
