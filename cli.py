@@ -351,28 +351,14 @@ def reproduce(
     keep: Annotated[
         Path | None, Option("Store for the new run; default: discard it.", metavar="DIR")
     ] = None,
-    by: opt.ReproducedBy = None,
-    orcid: opt.Orcid = None,
     workers: Workers = None,
 ) -> Code:
     """Repeat a stored run and compare every bit of its result."""
-    from fedbench.bench.board.bundle import person
-
-    who = person(by, orcid)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
         result = fedbench.reproduce(
             run_id, data_name=data, keep=keep, workers=workers, on_round=progress, **vars(places)
         )
     output.show(result, show_results.show_reproduction)
-    if who is not None:
-        from fedbench.bench.board.reproductions import record_reproduction
-        from fedbench.bench.execution.compare import REPRODUCED
-
-        if result.verdict in REPRODUCED:
-            store = fedbench.open_store(places.store)
-            note(f"recorded in {record_reproduction(store, result, who)}")
-        else:
-            note(f"not recorded: {result.verdict}")
     return DIFFERENT if result.verdict == "different" else None
 
 
@@ -390,27 +376,6 @@ def merge(
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged)
-
-
-@command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
-def submit(
-    folders: Folders,
-    output: opt.Output,
-    run_ids: opt.SomeRunIds = None,
-    all_: Annotated[
-        bool, Option("Pack every run that has a curve and did not fail.", "--all")
-    ] = False,
-    out: Annotated[
-        Path | None, Option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out -o")
-    ] = None,
-    by: Annotated[str | None, Option("Your name, which the bundle tells others.")] = None,
-    orcid: opt.Orcid = None,
-) -> None:
-    """Pack runs into a bundle, to propose them to a board."""
-    result = fedbench.submit(
-        run_ids or (), every=all_, file=out, by=by, orcid=orcid, **vars(folders)
-    )
-    output.show(result, show_results.show_submission)
 
 
 @command("fedbench release release-2026.11 --version 2026.11 --against old.parquet")
@@ -432,60 +397,26 @@ def release(
     output.show(result, show_results.show_release)
 
 
-@command("fedbench verify --store leaderboards")
+@command("fedbench verify --store leaderboards --rerun 2")
 def verify(
     places: Places,
     output: opt.Output,
-    bundle: Annotated[
-        Path | None,
-        argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
-    ] = None,
     rerun: Annotated[
-        int,
-        Option("Also run N rows again, which the bundle's hash chooses.", limits={"min": 0}),
+        int, Option("Also run N rows again, which their ids choose.", limits={"min": 0})
     ] = 0,
-    add_to: Annotated[
-        Path | None, Option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
-    ] = None,
-    claims: Annotated[
-        bool, Option("Check the rows of the store as those of a bundle.", "--claims")
-    ] = False,
-    by: opt.ReproducedBy = None,
-    orcid: opt.Orcid = None,
     data: opt.DataName = None,
     workers: Workers = None,
 ) -> Code:
-    """Check every file of the store, or a bundle of others.
-
-    In a bundle: files, ids, traffic, copies of other runs.
-    """
-    if bundle is not None and claims:
-        raise ConfigError("--claims checks the store; give it without a bundle")
-    if bundle is None and (rerun or add_to is not None):
-        raise ConfigError("--rerun and --add-to need a bundle: fedbench verify BUNDLE …")
-    if by is not None and (not rerun or add_to is None):
-        raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
-    result: Any
-    if bundle is not None:
-        result = fedbench.verify_bundle(
-            bundle,
-            rerun=rerun,
-            add_to=add_to,
-            data_name=data,
-            workers=workers,
-            by=by,
-            orcid=orcid,
-            on_rerun=lambda run_id: RunProgress(f"reproduce {run_id}", **output.verbosity),
-            **vars(places),
-        )
-        output.show(result, show_results.show_bundle)
-    elif claims:
-        result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
-        output.show(result, show_results.show_bundle)
-    else:
-        result = fedbench.verify(places.store)
-        output.show(result, show_results.show_verification)
-    return None if result.ok else UNREADABLE
+    """Check every file of the store, and run some rows again."""
+    result = fedbench.verify(
+        rerun=rerun,
+        data_name=data,
+        workers=workers,
+        on_rerun=lambda run_id: RunProgress(f"reproduce {run_id}", **output.verbosity),
+        **vars(places),
+    )
+    output.show(result, show_results.show_verification)
+    return UNREADABLE if result.damaged else DIFFERENT if result.differ else None
 
 
 # Settings and data

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: check-results.sh BASE PROPOSED COMMENT: compare two stores of results and write a comment.
-# Exit code 1 if the proposed store changes or removes a file, adds one that a bundle has not, or if
+# Exit code 1 if the proposed store changes or removes a file, adds one that is no result, or if
 # `fedbench verify` refuses it. Both are only read: nothing of the proposed one is executed.
 set -euo pipefail
 base=$1 proposed=$2 comment=$3
@@ -21,8 +21,8 @@ files() {  # files STORE: type and path of everything that is no folder, and the
   (cd "$1" && find . ! -type d -printf '%y %P\n' -type f -exec sha256sum -z {} + | tr '\0' '\n' | LC_ALL=C sort)
 }
 
-# What `fedbench submit` and `reproduce --by` write, and the data card, which follows from the rows.
-bundle='^f (rows/[^/]+\.parquet|cells/[^/]+/curve\.parquet|(trials|submissions|reproductions)/.+)$'
+# What `fedbench merge` writes, and the data card, which follows from the rows.
+results='^f ((rows|packed)/[^/]+\.parquet|cells/[^/]+/curve\.parquet|trials/.+)$'
 card=' (\./)?(README\.md|CITATION\.cff|croissant\.json)$'
 
 {
@@ -31,15 +31,14 @@ card=' (\./)?(README\.md|CITATION\.cff|croissant\.json)$'
   files "$proposed" | grep -vE "$card" > "$folder/proposed"
   {
     comm -23 "$folder/base" "$folder/proposed" | sed 's/^/removed or changed: /'
-    comm -13 "$folder/base" "$folder/proposed" | grep -E '^[a-z] ' | grep -vE "$bundle" \
-      | sed 's/^/no file of a bundle: /' || true
+    comm -13 "$folder/base" "$folder/proposed" | grep -E '^[a-z] ' | grep -vE "$results" \
+      | sed 's/^/no result: /' || true
   } > "$folder/unexpected"
   if [ -s "$folder/unexpected" ]; then
     code=1
     block "$folder/unexpected"
   else
     check fedbench verify --store "$proposed"
-    check fedbench verify --claims --store "$proposed"
   fi
   if [ "$code" -eq 0 ]; then
     fedbench release "$folder/release" --version proposed --store "$proposed" --against "$base" \

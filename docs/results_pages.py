@@ -42,13 +42,12 @@ def write(folder: Path, store: Store) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ranking = fedbench.leaderboard(store)
     groups = ranking.board.groups
-    reproduced = {each["run_id"]: each for each in ranking.reproductions}
     rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
     methods = sorted({row.method for row in rows.values()})
     (folder / "board.md").write_text(board_page(ranking.board), encoding="utf-8")
     (folder / "methods.md").write_text(index_page(methods, groups), encoding="utf-8")
     for method in methods:
-        text = method_page(method, groups, rows, store, reproduced)
+        text = method_page(method, groups, rows, store)
         (folder / f"{_file(method)}.md").write_text(text, encoding="utf-8")
 
 
@@ -116,7 +115,6 @@ def method_page(
     groups: Sequence[Group],
     rows: Mapping[str, Row],
     store: Store,
-    reproduced: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Return what a method is, what it costs, and each of its runs with its curve and command."""
     parts = [f"# {method}", _summary(method)]
@@ -140,7 +138,6 @@ def method_page(
         parts.append(f"### {group.title}{variant}")
         parts.append(f'<a id="line-{_anchor(entry)}"></a>')
         parts.append(_runs([rows[i] for i in entry.run_ids], store))
-        parts += [_reproduced(reproduced[i]) for i in entry.run_ids if i in reproduced]
     shown = {row_id for _, entry in mine for row_id in entry.run_ids}
     others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
     if others:
@@ -168,16 +165,6 @@ def _runs(rows: Sequence[Row], store: Store) -> str:
             ]
         )
     return _table(header, lines)
-
-
-def _reproduced(row: Mapping[str, Any]) -> str:
-    """Say who reproduced a run, and where."""
-    people = [
-        f"{html.escape(record['by']['name'])} on {html.escape(record['platform'])}"
-        for record in row["records"]
-        if not record["reason"]
-    ]
-    return f"Run {row['run_id'][:8]} is reproduced by {'; by '.join(people) or 'nobody'}."
 
 
 def link_rows(text: str, store: Store, to: str) -> str:

@@ -9,11 +9,8 @@ from fedbench.bench.board.compare import compare as compare
 from fedbench.bench.board.paper_figures import PaperFigure as PaperFigure
 from fedbench.bench.board.paper_figures import paper_figure as paper_figure
 from fedbench.bench.board.release import release as release
-from fedbench.bench.board.verify import submit as submit
-from fedbench.bench.board.verify import verify_bundle as verify_bundle
-from fedbench.bench.board.verify import verify_claims as verify_claims
-from fedbench.bench.board.whole import Verification as Verification
-from fedbench.bench.board.whole import verify as verify
+from fedbench.bench.board.verify import Verification as Verification
+from fedbench.bench.board.verify import verify as verify
 from fedbench.bench.config import RunConfig as RunConfig
 from fedbench.bench.data.partition import PartitionSummary as PartitionSummary
 from fedbench.bench.execution.describe import Description as Description

@@ -2,7 +2,7 @@
 
 Usage: `python leaderboards/pack.py STORE`. Rows and curves in files of their own go to
 `STORE/packed/`, below 1 MB a file, and every command reads them there; new runs get files of their
-own again. Checkpoints, studies, submissions and reproductions stay where they are.
+own again. Checkpoints and studies stay where they are.
 """
 
 import shutil

@@ -1,1 +1,1 @@
-"""Results for others: bundles of rows, checks of a stranger's rows, who reproduced them."""
+"""Results for others: comparisons, plots, checked stores, releases."""

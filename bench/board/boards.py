@@ -1,10 +1,9 @@
 """Functions that read a store: the ranking and the page. They load no torch, but for `grid`."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.chance import marks
@@ -18,7 +17,7 @@ from fedbench.bench.results.leaderboard.studies import spent
 from fedbench.bench.results.report.page import REPORT, Report, write_page
 from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.arguments import grouped, one_of
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
 from fedbench.bench.system.files import user_path
@@ -70,13 +69,6 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
     made = _for_purpose(every, chosen)
     frame = _narrowed(made, store, chosen)
     curves, _, unreadable = ({}, {}, []) if reach is None else load_curves(store, frame)
-    people: dict[str, int] | None = None
-    records: Mapping[str, Any] = {}
-    if (store.root / REPRODUCTIONS).is_dir():
-        from fedbench.bench.board.reproductions import reproductions  # which loads torch
-
-        records = reproductions(store)
-        people = {run_id: record.count for run_id, record in records.items()}
     whole = rank(
         frame,
         metric=chosen.metric,
@@ -87,7 +79,6 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
         curves=curves,
         reach=reach,
         marks=marks(store, lines(frame[["row_id", "status", "finished_at"]])),
-        reproduced=people,
     )
     board = whole if chosen.over is None else whole.along(chosen.over)
     problems = (*store.problems(), *unreadable)
@@ -103,9 +94,7 @@ def leaderboard(store: Store | Path | str | None = None, *, chosen: Board) -> Ra
             if held := sorted({*every.purpose} - {*made.purpose}):
                 nothing += f"; it has runs for {', '.join(held)}: add --purpose all"
         return Ranking(board, problems, nothing)
-    shown = {run_id for entry in board.entries for run_id in entry.run_ids}
-    found = tuple(asdict(record) for run_id, record in records.items() if run_id in shown)
-    return Ranking(board, problems, reproductions=found)
+    return Ranking(board, problems)
 
 
 @grouped

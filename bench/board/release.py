@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedbench.bench.board.bundle import LICENCE
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.results.leaderboard.comparability import class_of
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
@@ -28,6 +27,7 @@ HOLDS = (
     "configuration, label-free scores, accuracy of probes, traffic, time, and a record of every"
     " round"
 )
+LICENCE = "CC0-1.0"
 _LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
 _TYPES = {
     "string": "sc:Text",

@@ -17,15 +17,3 @@ REVISIONS: Mapping[str, str] = {
     "eb0b7eee2930cd6ab07c53324edcd0cc409fe1d48f2ad472faef3881b67f3304": "fashion-mnist",
 }
 """Revision of the whole set -> its name."""
-
-SUBSETS: Mapping[str, tuple[str, int, int]] = {
-    "72388120d84d4a7c74913ab7aef594d30b855dbf50ece996902931302a578a58": ("cifar10", 10_000, 2_000),
-    "20fdccc26f4e690ab52032f3696bcd3a4bd402e964a264a5f3116c440d85a7e9": ("cifar10", 10_000, 10_000),
-    "a1b79dcb4591aab524ba5cbce177af314635ae73be11eaf68b92a0ef97729d89": (
-        "fashion-mnist",
-        10_000,
-        10_000,
-    ),
-}
-"""Revision of a part of a known set -> name of the set, and its training and test images: the parts
-that preset `laptop` takes, and that of 2,000 test images, which it took until 2026-11."""

@@ -123,7 +123,6 @@ def _estimate(
 
 
 Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
-REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
 
 _LOSS = re.compile(r"^(final_loss|round \d+ loss)$")
 _NAMES = frozenset({"row_id", "config_id", "training_id"})

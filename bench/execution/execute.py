@@ -415,13 +415,6 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
     }
 
 
-def plugin_packages(row: Row) -> dict[str, str]:
-    """Return the versions of the distributions that brought other code to a run, by name."""
-    ours = {"python", "platform", "cuda", *_PACKAGES}
-    ours |= {"lanes", "switched_off", "peak_gpu_memory_bytes"}
-    return {n: v for n, v in row.environment.items() if n not in ours}
-
-
 @cache
 def _environment() -> dict[str, str]:
     """Versions of Python, the system and the packages that results depend on."""

@@ -4,16 +4,14 @@ from collections.abc import Iterable
 
 from fedbench.bench.experiment.code import missing_code
 from fedbench.bench.method.ids import row_id
-from fedbench.bench.results.store.files import list_folder
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
+from fedbench.bench.results.store.store import Store
 
 
 def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tuple[str, ...]:
     """Return the ids of stored runs that differ from given ones in the code of packages only.
 
-    Runs that others submitted or reproduced are left out: their code is not this machine's. With
-    `drop` they are deleted.
+    With `drop` they are deleted.
     """
     made = [row for row in current if row.code and row.status != "error"]
     if not made:
@@ -26,11 +24,7 @@ def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tup
         if row.method in specs and row.code and not missing_code(row.code)
         if ids.get(_settings(row), row.row_id) != row.row_id
     ]
-    public = [path.name for path in list_folder(store.root / REPRODUCTIONS)]
-    if others:
-        manifests = list_folder(store.root / SUBMISSIONS)
-        public += [path.read_text(encoding="utf-8") for path in manifests if path.is_file()]
-    names = tuple(sorted({n for n in others if not any(n in text for text in public)}))
+    names = tuple(sorted({*others}))
     for name in names if drop else ():
         store.drop(name)
     if names and drop:

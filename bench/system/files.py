@@ -85,13 +85,6 @@ def read_limited(path: Path, limit: int) -> bytes:
     return bytes(data)
 
 
-def read_regular(path: Path, limit: int) -> bytes:
-    """Read a plain file of at most `limit` bytes; a pipe or device raises `OSError`, unopened."""
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
-    return read_limited(path, limit)
-
-
 def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = StoreError) -> None:
     """Write a file so that a reader, or a restart after a crash, sees all of it or nothing.
 

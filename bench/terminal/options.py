@@ -83,7 +83,6 @@ RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "R
 RunIdsOrFigures = Annotated[
     list[str], argument("Run ids, or beginnings of them; or a figure, as O:5.", "RUN_ID…")
 ]
-SomeRunIds = Annotated[list[str] | None, argument("Run ids, or beginnings of them.", "RUN_ID…")]
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
 Address = Annotated[str | None, Option("Ray cluster to check, or auto.", metavar="HOST:PORT")]
 Labels = Annotated[
@@ -104,8 +103,6 @@ Images = Annotated[
 Compared = Annotated[str, argument("Method, line of the board, or run id.", "A")]
 ComparedTo = Annotated[str, argument("The same; it is subtracted from the first.", "B")]
 DataName = Annotated[str | None, Option("Data set, if it lies elsewhere here.", "--data")]
-ReproducedBy = Annotated[str | None, Option("Your name: record who repeated the run.", "--by")]
-Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
 _FROM_0 = {"min": 0}
 
 

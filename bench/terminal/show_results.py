@@ -1,4 +1,4 @@
-"""Leaderboards, repeated runs, checked stores, bundles and releases as text."""
+"""Leaderboards, repeated runs, checked stores and releases as text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from fedbench.bench.board.compare import Comparison
     from fedbench.bench.board.paper_figures import PaperFigure
     from fedbench.bench.board.release import Released
-    from fedbench.bench.board.verify import BundleVerification, Submission
-    from fedbench.bench.board.whole import Verification
+    from fedbench.bench.board.verify import Verification
     from fedbench.bench.execution.compare import Reproduction
     from fedbench.bench.results.leaderboard.formats import Ranking
 
@@ -44,10 +43,8 @@ def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> Non
             show_table(table.header, table.rows, title=table.title, bold=bold, narrow=table.narrow)
             if not quiet:
                 emit_notes(*table.below())
-        if board.groups and not quiet:
-            if explained := formats.legend(shown, board.reach):
-                emit_notes("", *explained)
-            _show_reproductions(ranking)
+        if board.groups and not quiet and (explained := formats.legend(shown, board.reach)):
+            emit_notes("", *explained)
 
 
 def show_comparison(result: Comparison) -> None:
@@ -104,20 +101,6 @@ def _differences(result: Comparison, first: str, second: str) -> list[dict[str, 
     ]
 
 
-def _show_reproductions(ranking: Ranking) -> None:
-    """Print who reproduced which run, on what platform, and why a record does not count."""
-    records = [
-        {**record, "run": row["run_id"][:8], "limit": _points(record["limit"])}
-        for row in ranking.reproductions
-        for record in row["records"]
-    ]
-    for record in records:
-        record["by"] = " ".join(filter(None, (record["by"] or {"name": "nobody named"}).values()))
-        record["counts"] = not record["reason"]
-    names = ("run", "by", "platform", "verdict", "limit", "counts", "reason")
-    show_records(records, names, title="reproduced by")
-
-
 def _points(limit: float | None) -> str:
     return "" if limit is None else f"{limit * 100:.1f} points at most"
 
@@ -163,24 +146,15 @@ def show_verification(result: Verification) -> None:
             f"{count(len(lost), 'run')} without the curve of their rounds: {some}; `fedbench"
             " reproduce ID --keep DIR` trains one again"
         )
+    reruns = [{**each.as_dict(), "limit": _points(each.limit)} for each in result.reruns]
+    show_records(
+        reruns, ("run_id", "method", "seed", "verdict", "limit", "reason"), title="run again"
+    )
     well = "no file is damaged" if result.without_curve else "all is well"
-    verdict = well if result.ok else f"{len(result.damaged)} damaged"
+    differ = f"{len(result.differ)} of {len(reruns)} rows differ when run again"
+    verdict = f"{len(result.damaged)} damaged" if result.damaged else differ
+    verdict = well if result.ok else verdict
     show_record(verdict, result.as_dict(), ("bytes", "seconds"))
-
-
-def show_submission(result: Submission) -> None:
-    """Print the file, and the commands and the text that propose it."""
-    record = {
-        **vars(result),
-        "by": str(result.by or ""),
-        "not_made": [
-            f"{c.check} of {c.unchecked}: {c.reason}" for c in result.checks if c.unchecked
-        ],
-        "in a clone of the board's project": result.commands,
-        "text of the pull request": result.text.splitlines(),
-    }
-    names = ("id", "by", "licence", "num_files", "num_bytes", "left_out", *[*record][-3:])
-    show_record(f"{result.file} · {count(len(result.rows), 'run')}", record, names)
 
 
 def show_release(result: Released) -> None:
@@ -190,24 +164,6 @@ def show_release(result: Released) -> None:
     changes = list(map(vars, result.changes))
     columns = ("board", "before", "after", "method", "variant", "cause")
     show_records(changes, columns, title=f"ranks that differ from {result.against}")
-
-
-def show_bundle(result: BundleVerification) -> None:
-    """Print a line for each check, the contradictions, and what was run again."""
-    title = f"bundle {result.id[:10]}" if result.id else f"rows of {result.bundle}"
-    names = ("check", "passed", "failed", "unchecked", "about", "reason")
-    show_records(list(map(vars, result.checks)), names, title=title)
-    problems = list(map(vars, result.problems[:_SHOWN]))
-    show_records(problems, ("run_id", "check", "problem"), title="problems")
-    reruns = [{**each.as_dict(), "limit": _points(each.limit)} for each in result.reruns]
-    names = ("run_id", "method", "seed", "verdict", "limit", "reason")
-    show_records(reruns, names, title="run again")
-    verdict = "nothing contradicts it" if result.ok else "refused"
-    if skipped := sum(bool(check.unchecked) for check in result.checks):
-        verdict += f" ({skipped} of {len(result.checks)} checks were not made of every run)"
-    record = {**vars(result), "by": str(result.by or ""), "problems": len(result.problems) or None}
-    shown = ("by", "problems", "board", "added_to", "seconds")
-    show_record(f"{count(len(result.rows), 'run')}: {verdict}", record, shown)
 
 
 def show_paper_figure(result: PaperFigure) -> None:

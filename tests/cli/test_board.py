@@ -1,9 +1,7 @@
-"""`submit`, `verify BUNDLE` and `verify --claims` as a user sees them, on rows of this project."""
+"""`merge`, `verify`, `compare` and boards as a user sees them, on rows of this project."""
 
 import itertools
-import json
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 import fedbench
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.checksums import json_with_checksum
 from tests.bench.results.conftest import run_of
 
 from .conftest import Call
@@ -35,72 +32,28 @@ def ids(store: Store) -> list[str]:
     return [row.row_id for row in store.rows()]
 
 
-def test_from_a_store_to_a_board(
-    call: Call,
-    store: Store,
-    ids: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    who = ("--by", "Ada Lovelace", "--orcid", "0000-0002-1825-0097")
-    packed = call("submit", ids[0], ids[1][:8], *who, "--store", store.root, "--json")
-    assert packed.code == 0, packed.err
-    (file,) = tmp_path.iterdir()
-    assert packed.json["file"] == file.name == f"fedbench-{packed.json['id'][:10]}.zip"
-    assert "Add 2 runs of simclr" in packed.json["commands"][3]
-    check = shlex.split(packed.json["commands"][1])
-    assert check == ["fedbench", "verify", str(file), "--add-to", "leaderboards/results"]
-    assert "Ada Lovelace (0000-0002-1825-0097)" in packed.json["text"]
-
-    before = file.read_bytes()
-    again = call("submit", "--all", *who, "--store", store.root, "--out", "again.zip")
-    assert (tmp_path / "again.zip").read_bytes() == before
-    assert "git push" in again.out
-
-    answer = call("verify", file, "--add-to", tmp_path / "board")
-    assert answer.code == 0, answer.out
-    assert "Ada Lovelace (0000-0002-1825-0097)" in answer.out
-    assert [row.row_id for row in Store(tmp_path / "board").rows()] == ids
-    assert len(list(tmp_path.glob("board/submissions/*.json"))) == 1
-    claims = call("verify", "--claims", "--store", tmp_path / "board", "--json")
-    assert (claims.code, claims.json["ok"], len(claims.json["rows"])) == (0, True, 2)
-    assert call("verify", "--store", tmp_path / "board").code == 0
-
-
-def test_a_refused_bundle_is_named_with_its_reason(
-    call: Call, store: Store, ids: list[str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "bundle"
-    assert call("submit", ids[0], "--store", store.root, "--out", folder).code == 0
-    curve = folder / "cells" / ids[0] / "curve.parquet"
+def test_a_store_that_is_handed_over_is_checked(call: Call, store: Store, tmp_path: Path) -> None:
+    """Damage is 5, a row that differs when run again 4, and a plugin that is not here neither."""
+    board = tmp_path / "board"
+    assert call("merge", store.root, "--store", board).code == 0
+    assert call("verify", "--store", board, "--json").json["ok"]
+    curve = next(board.glob("cells/*/curve.parquet"))
     curve.write_bytes(curve.read_bytes()[:-1])
-    answer = call("verify", folder, "--add-to", tmp_path / "board", "--rerun", 1)
-    assert answer.code == 5
-    assert str(curve.relative_to(folder)) in answer.out
-    assert not (tmp_path / "board").exists()
-    problem = call("verify", folder, "--json").json["problems"][0]
-    assert (problem["run_id"], problem["check"]) == (ids[0], "files")
+    answer = call("verify", "--rerun", 1, "--store", board)
+    assert (answer.code, curve.name in answer.out) == (5, True)
 
 
-def test_reproductions_show_in_tables(call: Call, store: Store, tmp_path: Path) -> None:
-    """Records that do not count are named with their reasons; an author needs no ORCID iD."""
-    copy = Store(shutil.copytree(store.root, tmp_path / "copy"))
-    row = copy.rows()[0]
-    row_id = row.row_id
-    record = copy.root / "reproductions" / row_id / "0.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"by": None}))
-    again = row.model_dump(mode="json")
-    named = {"row_id": row_id, "claimed": "", "by": {"name": "Ben"}, "row": again}
-    record.with_name("1.json").write_text(json_with_checksum(named))
-    answer = call("leaderboard", "--store", copy.root)
-    assert answer.code == 0, answer.err
-    assert row_id[:4] in answer.out
-    assert "Ben" in answer.out
-    shown = call("leaderboard", "--store", copy.root, "--json").json["reproductions"]
-    assert [(row["run_id"], row["count"]) for row in shown] == [(row_id, 0)]
-    assert "reproductions" not in call("leaderboard", "--store", store.root, "--json").json
+@pytest.mark.slow
+def test_a_row_that_differs_when_run_again_has_an_exit_code(call: Call, tmp_path: Path) -> None:
+    few = ("--set", "data.train_subset=80", "--set", "federation.num_rounds=1", "--workers", "1")
+    assert call("run", "simclr", *few, "--store", tmp_path).code == 0
+    (row,) = Store(tmp_path).rows()
+    again = ("verify", "--rerun", 1, "--workers", "1", "--store", tmp_path)
+    assert call(*again).code == 0
+    (tmp_path / "rows" / f"{row.row_id}.parquet").unlink()
+    Store(tmp_path).write_row(row.model_copy(update={"objective": 0.5}))
+    answer = call(*again)
+    assert (answer.code, "1 of 1 rows differ when run again" in answer.out) == (4, True)
 
 
 def test_two_methods_of_one_table_are_proposed(call: Call, tmp_path: Path) -> None:
@@ -142,8 +95,7 @@ def test_a_board_over_an_axis_has_the_rows_of_its_tables(call: Call, tmp_path: P
 
 @pytest.mark.slow
 def test_nothing_contradicts_the_rows_of_this_project(call: Call) -> None:
-    """Every run and every bundle in leaderboards/results, whoever sent it."""
-    answer = call("verify", "--claims", "--store", RESULTS)
+    answer = call("verify", "--store", RESULTS)
     assert answer.code == 0, answer.out
 
 

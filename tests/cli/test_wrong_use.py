@@ -80,14 +80,8 @@ WRONG = {
     "runs --where data.alpa=1": "'data.alpa'; did you mean",
     "runs --where nonsense": "--where",
     "runs --status broken": "'broken'",
-    "submit": "--all",
-    "submit 01234567 --orcid 0000-0002-1825-0097": "--by",
-    "submit 01234567 --by 'a\x1bb'": "--by",
-    "submit 01234567 --by A --orcid 0000-0002-1825": "--orcid",
-    "verify --rerun 1": "--rerun",
-    "verify b.zip --claims": "--claims",
-    "verify b.zip --by A": "--by",
-    "reproduce 01234567 --orcid 1": "--by",
+    "verify --rerun -1": "--rerun",
+    "verify b.zip": "b.zip",
 }
 
 

@@ -145,7 +145,6 @@ def notes(line: Any) -> list[Note]:
         (line.num_replicas, spread, f"a seed has other values elsewhere: {spread}"),
         (0 < line.n_seeds < 3, "descriptive", "fewer than 3 seeds, so no interval and no test"),
         (line.n_seeds > 2 and line.ci95_low is None, "no spread", f"no interval: {NO_SPREAD}"),
-        (line.reproduced, f"reproduced by {line.reproduced}", ""),
     ]  # fmt: skip
     return [Note(words, sentence or words) for holds, words, sentence in found if holds]
 
@@ -333,15 +332,6 @@ def _difference(seeds: Seeds) -> Any:
     return [None if p is None or mean is None else mean - p.value for mean, p in pairs]
 
 
-def _reproduced(seeds: Seeds) -> Any:
-    if (people := seeds.beside.get("reproduced")) is None:
-        return None
-    return [
-        min((people.get(i, 0) for i in ids), default=0)
-        for ids in seeds.lists(seeds.measured.row_id)
-    ]
-
-
 def _settings_id(seeds: Seeds) -> Any:
     ids = {text: content_id(json.loads(text)) for text in {*seeds.settings}}
     return [ids[text] for text in seeds.settings]
@@ -491,7 +481,6 @@ BOARD = (
     ),
     Column("num_replicas", "further runs of these seeds that got another value"),
     Column("replica_spread", "of the values of one seed, the most of any seed"),
-    Column("reproduced", "people who reproduced its runs, of that with the fewest", _reproduced),
     Column("class_id", "identity of the comparability class"),
     Column("settings_id", "equal for equal hyperparameters, whatever the class", _settings_id),
 )  # fmt: skip

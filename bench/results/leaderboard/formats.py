@@ -7,7 +7,7 @@ LaTeX have percent, MB and minutes. Equal rows give equal text, except for the m
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -340,7 +340,6 @@ class Ranking:
     board: Leaderboard
     problems: tuple[str, ...]  # a line per unreadable file, whose rows are missing
     nothing: str = ""  # why the board is empty
-    reproductions: tuple[Mapping[str, Any], ...] = ()  # who reproduced runs, on which platforms
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
@@ -348,7 +347,6 @@ class Ranking:
             **self.board.to_dict(),
             "across": [comparison.as_dict() for comparison in self.board.across],
             "problems": list(self.problems),
-            **({"reproductions": list(self.reproductions)} if self.reproductions else {}),
         }
 
     def to_frame(self) -> pd.DataFrame:

@@ -50,7 +50,6 @@ class Beside(TypedDict, total=False):
     curves: Mapping[str, Curve]  # by row id
     reach: float | None  # k-NN accuracy in [0, 1] to look for in the curves
     marks: Mapping[str, Marks]  # by row id
-    reproduced: Mapping[str, int] | None  # people, by row id; None = the store has no reproductions
 
 
 class Seeds:

@@ -10,7 +10,7 @@ from typing import Literal
 from fedbench.bench.results.store.files import PACKED, list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of, replica_key
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 
@@ -62,7 +62,7 @@ def merge(
     """
     target, done = open_store(store), Merged()
     opened = [open_store(source).require() for source in sources]
-    parts = {"cells", "rows", PACKED, "trials", SUBMISSIONS, REPRODUCTIONS}
+    parts = {"cells", "rows", PACKED, "trials"}
     for source in opened:
         if parts.isdisjoint(path.name for path in list_folder(source.root)):
             raise StoreError(f"{str(source.root)!r} holds no results; name the folder of a store")
@@ -86,8 +86,6 @@ def merge(
             with _locked(target, "run", row_id):
                 for row, source in rows:
                     _copy(row, source, target)
-        for source in opened:
-            _copy_records(source, target)
         target.refresh()
     return done
 
@@ -161,15 +159,6 @@ def _copy(row: Row, source: Store, target: Store) -> None:
         if not (cell / "curve.parquet").exists() and (points := source.curve(name)):
             target.write_curve(key, points)
         target.write_replica(row) if outcome == "replica" else target.write_row(row)
-
-
-def _copy_records(source: Store, target: Store) -> None:
-    """Copy who submitted and who reproduced rows; a file's name is a hash of its content."""
-    for folder in (SUBMISSIONS, REPRODUCTIONS):
-        for path in sorted((source.root / folder).rglob("[!.]*")):
-            there = target.root / path.relative_to(source.root)
-            if path.is_file() and not there.exists():
-                atomic_write_bytes(there, path.read_bytes())
 
 
 @contextmanager

@@ -8,8 +8,6 @@ trials/<study_id>/<number>.parquet one file per finished trial; study.json besid
 trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as JSON with a checksum
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
 cells/<row_id>@<hash>/             the same of a replica
-submissions/<id>.json              manifests of bundles that were added: who submitted which rows
-reproductions/<row_id>/<hash>.json rows that others got when they repeated a run
 leaderboard.parquet                all rows, sorted (`frame.py`); may be deleted; makes reading fast
 at-chance.json                     terms of rows' losses that ended at chance; derived likewise
 ```
@@ -68,7 +66,6 @@ from fedbench.bench.system.files import (
 if TYPE_CHECKING:
     import pandas as pd
 
-SUBMISSIONS, REPRODUCTIONS = "submissions", "reproductions"
 STORE_VARIABLE = "FEDBENCH_STORE"
 _log = logging.getLogger(__name__)
 

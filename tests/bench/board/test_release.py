@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import fedbench
-from fedbench.bench.board.bundle import Run
 from fedbench.bench.board.release import Change, changes, changes_text, release
 from fedbench.bench.results.store.released import RELEASE
 from fedbench.bench.results.store.row import Row
@@ -24,6 +23,8 @@ from fedbench.bench.results.store.schema import table_bytes, to_columns
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.leaderboards import card
+
+from .conftest import Run
 
 
 @pytest.fixture(autouse=True)

@@ -141,13 +141,13 @@ def test_the_board_and_the_list_of_runs_show_them(
 
 
 def test_counts_of_runs_in_notes() -> None:
-    """Two of three runs at chance; of people the run with the fewest; a collapse says it all."""
+    """Two of three runs at chance; a collapse says it all."""
     figures = {"projection_std_ratio": 0.1, "untrained_projection_std_ratio": 0.8}
     fields: dict[str, Any] = {"collapsed": True, "further": figures}
     rows = [build_row(RunConfig(seed=s), linear_acc=0.5 + s / 10, **fields) for s in range(3)]
     ids = [row.row_id for row in rows]
     found = dict.fromkeys(ids[:2], Marks(("loss",)))
-    board = rank(rows, marks=found, reproduced={ids[0]: 3, ids[1]: 2, ids[2]: 1})
+    board = rank(rows, marks=found)
     (entry,), (table,) = board.entries, tables(board)
-    assert entry.notes == ("collapsed", "2 of 3 at chance (loss)", "reproduced by 1")
+    assert entry.notes == ("collapsed", "2 of 3 at chance (loss)")
     assert table.footer == ""  # the first line has three seeds

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.board.whole import verify
+from fedbench.bench.board.verify import verify
 from fedbench.bench.results.leaderboard.studies import best_trial, studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store

@@ -55,11 +55,6 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     assert (target.root / "leaderboard.parquet").exists()
     again = merge([anna, ben], target)
     assert (again.rows_added, again.rows_same) == (0, 4)
-    for name in ("submissions/a.json", "reproductions/run/b.json"):
-        (ben.root / name).parent.mkdir(parents=True)
-        (ben.root / name).write_text("who")
-        merge([ben], target)
-        assert (target.root / name).read_text() == "who"
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:

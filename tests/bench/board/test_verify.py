@@ -1,12 +1,13 @@
-"""`verify`: counts by kind, every kind of damage, rows against their configuration."""
+"""`verify`: counts by kind, every kind of damage, rows against their configuration, reruns."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedbench.bench.board.whole import verify
+from fedbench.bench.board.verify import chosen, verify
 from fedbench.bench.execution.run import run
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import json_with_checksum
@@ -101,3 +102,32 @@ def test_rows_must_agree_with_their_configuration(copy: Path) -> None:
     (copy / "rows" / f"{row.row_id}.parquet").unlink()
     store.write_row(row.model_copy(update={"settings": gone}))
     assert not verify(copy).damaged  # what is not installed here cannot be checked
+
+
+def test_a_rerun_finds_numbers_that_agree_with_each_other(copy: Path) -> None:
+    """One more of 40 test images right: only to train the run again tells."""
+    store, seen = Store(copy), list[str]()
+    (row,) = store.rows()
+
+    def watch(run_id: str) -> Any:
+        return nullcontext(lambda *_: seen.append(run_id))
+
+    place: dict[str, Any] = {"workers": 1, "device": "cpu", "on_rerun": watch}
+    honest = verify(copy, rerun=3, **place)
+    assert [again.verdict for again in honest.reruns] == ["same bits"]
+    assert seen == [row.row_id] * row.num_rounds
+    forged = row.model_copy(update={"knn_acc": (row.knn_acc or 0) + 1 / 40})
+    (copy / "rows" / f"{row.row_id}.parquet").unlink()
+    store.write_row(forged)
+    assert verify(copy).ok
+    found = verify(copy, rerun=1, **place)
+    assert (found.ok, found.damaged, found.differ) == (False, (), (row.row_id,))
+    (difference,) = found.reruns[0].differences
+    assert (difference.name, difference.second) == ("knn_acc", row.knn_acc)
+
+
+def test_rows_to_repeat_follow_from_all_of_them() -> None:
+    rows = [f"{number:020x}" for number in range(20)]
+    assert chosen(rows, 3) == chosen(rows, 5)[:3]
+    assert chosen(rows, 3) != chosen([*rows, "f" * 20], 3)
+    assert chosen(rows, 0) == []
