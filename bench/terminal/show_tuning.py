@@ -170,6 +170,7 @@ def show_studies(views: Sequence[StudyView]) -> None:
 def _show_trials(study: StudyResult | StudyView) -> None:
     """Print trials, the best first, and what encoders score before training, as their measure."""
     from fedbench.bench.tuning.scoring import Scoring  # which loads torch
+    from fedbench.bench.tuning.verdict import UNLIKE_COMPUTE
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -194,7 +195,12 @@ def _show_trials(study: StudyResult | StudyView) -> None:
         mean = sum(starts) / len(starts)
         records.append({"trial": "start", "objective": mean, "params": untrained})
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
-    names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
+    trained = [trial["images"] for trial in trials if trial.get("images")]
+    unlike = (
+        ["images"] if max(trained, default=0) > UNLIKE_COMPUTE * min(trained, default=0) else []
+    )
+    names = ("trial", "rounds", "objective", *watched, *unlike, "params", "status", "seconds")
+    names = (*names, "notes")
     show_records(records, names, bold=[True])
 
 

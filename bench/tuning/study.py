@@ -236,7 +236,8 @@ class Study:
         """Judge the study by all its trials, of which one at least has an objective."""
         started = self.base.config.model.weights is not None
         leads = self._leads(trials)
-        return judge(trials, self.untrained, self.scoring, leads, started=started)
+        preset = self.preset_params
+        return judge(trials, self.untrained, self.scoring, leads, preset=preset, started=started)
 
     def unmeasured(self) -> list[int]:
         """Return the seeds of encoders before training that the stored study does not have."""

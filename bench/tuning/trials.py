@@ -288,6 +288,7 @@ class Trials:
             "without_gradient": next((o.row.without_gradient for o in outcomes if o.row), []),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
+            "images": sum(map(_images, outcomes)),
             "spread": spread,
             "scores": scores,
         }
@@ -308,6 +309,12 @@ def check_params(where: str, stored: Params, suggested: Params) -> None:
             f"{where} was made with {stored}, but its number gets {suggested} now (other versions"
             " of Optuna or NumPy?); use another study name to start a new study"
         )
+
+
+def _images(outcome: Outcome) -> int:
+    """Return the images of all local steps; the last batch of an epoch counts as a whole one."""
+    batch = outcome.job.experiment.config.client.batch_size
+    return batch * sum(int(point["num_steps"]) for point in outcome.points())
 
 
 def _at_chance(outcomes: Sequence[Outcome]) -> list[str]:

@@ -33,6 +33,8 @@ _RESULTS = (
     "scores",
 )  # fmt: skip
 """Entries of a trial that a repetition gives again, to the last bit."""
+_COMPUTE = {"client.local_epochs", "federation.num_rounds", "federation.participation"}
+"""Fields that say on how many images a run trains."""
 _log = logging.getLogger(__name__)
 
 CONFIRM_FROM = 200
@@ -94,6 +96,12 @@ def tune(
     cautions = [f"{spec}: {caution}"] if caution else []
     for line in (*of_data(base), *without_effect(base), *cautions):
         _log.warning("%s", line)
+    if costly := _COMPUTE & study.space.dimensions.keys():
+        _log.warning(
+            "the search space varies %s: a trial that trains more scores higher by that alone; the"
+            " table shows the images of each",
+            ", ".join(sorted(costly)),
+        )
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
     check_speed(base, executor.device, begun=bool(before))
     repeated = file = cost = None

@@ -21,6 +21,8 @@ from fedbench.bench.tuning.scoring import (
 )
 
 _LEAST_TRIALS = 5  # fewest whose order by two scores is compared
+UNLIKE_COMPUTE = 1.05
+"""Ratio of images trained on above which two trials cost unlike compute; batches round a little."""
 Figures = Mapping[str, float]
 
 
@@ -38,6 +40,7 @@ def judge(
     scoring: Scoring,
     leads: Sequence[float] | None = None,
     *,
+    preset: Mapping[str, Any] | None = None,
     started: bool = False,
 ) -> Verdict:
     """Judge a study of which one trial at least has an objective.
@@ -48,6 +51,7 @@ def judge(
         scoring: the objective.
         leads: of the best trial on the preset, on seeds that the search has not used; None where
             the objective is ranks, or they are one.
+        preset: parameters of the preset, whose compute others are compared with.
         started: trials begin with given weights, which move less and lose nothing by it.
     """
     best, usable = best_trial(trials), [trial for trial in trials if is_usable(trial)]
@@ -59,6 +63,7 @@ def judge(
     careful = [*_start(best, untrained, scoring), *agreed]
     careful += [] if started else _stillness(best, scoring)
     careful += [] if chance else _chance([best])
+    careful += _compute(best, usable, preset)
     if parts := best.get("without_gradient"):
         careful.append(f"the loss of the best trial never reached {', '.join(parts)}")
     if not same:
@@ -102,6 +107,25 @@ def _stillness(best: Mapping[str, Any], scoring: Scoring) -> list[str]:
         f"the weights of the best trial moved by {moved:.3f} of their length, less than"
         f" {LEAST_MOVEMENT:g}: in older searches such a choice lost 0.7 to 4.3 points of accuracy,"
         " another 0.2 to 0.9; of searches that lost less than a point 0 to 12 % had this caution"
+    ]
+
+
+def _compute(
+    best: Mapping[str, Any],
+    usable: Sequence[Mapping[str, Any]],
+    preset: Mapping[str, Any] | None,
+) -> list[str]:
+    """Say that the best trial trained on more images than the preset, and what wins at its cost."""
+    of_preset = next((t["images"] for t in usable if t["params"] == preset and "images" in t), 0)
+    if not of_preset or (ratio := best.get("images", 0) / of_preset) <= UNLIKE_COMPUTE:
+        return []
+    alike = [t for t in usable if t.get("images", 0) <= UNLIKE_COMPUTE * of_preset]
+    cheaper = best_trial(alike)
+    assert cheaper is not None  # the preset is among them
+    return [
+        f"the best trial trained on {ratio:.2g} times the images of the preset, which lifts score"
+        f" and accuracy by itself; at the preset's compute trial {cheaper['number']} is best, with"
+        f" {cheaper['objective']:.4f}"
     ]
 
 

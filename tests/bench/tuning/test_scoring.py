@@ -248,6 +248,21 @@ def test_a_part_that_no_gradient_reached_is_a_caution() -> None:
     )
 
 
+def test_a_best_trial_of_more_compute_than_the_preset_is_a_caution() -> None:
+    """1,920 images for 960; below 5 % more the two cost alike, as whole batches do."""
+    preset, cheap = trial(0, 0.3, images=960), trial(1, 0.35, images=1000)
+    best = trial(2, 0.5, images=1920)
+
+    def of(*trials: dict[str, Any], params: Any = preset["params"]) -> tuple[str, ...]:
+        return judge([*trials], [], Scoring(), preset=params).cautions[1:]
+
+    (text,) = of(preset, cheap, best)
+    assert text.startswith("the best trial trained on 2 times the images of the preset")
+    assert text.endswith("at the preset's compute trial 1 is best, with 0.3500")
+    assert of(preset, cheap) == ()
+    assert of(preset, cheap, best, params={"client.lr": 9.0}) == ()  # the preset was not tried
+
+
 def test_a_task_that_no_trial_learnt_leaves_nothing_to_tell() -> None:
     terms = [["clusters"], ["clusters", "rotation"]]
     both = [trial(n, 0.5 + n / 10, at_chance=each) for n, each in enumerate(terms)]

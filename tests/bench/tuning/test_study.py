@@ -509,3 +509,26 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
     assert watched.correlation.n == 3
     assert json.dumps(asdict(watched), default=str)
+
+
+def test_unlike_compute_is_told_before_and_shown(
+    tmp_path: Path,
+    in_one_process: Use,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each trial shows the images that it trained on, twice as many for two local epochs."""
+    in_one_process(width=1)
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        """
+method: simclr
+space: {client.local_epochs: {type: choice, values: [1, 2]}}
+"""
+    )
+    result = small(tmp_path / "store", space_file=space, trials=2)
+    assert "varies client.local_epochs: a trial that trains more scores higher" in caplog.text
+    images = {t["params"]["client.local_epochs"]: t["images"] for t in result.trials}
+    assert images[2] == 2 * images[1] > 0
+    show_study(result)
+    assert "images" in capsys.readouterr().out.splitlines()[0]
