@@ -149,12 +149,16 @@ def search(study: StudyView) -> Picture:
     """Draw each trial's objective against each hyperparameter, best trial ringed.
 
     A title has the share of the objective's variance that the hyperparameter explains, by fANOVA of
-    Hutter et al. 2014 in Optuna's implementation, from ten trials on.
+    Hutter et al. 2014 in Optuna's implementation, from ten trials on. Trials without an objective,
+    such as those that diverged, are crosses at the lower edge and count in no share: where one
+    value makes all of them fail, that share is too small. Optuna's own pictures of the journal of
+    `fedbench dashboard` weigh the best trials (PED-ANOVA), and may name another hyperparameter.
 
     Args:
         study: one of `fedbench.studies`.
     """
     trials = [trial for trial in study.trials if is_usable(trial)]
+    failed = [trial for trial in study.trials if not is_usable(trial) and trial["params"]]
     of_first = trials[0]["params"] if trials else {}
     values_of = {n: [trial["params"].get(n) for trial in trials] for n in of_first}
     names = [name for name, values in values_of.items() if len({*map(repr, values)}) > 1]
@@ -166,16 +170,23 @@ def search(study: StudyView) -> Picture:
     shares = _importance(trials, names) if tell else {}
     names.sort(key=lambda name: -shares.get(name, 0.0))
     figure = Picture(2.5 * len(names) + 0.6, 3)
-    figure.suptitle(f"{study.study_id} · {len(trials)} trials", fontsize=9)
+    without = f" · × {len(failed)} without an objective" if failed else ""
+    by = " · share of variance by fANOVA" if shares else ""
+    figure.suptitle(f"{study.study_id} · {len(trials)} trials{without}{by}", fontsize=9)
     look = looks([study.spec])[study.spec]
     colour, marker = look.colour, SYMBOLS[look.symbol]
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
-        values = values_of[name]
-        xs, within = [show(value) for value in values], _distribution(values)
+        values, lost = values_of[name], [trial["params"].get(name) for trial in failed]
+        within, shown = _distribution([*values, *lost]), show
         if isinstance(within, FloatDistribution):
-            xs = values
+            shown = float
             axes.set_xscale("log" if within.log else "linear")
+        xs = [shown(value) for value in values]
+        if lost:
+            edge = axes.get_xaxis_transform()  # 0 is the lower end, whatever the objective
+            crosses, low = [shown(value) for value in lost], [0.03] * len(lost)
+            axes.plot(crosses, low, "x", color="grey", markersize=5, transform=edge)
         axes.scatter(xs, scores, s=22, color=colour, marker=marker, alpha=0.8, linewidths=0)
         axes.scatter(xs[best : best + 1], scores[best : best + 1], s=70, facecolors="none",
                      edgecolors="black")  # fmt: skip

@@ -69,12 +69,17 @@ def test_cost_curves_and_loss_have_the_values_of_the_rows(store: Store, tmp_path
         fedbench.plot.curves(ranking, "hours", store=store)
 
 
-def search(score: Callable[[int], float]) -> Any:
-    """Draw a study of eight learning rates at two batch sizes."""
+def search(score: Callable[[int], float], diverged: int = 0) -> Any:
+    """Draw a study of eight learning rates at two batch sizes, and higher rates that diverged."""
     trials = tuple(
         {"number": i, "status": "ok", "objective": score(i % 8),
          "params": {"client.batch_size": 16 * (1 + i // 8), "client.lr": 10.0 ** (i % 8 - 7)}}
         for i in range(16)
+    )  # fmt: skip
+    trials += tuple(
+        {"number": 16 + i, "status": "diverged", "objective": None,
+         "params": {"client.batch_size": 16, "client.lr": 10.0 ** (1 + i)}}
+        for i in range(diverged)
     )  # fmt: skip
     study = StudyView("s", "simclr", "demo", "tpe", None, None, 7, 7.0, (), (), trials, (), 0.0, 0)
     return fedbench.plot.search(study)
@@ -88,6 +93,19 @@ def test_search_finds_the_hyperparameter_that_matters() -> None:
     assert first.get_title().startswith("lr · ")
     assert int(first.get_title()[5:-1]) > 90 > 10 > int(second.get_title().split()[-1][:-1])
     assert first.get_xscale() == "log"
+    assert not first.lines
+
+
+def test_search_shows_trials_that_diverged() -> None:
+    figure = search(float, diverged=3)
+    first = figure.axes[0]
+    assert (
+        "16 trials · × 3 without an objective · share of variance by fANOVA"
+        in figure.get_suptitle()
+    )
+    (crosses,) = first.lines
+    assert [*crosses.get_xdata()] == [10.0, 100.0, 1000.0]
+    assert first.get_xlim()[1] > 1000
 
 
 def test_a_partition_is_drawn_as_its_counts() -> None:
