@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
 
+import psutil
+
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.files import home_folder
 from fedbench.bench.system.scratch import (
@@ -116,6 +118,7 @@ class Session:
     reason: str = ""  # what its log says of that
     stored: str = "finished work is stored, and "  # what is safe, as a part of a sentence
     _addresses: dict[str, _Address] = field(default_factory=dict)
+    _others: set[int] | None = None  # processes that are no part of the Ray that starts
 
     @property
     def ending(self) -> bool:
@@ -139,19 +142,41 @@ class Session:
 
         context = ray.get_runtime_context()
         host, _, port = str(context.gcs_address).rpartition(":")
-        self._addresses["gcs_server"] = (host.strip("[]"), int(port))
+        places = {"gcs_server": (host.strip("[]"), int(port))}
         for node in ray.nodes():
             if node["NodeID"] == context.get_node_id():
                 place = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
-                self._addresses["raylet"] = place
+                places["raylet"] = place
+        self._addresses, self._others = places, None
+
+    @property
+    def starting(self) -> bool:
+        """True until it is known where the parts listen."""
+        return self._others is not None
+
+    def begin_start(self) -> None:
+        """Take the children that this process gets from now on for the parts of Ray."""
+        self._others = {child.pid for child in psutil.Process().children()}
 
     def check_parts(self) -> None:
         """Look after the parts of Ray without which nothing goes on; see `raise_if_ending`."""
         dead = [name for name, place in self._addresses.items() if not _answers(place)]
-        if dead and not self.lost:
-            self.reason = last_error(self.folder, dead[0])
-            self.lost = dead[0]
+        if (dead := dead or self._dead_children()) and not self.lost:
+            reason = last_error(self.folder, dead[0])
+            if not (self.starting and _LATE.search(reason)):  # of which `ray.init` tells in time
+                self.reason, self.lost = reason, dead[0]
         self.raise_if_ending()
+
+    def _dead_children(self) -> list[str]:
+        """Return the names of the parts that have died while Ray starts."""
+        dead: list[str] = []
+        for child in psutil.Process().children() if self.starting else ():
+            with suppress(psutil.NoSuchProcess):
+                is_dead = child.status() == psutil.STATUS_ZOMBIE
+                others = self._others  # read after that, since a new start sets it before it kills
+                if is_dead and others is not None and child.pid not in others:
+                    dead += {child.name()} & _PARTS.keys()
+        return dead
 
 
 def last_error(folder: Path, part: str) -> str:
@@ -218,6 +243,11 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                 session.raise_if_ending()
                 session.find_addresses()
                 yield session
+            except FedbenchError:
+                raise
+            except Exception:
+                session.check_parts()  # says more than what a call into a dead Ray raises
+                raise
             finally:
                 with suppress(FedbenchError):
                     session.check_parts()
@@ -274,6 +304,9 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
     before = dict(os.environ)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Ray's core takes a driver's parent for the raylet, and ends the driver at once, should a call
+    # to the raylet fail while that parent is process 1, as in a container, or after a logout.
+    os.environ["RAY_RAYLET_PID"] = str(os.getpid())
     if home_folder() is None:  # Ray's import would fail
         os.environ["HOME"] = str(folder)
     if private and _AUTH_MODE not in os.environ and not has_token():
@@ -295,8 +328,8 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
 def _watch(session: Session) -> Iterator[Callable[[], None]]:
     """Look after Ray's processes in a thread; yields a function that ends it.
 
-    Calls into Ray may wait for a minute for a process that died, and then end this one, so the
-    thread ends it first, if the block is not left some seconds after the death.
+    Calls into Ray may wait for a minute for a process that died, and then end this one. The
+    thread ends it first: at once while Ray starts, else if the block is not left in some seconds.
     """
     left = threading.Event()
 
@@ -304,7 +337,7 @@ def _watch(session: Session) -> Iterator[Callable[[], None]]:
         while not (session.lost or left.wait(_SECONDS_BETWEEN_CHECKS)):
             with suppress(FedbenchError):
                 session.check_parts()
-        if session.lost and not left.wait(_SECONDS_TO_EXIT_LOST):
+        if session.lost and not left.wait(0.0 if session.starting else _SECONDS_TO_EXIT_LOST):
             end_processes(session.folder, 0.0)
             delete_folder(session.folder)
             try:
@@ -377,6 +410,7 @@ def _init(session: Session, num_cpus: int | None, address: str | None) -> None:
     if (quoted := shlex.quote(sys.executable)) != sys.executable:
         # Ray starts workers by a shell, to which it gives the path of Python as it is.
         common["runtime_env"] = {"py_executable": quoted}
+    session.begin_start()
     for left in range(_STARTS - 1, -1, -1):
         try:
             ray.init(
@@ -390,7 +424,7 @@ def _init(session: Session, num_cpus: int | None, address: str | None) -> None:
             )
             return
         except Exception as err:
-            session.raise_if_ending()
+            session.check_parts()
             why = last_error(folder, "raylet") or last_error(folder, "gcs_server") or _reason(err)
             if not left or not _LATE.search(why):
                 raise ResourceError(
@@ -398,6 +432,7 @@ def _init(session: Session, num_cpus: int | None, address: str | None) -> None:
                     " doctor` finds the cause; the same command begins again"
                 ) from err
             _log.warning("this machine is busy, and Ray starts once more: %s", why)
+            session.begin_start()  # the parts of before may end now
             ray.shutdown()
             end_processes(folder, 0.0)
 
