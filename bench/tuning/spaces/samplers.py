@@ -81,7 +81,7 @@ class Sampler:
     # Asked for all trials in order, as Sobol's points are a sequence and CMA-ES learns from trial
     # to trial; else made anew for each trial, by its seed.
     stateful: bool = False
-    ranges_only: bool = False  # needs two or more ranges of numbers, and no choice
+    ranges_only: bool = False  # needs ranges of numbers, and no choice
     diverged: float | None = None  # objective of a diverged trial; None = such a trial is pruned
     diverged_is_worst: bool = False  # it has the lowest objective so far
     package: str = ""  # needed besides Optuna; the extra has the sampler's name
@@ -133,12 +133,12 @@ def find_sampler(name: str) -> Sampler:
 
 
 def check_space(name: str, space: Space) -> None:
-    """Refuse a choice or a single dimension, if the sampler needs ranges of numbers."""
+    """Refuse a choice, if the sampler needs ranges of numbers."""
     from optuna.distributions import CategoricalDistribution
 
     choices = [key for key, one in space.items() if isinstance(one, CategoricalDistribution)]
-    if SAMPLERS[name].ranges_only and (choices or len(space) < 2):
+    if SAMPLERS[name].ranges_only and choices:
         raise ConfigError(
-            f"--sampler {name}: needs a search space of two or more ranges of numbers (got"
-            f" {', '.join(choices or space)}); use --sampler tpe, or --space with other dimensions"
+            f"--sampler {name}: needs a search space of ranges of numbers alone (got"
+            f" {', '.join(choices)}); use --sampler tpe, or --space with other dimensions"
         )
