@@ -1,5 +1,8 @@
 """Robust means against slow loops written from the papers, one number or one vector at a time."""
 
+from fractions import Fraction
+from itertools import islice, permutations
+
 import pytest
 import torch
 from torch import Tensor
@@ -59,6 +62,30 @@ def test_krum_chooses_as_a_loop_does(count: int, f: int, offset: float) -> None:
         )
         scores.append(sum(distances[: count - f - 2]))
     assert krum(rows, f) == scores.index(min(scores))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1, 1e3, 1e6, 1e10, 1e20, 1e38, "largest"])
+def test_no_attacker_moves_krums_choice_from_the_exact_one(
+    dtype: torch.dtype, far: float | str
+) -> None:
+    """Two of seven, one far away and one anywhere: the same client in whatever order they come.
+
+    Scores are fractions, in which nothing is lost.
+    """
+    honest = gaussian(5, 50, name=f"honest beside {far}", dtype=torch.float64).to(dtype)
+    reach = torch.finfo(dtype).max if far == "largest" else float(far)
+    away = torch.full((50,), reach, dtype=dtype)
+    for other in (honest.mean(dim=0) + 3, away, -away, away * (1 - 1e-3), away * 1e-5):
+        rows = [*honest, away, other]
+        exact = [[Fraction(value) for value in row.tolist()] for row in rows]
+        scores = []
+        for one in exact:
+            apart = (sum((a - b) ** 2 for a, b in zip(one, x, strict=True)) for x in exact)
+            scores.append(sum(sorted(apart)[1:4]))  # n - f - 2 = 3, behind the distance to itself
+        best = {k for k, score in enumerate(scores) if score == min(scores)}  # equal rows tie
+        for order in islice(permutations(range(7)), 0, None, 97):
+            assert order[krum([rows[k] for k in order], 2)] in best
 
 
 def test_of_equal_scores_krum_takes_the_first() -> None:
