@@ -205,7 +205,8 @@ class Timeline:
                 resting[k] = False
                 asked.append(k)
             if not working:
-                raise _nobody(f"server step {version + 1}", clock)
+                lower = ", lower federation.buffer_size" if buffer else ""
+                raise _nobody(f"server step {version + 1}", clock, lower)
             clock, k, origin, fails = heapq.heappop(working)
             if fails:
                 dropped += 1
@@ -242,8 +243,9 @@ class Timeline:
                     f"federation.deadline={federation.deadline:g}: no client is done in so many"
                     f" seconds; the fastest takes {fastest:.4g}"
                 )
-        # Only then may a round find nobody.
-        if len(pool) and _gaps(fleet.online_from[pool], fleet.online_hours[pool]):
+        # Otherwise a round may find nobody: in a buffered run, all that are online may have sent.
+        always = (fleet.online_hours[pool] == 24).all() and len(pool) >= federation.buffer_size
+        if len(pool) and not always:
             for _ in itertools.islice(self.rounds(), first + federation.num_rounds):
                 pass
 
@@ -262,21 +264,12 @@ def image_flop(setup: Setup, net: Net) -> float:
     return float(counter.flop * _PASSES * views)
 
 
-def _gaps(begins: Floats, hours: Floats) -> bool:
-    """Return True if there is a time of day at which nobody is online."""
-    order = np.argsort(begins, kind="stable")
-    begins, ends = begins[order], np.maximum.accumulate(begins[order] + hours[order])
-    # Those that stay over midnight are there from the start of the day.
-    covered = np.maximum(ends, ends[-1] - 24)
-    return bool((begins[1:] > covered[:-1]).any() or covered[-1] < begins[0] + 24)
-
-
-def _nobody(what: str, clock: float) -> ConfigError:
+def _nobody(what: str, clock: float, remedy: str = "") -> ConfigError:
     day, minutes = divmod(int(clock // 60), 24 * 60)
     when = f"{minutes // 60:02}:{minutes % 60:02} of day {day + 1}"
     return ConfigError(
-        f"devices.profile: nobody is online when {what} begins, at {when}; raise data.num_clients,"
-        " or use devices with other hours"
+        f"devices.profile: nobody is online when {what} begins, at {when}; raise data.num_clients"
+        f"{remedy}, or use devices with other hours"
     )
 
 
