@@ -10,6 +10,7 @@ from fedbench.bench.training.layout import VectorLayout
 
 ENCODER, HEADS = "encoder", "heads"
 _LEAST = torch.finfo(torch.float32).tiny
+_LONGEST = 1e30  # sums of longer updates may be beyond float32
 
 
 class Drift:
@@ -62,7 +63,7 @@ class Drift:
         - `cosine`: mean cosine of D to the mean of all D, in [-1, 1];
         - `diversity`: sum |D|^2 / |sum D|^2, from 1 / n (all alike) over 1 (orthogonal) upwards.
 
-        The last two are left out where the updates sum to 0.
+        The last two are left out where the updates sum to 0 or are of lengths beyond 1e30.
         """
         found = {}
         for name, spans in self._spans.items() if self._count else ():
@@ -70,7 +71,7 @@ class Drift:
             found[name] = {"norm": first, "norm_std": math.sqrt(max(0.0, second - first**2))}
             sums = (torch.linalg.vector_norm(self._sum[s], dtype=torch.float64) for s in spans)
             total = math.hypot(*map(float, sums))
-            if total > 0:
+            if total > 0 and second < _LONGEST**2:
                 along = sum(float(self._units[s] @ self._sum[s]) for s in spans)
                 found[name]["cosine"] = along / (self._count * total)
                 found[name]["diversity"] = second * self._count / total**2

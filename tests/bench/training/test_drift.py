@@ -60,6 +60,10 @@ def test_limits() -> None:
     # Orthogonal ones: (|a|^2 + |b|^2) / |a + b|^2 = 1.
     assert of((1.0, 0.0), (0.0, 1.0))["diversity"] == pytest.approx(1.0)
     assert of((1.0, 0.0), (-1.0, 0.0)) == {"norm": 1.0, "norm_std": 0.0}
+    # Lengths have their figures up to the largest number of float32, directions do not.
+    far = torch.finfo(torch.float32).max
+    assert of((3e29, 0.0), (3e29, 0.0))["cosine"] == pytest.approx(1.0)
+    assert of((far, far), (far, far)) == pytest.approx({"norm": 2**0.5 * far, "norm_std": 0.0})
 
 
 def test_nothing_averaged_has_no_figures() -> None:
