@@ -4,7 +4,7 @@ A method has one colour and one symbol in all of them, those of the report; inte
 over seeds. A figure shows itself in a notebook; `savefig("x.svg")` or `("x.png")` writes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -178,7 +178,8 @@ def search(study: StudyView) -> Picture:
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
         values, lost = values_of[name], [trial["params"].get(name) for trial in failed]
-        within, shown = _distribution([*values, *lost]), show
+        within = _distribution([*values, *lost])
+        shown: Callable[[Any], Any] = show
         if isinstance(within, FloatDistribution):
             shown = float
             axes.set_xscale("log" if within.log else "linear")
