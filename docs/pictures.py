@@ -18,7 +18,6 @@ from math import cos, pi, sin
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
@@ -217,14 +216,15 @@ def bars(title: str, rows: Sequence[Bar], axis: tuple[float, float, float], note
     return svg(bottom + 58, title, parts, note)
 
 
-def costs(title: str, table: pd.DataFrame, note: str) -> str:
-    """Draw what is lost by each way of choosing: its mean, and faintly that of each method."""
+def choosing() -> str:
+    """Draw what is lost by each way of choosing, at equal compute."""
     words = {
         "labels": "by labels",
-        "objective": "by fedbench, no label",
         "preset": "the preset's values",
+        "objective": "by fedbench, no label",
         "random": "at random",
     }
+    table = findings.choosing()
     rows = [
         Bar(
             label,
@@ -234,25 +234,28 @@ def costs(title: str, table: pd.DataFrame, note: str) -> str:
         )
         for way, label in words.items()
     ]
-    return bars(title, rows, (0, 8, 1), note)
-
-
-def choosing() -> str:
-    """Draw what is lost by each way of choosing one of 24 configurations."""
     note = (
-        "Points of accuracy below the best of 24 configurations;"
-        " a faint dot is one of eight methods."
+        "Points of accuracy below the best trial of equal compute;"
+        " a faint dot is one of 18 pairs of method and data."
     )
-    return costs("What choosing without labels costs", findings.choosing(), note)
+    return bars("Tuning without labels beats chance, not a good preset", rows, (0, 6, 1), note)
 
 
-def announced() -> str:
-    """Draw what is lost by each way of choosing in the test that was announced."""
+def compute() -> str:
+    """Draw the gain over the preset among all trials, and among those that cost as much as it."""
+    rows = []
+    for way, label in {"objective": "no label", "labels": "labels"}.items():
+        for any_compute, trials in {True: "any compute", False: "equal compute"}.items():
+            table = findings.choosing(findings.EIGHT, any_compute)
+            value, low, high, _ = findings.apart(table, "preset", way)
+            colour = "chosen" if way == "objective" else "mark"
+            singles = [*table["preset"] - table[way]]
+            rows.append(Bar(f"{label}, {trials}", Point(value, low, high), colour, singles))
     note = (
-        "Points of accuracy below the best of 16 configurations; a faint dot is one of ten methods."
+        "Points gained over the preset's values; bars: 95 % intervals;"
+        " a faint dot is one of eight methods on CIFAR-10."
     )
-    table = findings.announced()[0].rename(columns={"linear": "labels"})
-    return costs("The same in the announced test", table, note)
+    return bars("Most of an older gain over the preset was compute", rows, (-2, 4, 1), note)
 
 
 def views() -> str:
@@ -315,7 +318,7 @@ def unstyled(text: str) -> str:
 PICTURES = {
     "accuracy": accuracy,
     "choosing": choosing,
-    "announced": announced,
+    "compute": compute,
     "views": views,
     "centroids": centroids,
     "terminal": terminal,

@@ -165,49 +165,23 @@ def _interval(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_findings_are_those_of_the_rows() -> None:
-    """Every number of the three answers, on README and on their page."""
+def test_findings_on_orchestra_are_those_of_the_rows() -> None:
+    """Those on choosing are in tests/studies/test_findings.py."""
     findings = importlib.import_module("fedbench.leaderboards.studies.findings")
     page = (ROOT / "docs" / "findings.md").read_text("utf-8")
-    chosen, centroids = findings.choosing().mean(), findings.centroids()["mean"]
+    centroids = findings.centroids()["mean"]
     views, change = findings.views()["difference"], findings.change_by_views()
     share = findings.share_of_clusters()
-    labels, no_label = f"{chosen.labels:.1f}", f"{chosen.objective:.1f}"
     wide, kept = f"{-views['wide crops']:.1f}", f"{centroids['random']:.1f}"
-    random, learnt = f"{chosen.random:.1f}", f"{centroids['learnt']:.1f}"
-    apart = {
-        pair: "{:.1f} ± {:.1f}".format(*findings.apart(*pair))
-        for pair in (("objective", "labels"), ("preset", "objective"), ("random", "objective"))
-    }
+    learnt = f"{centroids['learnt']:.1f}"
     apart_by_welch = {name: _interval(*each) for name, each in findings.not_pooled().items()}
-    announced = findings.choosing().loc[["aligned", "simsiam", "featarc", "lejepa"]]
-    test, first = findings.announced()[0].mean(), findings.announced()[1].iloc[0]
     for text, sayings in {
         README: (
-            f"loses {no_label} points to the best](",
-            f"choosing with labels loses {labels}, the preset {chosen.preset:.1f},"
-            f" a random one {random}",
-            f"{test.objective:.1f} points lost without labels, {test.linear:.1f} with,"
-            f" {test.preset:.1f} by the preset",
             f"is {wide} points behind",
             f"{learnt} %, with random centroids {kept} %, untrained {centroids['untrained']:.1f} %",
+            "by k-NN {} points more {}".format(*apart_by_welch["clusters, k-NN"]),
         ),
         page: (
-            f"lose {no_label} points of accuracy to the best of 24 configurations",
-            f"with labels they lose {labels}, the preset's {chosen.preset:.1f},"
-            f" random ones {random}",
-            *apart.values(),
-            f"there {test.objective:.1f} points are lost without labels, {test.linear:.1f} with,"
-            f" {test.preset:.1f} by the preset's values, {test.random:.1f} at random",
-            "{:.1f} points more than labels, 90 % interval {}".format(
-                first["mean"], _interval(0.0, first.low, first.high)[1]
-            ),
-            f"(mean τ {test['tau, better half']:.2f})",
-            f"τ {announced.tau.mean():.2f} on average, {announced.tau.min():.2f} to"
-            f" {announced.tau.max():.2f} each",
-            f"for one run, as `tune` uses, {announced['tau of a run'].mean():.2f}",
-            f"τ is {announced['tau of the better half'].mean():.2f} for those four,"
-            f" for one run {announced['tau of a run, better half'].mean():.2f}",
             f"Welch's test: {apart_by_welch['change by views'][1]}",
             f"{apart_by_welch['clusters'][1]} by Welch's test",
             "by {} points {}".format(*apart_by_welch["clusters, k-NN"]),

@@ -4,89 +4,129 @@ Usage: `python leaderboards/studies/findings.py`. docs/pictures.py draws them.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from fedbench import open_store
-from fedbench.leaderboards.studies.compare import compare_pairs
+from fedbench.bench.results.store.row import Row
+from fedbench.leaderboards.studies.compare import compare_pairs, detectable
 from fedbench.leaderboards.studies.confirmation import confirmation
 from fedbench.leaderboards.studies.equivalence import equivalence
 from fedbench.leaderboards.studies.long_training import long_training
 from fedbench.leaderboards.studies.selection import selection
 
-WAYS = ("labels", "objective", "preset", "random")
-"""How one of 24 configurations is chosen."""
-
-
-def lost(scores: selection.Array, accuracy: selection.Array) -> dict[str, float]:
-    """Return the points that each way of choosing loses to the best configuration.
-
-    One seed chooses and the other judges, both ways, mean. Labels choose by the linear probe.
-
-    Args:
-        scores: of the objective, (configurations, 2 seeds); the first is the preset's.
-        accuracy: linear, in points, of the same shape.
-    """
-
-    def of(seed: int) -> dict[str, float]:
-        judge = accuracy[:, 1 - seed]
-        return {
-            "labels": selection.regret(accuracy[:, seed], judge, len(judge)),
-            "objective": selection.regret(scores[:, seed], judge, len(judge)),
-            "preset": float(judge.max() - judge[0]),
-            "random": float(judge.max() - judge.mean()),
-        }
-
-    both = [of(0), of(1)]
-    return {way: float(np.mean([found[way] for found in both])) for way in WAYS}
-
-
-def taus(scores: selection.Array, accuracy: selection.Array) -> tuple[float, float]:
-    """Return Kendall's tau of all configurations, and of those at or above the median accuracy."""
-    accuracy = accuracy.round(9)  # means of two seeds that are equal but for their last bits tie
-    better = accuracy >= np.median(accuracy)
-    return selection.tau(scores, accuracy), selection.tau(scores[better], accuracy[better])
+WAYS = {"linear": "labels", "objective": "objective", "preset": "preset", "random": "random"}
+WAYS |= {"k-NN": "k-NN", "loss": "last loss", "sep": "SEP"}
+"""How a trial is chosen: name in the study of equivalence -> name here."""
+PAIRS = (("random", "objective"), ("preset", "objective"), ("preset", "labels"))
+PAIRS += (("objective", "labels"),)
+EIGHT = ("selection", "confirmation")
+"""Studies whose eight methods were pooled first; some trials of the first train longer."""
 
 
 @cache
-def choosing() -> pd.DataFrame:
-    """Return the points lost by method and way of choosing, and Kendall's tau of the objective.
+def searches() -> dict[tuple[str, str, str, float], pd.DataFrame]:
+    """Return the trials of 25 searches by study, data set, method and alpha.
 
-    `tau` is over all 24 configurations, `tau of the better half` over those at or above the median
-    accuracy: both of means over two seeds. `of a run` is the mean of what each seed has alone. The
-    four methods of the study of selection have two values of alpha, whose mean it is.
+    A table has those of one seed, then those of the other; the first of each is the preset's.
     """
-    cells: dict[str, list[dict[str, float]]] = {}
-
-    def add(method: str, scores: selection.Array, accuracy: selection.Array) -> None:
-        whole, half = taus(scores.mean(axis=1), accuracy.mean(axis=1))
-        runs = np.mean([taus(scores[:, i], accuracy[:, i]) for i in (0, 1)], axis=0)
-        found = {"tau": whole, "tau of the better half": half}
-        found |= {"tau of a run": runs[0], "tau of a run, better half": runs[1]}
-        cells.setdefault(method, []).append({**lost(scores, accuracy), **found})
-
-    store = open_store(selection.STORE)
-    for (method, _), table in selection.cells(store.rows()).items():
-        last = selection.ROUNDS[-1]
-        scores = selection.scores(store, table, "objective", last)
-        add(method, scores, selection.accuracies(table))
-    for method, table in confirmation.complete(open_store(confirmation.STORE).rows()).items():
-        scores = confirmation.measured(table)["objective"]
-        add(method, np.where(np.isnan(scores), -np.inf, scores), selection.accuracies(table))
-    return pd.DataFrame({method: pd.DataFrame(each).mean() for method, each in cells.items()}).T
+    found = {}
+    for (method, alpha), entries in selection.cells(open_store(selection.STORE).rows()).items():
+        found["selection", "cifar10", method, alpha] = _trials(entries)
+    for method, entries in confirmation.complete(open_store(confirmation.STORE).rows()).items():
+        found["confirmation", "cifar10", method, confirmation.ALPHA] = _trials(entries)
+    rows = equivalence.read(equivalence.FOLDER)
+    twins = [("cifar10", method) for method in equivalence.TWINS]
+    for study, cells in (("equivalence", [*equivalence.SPACES]), ("transfer", twins)):
+        for (data, method), table in equivalence.tables(rows, cells).items():
+            found[study, data, method, 0.1] = table
+    return found
 
 
-def apart(first: str, second: str) -> tuple[float, float]:
-    """Return what one way of choosing loses more than another, and half of its 95 % interval.
+def _trials(entries: Sequence[Sequence[Row]]) -> pd.DataFrame:
+    """Return (configurations, seeds) of rows as one table, seed by seed."""
+    return equivalence.frame(row for by_seed in zip(*entries, strict=True) for row in by_seed)
 
-    The mean is over methods, and the interval Student's.
+
+def equal(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that make as many steps as the preset's.
+
+    Beside local epochs no search varies what steps cost, but for the width of a projection.
     """
-    difference = choosing()[first] - choosing()[second]
-    half = stats.t.ppf(0.975, len(difference) - 1) * stats.sem(difference)
-    return float(difference.mean()), float(half)
+    return trials[trials["client.local_epochs"] == trials["client.local_epochs"].iloc[0]]
+
+
+@cache
+def choosing(studies: tuple[str, ...] = (), any_compute: bool = False) -> pd.DataFrame:
+    """Return the points lost by each way of choosing, by data set and method.
+
+    One seed chooses and the other judges, both ways, mean; several searches of one pair of data and
+    method count as their mean. `tau` is Kendall's, of objective and accuracy over the trials of one
+    seed; `tau of the better half` is over those at or above the median accuracy.
+
+    Args:
+        studies: whose searches; empty = all.
+        any_compute: False: only trials that make as many steps as the preset's.
+    """
+    lines = {}
+    for (study, *cell), trials in searches().items():
+        if not studies or study in studies:
+            counted = trials if any_compute else equal(trials)
+            lost = equivalence.ways(counted)
+            line = {here: lost[name] for name, here in WAYS.items()}
+            lines[study, *cell] = {**line, **taus(counted), "trials": len(counted) / 2}
+    table = pd.DataFrame(lines).T.rename_axis(["study", "data", "method", "alpha"])
+    return table.groupby(level=["data", "method"]).mean()
+
+
+def taus(trials: pd.DataFrame) -> dict[str, float]:
+    """Return Kendall's tau of all trials of a seed, and of its better half: means of both seeds."""
+    whole, half = [], []
+    accuracies = equivalence.accuracy(trials).round(9)  # equal but for their last bits: a tie
+    for score, accuracy in zip(equivalence.score(trials, "objective"), accuracies, strict=True):
+        better = accuracy >= np.median(accuracy)
+        whole.append(selection.tau(score, accuracy))
+        half.append(selection.tau(score[better], accuracy[better]))
+    return {"tau": float(np.mean(whole)), "tau of the better half": float(np.mean(half))}
+
+
+class Difference(NamedTuple):
+    """Points with their 95 % interval, and the difference seen with probability 0.8."""
+
+    value: float
+    low: float
+    high: float
+    seen: float
+
+
+def apart(table: pd.DataFrame, first: str, second: str) -> Difference:
+    """Return what one way of choosing loses more than another, of a table of `choosing`.
+
+    The mean is over pairs of data and method. Pairs of one method are not independent: the error is
+    clustered by method, and the interval is Student's with one degree of freedom less than methods.
+    """
+    difference = table[first] - table[second]
+    off = (difference - difference.mean()).groupby(level="method").sum()
+    freedom = len(off) - 1
+    error = math.sqrt(len(off) / freedom * (off**2).sum()) / len(difference)
+    value, half = float(difference.mean()), float(stats.t.ppf(0.975, freedom)) * error
+    return Difference(value, value - half, value + half, detectable(error, freedom))
+
+
+def longer() -> pd.Series:
+    """Return how many choices by the objective train for how many local epochs, in `selection`."""
+    epochs = []
+    for (study, *_), trials in searches().items():
+        if study == "selection":
+            of = equivalence.two(trials, "client.local_epochs")
+            best = equivalence.score(trials, "objective").argmax(axis=1)
+            epochs += [int(of[seed, index]) for seed, index in enumerate(best)]
+    return pd.Series(epochs).value_counts().sort_index()
 
 
 @cache
@@ -189,10 +229,24 @@ def not_pooled() -> dict[str, tuple[float, float, float]]:
 
 
 if __name__ == "__main__":
-    print("Points lost to the best of 24 configurations\n")
-    print(choosing().round(2).to_string(), "\n\nmean\n", choosing().mean().round(2).to_string())
-    for pair in (("objective", "labels"), ("preset", "objective"), ("random", "objective")):
-        print("{} minus {}: {:.2f} ± {:.2f}".format(*pair, *apart(*pair)))
+    for title, table in {
+        "at the preset's compute": choosing(),
+        "the same on CIFAR-10": choosing().loc[["cifar10"]],
+        "the same on Fashion-MNIST": choosing().loc[["fashion-mnist"]],
+        "at the preset's compute, study of selection": choosing(("selection",)),
+        "at any compute, study of selection": choosing(("selection",), any_compute=True),
+        "at the preset's compute, eight methods": choosing(EIGHT),
+        "at any compute, eight methods": choosing(EIGHT, any_compute=True),
+    }.items():
+        methods = table.index.get_level_values("method").nunique()
+        print(f"Points lost to the best trial, {title}: {len(table)} pairs, {methods} methods\n")
+        print(pd.concat([table, table.mean().to_frame(("", "mean")).T]).round(2).to_string())
+        for pair in PAIRS:
+            line = "{} minus {}: {:.2f} [{:.2f}, {:.2f}]; {:.1f} would be seen"
+            print(line.format(*pair, *apart(table, *pair)))
+        print()
+    print("Local epochs of the objective's choices in the study of selection; the preset has 2")
+    print(longer().to_string())
     by_cell, tests = announced()
     print("\nThe announced test\n", by_cell.round(2).to_string())
     print("\nmean\n", by_cell.mean().round(2).to_string(), "\n", tests.round(3).to_string())

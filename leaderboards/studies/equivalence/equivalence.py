@@ -8,7 +8,7 @@ Accuracies and losses are in points.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from scipy import special, stats
 
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.bench.results.store.row import Row
 from fedbench.leaderboards.studies.long_training.long_training import show
 from fedbench.leaderboards.studies.selection.selection import taus
 
@@ -129,8 +130,13 @@ def grid_text(name: str) -> str:
 
 def read(store: Path) -> pd.DataFrame:
     """Return the rows of a store or of a release, with a column for each field and metric."""
+    return frame(open_store(store).rows())
+
+
+def frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """Return rows as a table, with a column for each field and metric."""
     found = []
-    for row in open_store(store).rows():
+    for row in rows:
         config = row.config.model_dump(mode="json")
         settings = pd.json_normalize(config).iloc[0].to_dict()
         columns = {name: getattr(row, name) for name in COLUMNS}
@@ -220,15 +226,21 @@ def lost(by: Array, acc: Array, budget: int | None = None) -> float:
     return float(np.mean([judge.max() - taken(one, judge, budget) for one, judge in pairs]))
 
 
+def ways(table: pd.DataFrame) -> dict[str, float]:
+    """Return what each way of choosing loses in a cell; the preset is its first configuration."""
+    acc = accuracy(table)
+    line = {name: lost(score(table, name), acc) for name in METRICS}
+    line["random"] = lost(score(table, "objective"), acc, 1)
+    return line | {"preset": float(np.mean(acc.max(axis=1) - acc[:, 0]))}
+
+
 def figures(table: pd.DataFrame) -> dict[str, float]:
     """Return what each way of choosing loses in a cell, and tau of the objective."""
     acc = accuracy(table)
-    line = {name: lost(score(table, name), acc) for name in METRICS}
+    line = ways(table)
     line |= {
         f"objective {b}": lost(score(table, "objective"), acc, b) for b in BUDGETS if 1 < b < COUNT
     }
-    line["random"] = lost(score(table, "objective"), acc, 1)
-    line["preset"] = float(np.mean(acc.max(axis=1) - acc[:, 0]))
     mean, by = acc.mean(0), score(table, "objective").mean(0)
     rng = np.random.default_rng(SOBOL_SEED)
     n = len(mean)
