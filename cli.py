@@ -402,12 +402,12 @@ def verify(
     places: Places,
     output: opt.Output,
     rerun: Annotated[
-        int, Option("Also run N rows again, which their ids choose.", limits={"min": 0})
+        int, Option("Also run N rows again, chosen by a hash of all ids.", limits={"min": 0})
     ] = 0,
     data: opt.DataName = None,
     workers: Workers = None,
 ) -> Code:
-    """Check every file of the store, and run some rows again."""
+    """Check every file of the store; with --rerun also run rows again."""
     result = fedbench.verify(
         rerun=rerun,
         data_name=data,

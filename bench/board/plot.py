@@ -158,10 +158,11 @@ def search(study: StudyView) -> Picture:
         study: one of `fedbench.studies`.
     """
     trials = [trial for trial in study.trials if is_usable(trial)]
-    failed = [trial for trial in study.trials if not is_usable(trial) and trial["params"]]
+    failed = [trial for trial in study.trials if trial["objective"] is None and trial["params"]]
     of_first = trials[0]["params"] if trials else {}
     values_of = {n: [trial["params"].get(n) for trial in trials] for n in of_first}
-    names = [name for name, values in values_of.items() if len({*map(repr, values)}) > 1]
+    lost_of = {n: [trial["params"].get(n) for trial in failed] for n in of_first}
+    names = [n for n in of_first if len({*map(repr, values_of[n] + lost_of[n])}) > 1]
     if not names:
         raise ConfigError(f"study {study.study_id!r} has no two finished trials that differ")
     scores = [trial["objective"] for trial in trials]
@@ -177,7 +178,7 @@ def search(study: StudyView) -> Picture:
     colour, marker = look.colour, SYMBOLS[look.symbol]
     best = int(np.argmax(scores))
     for axes, name in zip(figure.panels(len(names)), names, strict=True):
-        values, lost = values_of[name], [trial["params"].get(name) for trial in failed]
+        values, lost = values_of[name], lost_of[name]
         within = _distribution([*values, *lost])
         shown: Callable[[Any], Any] = show
         if isinstance(within, FloatDistribution):

@@ -118,7 +118,7 @@ def verify(
 
     Raises:
         StoreError: for a store that is not there, or a folder in it that may not be read.
-        FedbenchError: for rows that cannot be run again here.
+            Also for a row that cannot be run again here.
 
     >>> from fedbench.bench.testing import demo_store
     >>> verify(demo_store()).ok
@@ -143,11 +143,15 @@ def verify(
     kinds = (FileKind(kind, **count) for kind, count in counts.items() if count)
     order = sorted(damaged, key=lambda damage: damage.file)
     reruns = []
-    for run_id in chosen(_repeatable(store), 0 if damaged else rerun):
+    for run_id in chosen(_repeatable(store), rerun) if rerun and not damaged else ():
         with nullcontext() if on_rerun is None else on_rerun(run_id) as on_round:
             places: dict[str, Any] = {"data_name": data_name, "data_dir": data_dir}
             places |= {"workers": workers, "device": device, "on_round": on_round}
-            reruns.append(reproduce(run_id, store, **places))
+            try:
+                reruns.append(reproduce(run_id, store, **places))
+            except FedbenchError as err:
+                why = f"no file is damaged, but run {run_id} cannot be run again here: {err}"
+                raise StoreError(why) from err
     return Verification(
         store=str(root),
         kinds=tuple(kinds),
@@ -166,8 +170,8 @@ def _repeatable(store: Store) -> list[str]:
 
 
 def chosen(run_ids: Sequence[str], number: int) -> list[str]:
-    """Return `number` of sorted row ids, by a hash of all: whoever proposes rows cannot choose."""
-    every = " ".join(run_ids)
+    """Return `number` of sorted row ids, by a hash of all, so that nobody picks them one by one."""
+    every = hashlib.sha256(" ".join(run_ids).encode()).hexdigest()
 
     def place(run_id: str) -> str:
         return hashlib.sha256(f"{every} {run_id}".encode()).hexdigest()

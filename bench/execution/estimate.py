@@ -106,7 +106,7 @@ class Estimator:
         devices: Sequence[str],
         on_timing: Callable[[str], None] | None = None,
         *,
-        methods: int = 1,  # of which it shall estimate runs, and which share the time for this
+        methods: int = 1,  # among the runs; they share the time for measuring steps
     ) -> None:
         self._step_seconds = min(_STEP_SECONDS, _ALL_STEPS_SECONDS / methods)
         self._on_timing = on_timing  # called with the method of a run whose parts are timed
@@ -134,12 +134,14 @@ class Estimator:
             return self._extrapolate(experiment, self._known[key], self._layouts[shapes], trains)
 
     def step(self, experiment: Experiment) -> tuple[float, float]:
-        """Return the seconds of a local step, and those of compiling before the first."""
+        """Return the seconds of a local step, and of compiling; both 0 for a run of no rounds."""
         experiment = experiment.on(experiment.dataset)
         with reproducible(self._device), temporary_folder() as folder:
             monitor = CollapseMonitor(experiment.setup, self._device)
             trainer = Trainer(experiment.setup, folder, "", self._device, monitor, float("inf"))
-            parts = self._training(experiment, trainer, self._image_seconds(experiment.setup))
+            if not trainer.total_rounds:
+                return 0.0, 0.0
+            parts = self._training(experiment, trainer, self._image(experiment.setup))
             return parts.step, parts.compiling
 
     def _extrapolate(
@@ -246,7 +248,7 @@ class Estimator:
         parts.step = step * max(1.0, batch / measured)
         if setup.config.client.compile:
             parts.compiling = max(0.0, sum(timed[:_WARM_UP]) - _WARM_UP * step)
-        parts.client = max(0.0, at_clients - sum(timed)) / max(1, runner.clients)
+        parts.client = max(0.0, at_clients - runner.stepping) / max(1, runner.clients)
         images = max(1, runner.images)
         parts.wire = runner.wire[0] / images, runner.wire[1] / images
         parts.latents = runner.latents / max(1, runner.latent_images)
@@ -266,16 +268,21 @@ class Estimator:
     def _encoder_seconds(self, experiment: Experiment) -> tuple[float, float]:
         """Return the seconds of an image, and of an evaluation; both once for all methods."""
         setup, known = experiment.setup, self._shared
-        config, needs = setup.config, setup.needs
-        of_image = f"{config.model} {setup.spec.image_shape} {config.client.precision}"
-        if of_image not in known:
-            known[of_image] = self._image_seconds(setup)
+        config, needs, image = setup.config, setup.needs, self._image(setup)
         own = setup.evaluate_on_clients and setup.partition.num_clients
-        of_all = f"{of_image} {config.evaluation} {config.data.label_fraction} {needs.encoders}"
+        of_all = (
+            f"{_encoder(setup)} {config.evaluation} {config.data.label_fraction} {needs.encoders}"
+        )
         of_all += f" {own} {len(setup.images)} {len(setup.dataset.test_images)} {needs.pooled}"
         if of_all not in known:
-            known[of_all] = self._evaluation_seconds(experiment, known[of_image])
-        return known[of_image], known[of_all]
+            known[of_all] = self._evaluation_seconds(experiment, image)
+        return image, known[of_all]
+
+    def _image(self, setup: Setup) -> float:
+        """Return the seconds of one image through the encoder, once for all methods."""
+        if (key := _encoder(setup)) not in self._shared:
+            self._shared[key] = self._image_seconds(setup)
+        return self._shared[key]
 
     def _image_seconds(self, setup: Setup) -> float:
         """Seconds in which the encoder takes one image forward."""
@@ -427,6 +434,7 @@ class _TimedRunner(ClientRunner):
         self.extras = 0  # bytes of all else that went up, without weights
         self.seconds = 0.0  # of all clients' parts of the round
         self.steps: list[float] = []  # seconds of each, with making its batch
+        self.stepping = 0.0  # seconds of them all; of those that compile, this process's alone
         self.wire = (0, 0)  # bytes to server-only parts in these steps, up and down
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
@@ -473,20 +481,29 @@ class _TimedRunner(ClientRunner):
             self.stand_ins.active = True
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
-        most = _STEPS + (0 if self.steps else _WARM_UP)
-        began = self._clock()
+        most, compiles = _STEPS + (0 if self.steps else _WARM_UP), self.setup.config.client.compile
+        began, shown = self._clock(), time.perf_counter()
         for count, batch in enumerate(super()._batches(data, task, client), start=1):
             yield batch
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-            now = self._clock()
-            self.steps.append(now - began)
+            # The compiler works in processes of its own, whose time this one's does not count.
+            now, seen = self._clock(), time.perf_counter()
+            compiling = compiles and len(self.steps) < _WARM_UP
+            self.steps.append(seen - shown if compiling else now - began)
+            self.stepping += now - began
             self.images += len(batch.labels)
-            began = now
-            if self.setup.config.client.compile and len(self.steps) <= _WARM_UP:
+            began, shown = now, seen
+            if compiling:
                 self._until = time.perf_counter() + self._seconds  # these were compiled
             if count >= most or self.late:
                 return
+
+
+def _encoder(setup: Setup) -> str:
+    """Return what an image's way through the encoder takes its time by."""
+    config = setup.config
+    return f"{config.model} {setup.spec.image_shape} {config.client.precision}"
 
 
 def _evaluations(config: RunConfig, rounds: int) -> int:

@@ -24,7 +24,7 @@ def outdated(store: Store, current: Iterable[Row], *, drop: bool = False) -> tup
         if row.method in specs and row.code and not missing_code(row.code)
         if ids.get(_settings(row), row.row_id) != row.row_id
     ]
-    names = tuple(sorted({*others}))
+    names = tuple(sorted(set(others)))
     for name in names if drop else ():
         store.drop(name)
     if names and drop:

@@ -134,12 +134,14 @@ def _execute(
     """Execute a run, tell those who follow it, and store its row."""
     for line in cautions(experiment):
         _log.warning("%s", line)
-    begun = not reuse or rounds_saved(where.folder) > 0
-    check_speed(experiment, where.devices[0], begun=begun)
     try:
+        rows = store.rows() if reuse else ()
+        kind = where.devices[0].partition(":")[0]
+        if trained_before(rows, store, experiment, kind) is None:
+            begun = not reuse or rounds_saved(where.folder) > 0
+            check_speed(experiment, where.devices[0], begun=begun)
         if watcher is not None:
             watcher.start(experiment.config, where.devices)
-        rows = store.rows() if reuse else ()
         row = train(store, rows, experiment, where, tracking, on_round, watcher)
         store_run(store, row)
     except BaseException as err:
@@ -183,8 +185,6 @@ def plan_run(
     experiment, store = _experiment(spec, settings, places.cache), places.open_store()
     Tracking(track, store)  # refuses one without its package, as `run` does
     devices = choose_devices(places.device, experiment.workers(workers))
-    begun = rounds_saved(store.cell_dir(experiment.ids.row)) > 0
-    check_speed(experiment, devices[0], begun=begun)
     steps = local_steps(experiment)
     steps.check()
     for line in of_data(experiment):
@@ -194,6 +194,9 @@ def plan_run(
         prepared(experiment, devices[0], set())
         kind = devices[0].partition(":")[0]
         earlier = trained_before(store.rows(), store, experiment, kind)
+        if earlier is None:
+            begun = rounds_saved(store.cell_dir(experiment.ids.row)) > 0
+            check_speed(experiment, devices[0], begun=begun)
     return RunPlan(
         run_id=experiment.ids.row,
         stored=stored is not None,

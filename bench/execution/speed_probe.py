@@ -28,13 +28,15 @@ def check_speed(experiment: Experiment, device: torch.device | str, *, begun: bo
     Args:
         experiment: the run.
         device: where it trains.
-        begun: whether there are results already that need the same; nothing is refused then.
+        begun: rows or rounds with these settings are stored, or the run repeats one: a loss is
+            told then, not refused.
 
     Raises:
         ConfigError: if compiled steps take longer, and nothing has begun.
     """
-    client = experiment.config.client
-    if torch.device(device).type != "cpu":
+    config, client = experiment.config, experiment.config.client
+    rounds = config.federation.num_rounds + experiment.needs.preparatory_rounds
+    if torch.device(device).type != "cpu" or not rounds:
         return
     if client.precision == "bf16" and (ratio := bf16_ratio(experiment.setup)) > _TOLD:
         _log.warning(
@@ -59,9 +61,9 @@ def compile_ratio(experiment: Experiment) -> tuple[float, float]:
     Seconds of some steps in either way, as in an estimate. What is compiled is kept on disk, so
     that the run's own processes take it from there.
     """
+    estimator = Estimator(["cpu"])
     measured, plain = (
-        Estimator(["cpu"]).step(experiment.varied("client", compile=compiled))
-        for compiled in (True, False)
+        estimator.step(experiment.varied("client", compile=compiled)) for compiled in (True, False)
     )
     return measured[0] / max(plain[0], 1e-9), measured[1]
 

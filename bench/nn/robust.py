@@ -51,8 +51,8 @@ def krum(rows: Sequence[Tensor], num_byzantine: int) -> int:
     """Position of the vector that is closest to its n - f - 2 nearest others.
 
     Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757, section 4: the score is the sum
-    of the squared distances to these; of equal scores the first counts. Of n rows (P,), n > 2 f + 2
-    for the f of the source, `num_byzantine`.
+    of the squared distances to these; of equal scores the first counts. Of n finite rows (P,),
+    n > 2 f + 2 for the f of the source, `num_byzantine`.
 
     >>> krum([torch.tensor([value]) for value in (0.0, 1.0, 2.0, 900.0, 2.5)], 1)
     2

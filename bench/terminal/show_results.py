@@ -151,7 +151,7 @@ def show_verification(result: Verification) -> None:
         reruns, ("run_id", "method", "seed", "verdict", "limit", "reason"), title="run again"
     )
     well = "no file is damaged" if result.without_curve else "all is well"
-    differ = f"{len(result.differ)} of {len(reruns)} rows differ when run again"
+    differ = f"{len(result.differ)} of {count(len(reruns), 'row')} run again gave other results"
     verdict = f"{len(result.damaged)} damaged" if result.damaged else differ
     verdict = well if result.ok else verdict
     show_record(verdict, result.as_dict(), ("bytes", "seconds"))

@@ -195,7 +195,7 @@ def _show_trials(study: StudyResult | StudyView) -> None:
         mean = sum(starts) / len(starts)
         records.append({"trial": "start", "objective": mean, "params": untrained})
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
-    trained = [trial["images"] for trial in trials if trial.get("images")]
+    trained = [t["images"] for t in trials if t["status"] == "ok" and t.get("images")]
     unlike = (
         ["images"] if max(trained, default=0) > UNLIKE_COMPUTE * min(trained, default=0) else []
     )

@@ -175,7 +175,7 @@ class Timeline:
         return self._setup.drawn(online, index, size), wanted
 
     def _buffered(self, fleet: Fleet) -> Iterator[Round]:
-        """Yield server steps of FedBuff: `cohort_size` clients train at a time.
+        """Yield server steps of FedBuff: at most `cohort_size` clients train at a time.
 
         Whoever is done, or drops out, is replaced at once by a client that is online, at rest and
         not in the buffer, with the model of that moment.
@@ -244,7 +244,10 @@ class Timeline:
                     f" seconds; the fastest takes {fastest:.4g}"
                 )
         # Otherwise a round may find nobody: in a buffered run, all that are online may have sent.
-        always = (fleet.online_hours[pool] == 24).all() and len(pool) >= federation.buffer_size
+        if federation.mode == BUFFERED:
+            always = (fleet.online_hours[pool] == 24).all() and len(pool) >= federation.buffer_size
+        else:
+            always = not _gaps(fleet.online_from[pool], fleet.online_hours[pool])
         if len(pool) and not always:
             for _ in itertools.islice(self.rounds(), first + federation.num_rounds):
                 pass
@@ -262,6 +265,15 @@ def image_flop(setup: Setup, net: Net) -> float:
         net(image, "encoder")
     views = len(needs.views) + len(needs.second_batch)
     return float(counter.flop * _PASSES * views)
+
+
+def _gaps(begins: Floats, hours: Floats) -> bool:
+    """Return True if there is a time of day at which nobody is online."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(begins[order] + hours[order])
+    # Those that stay over midnight are there from the start of the day.
+    covered = np.maximum(ends, ends[-1] - 24)
+    return bool((begins[1:] > covered[:-1]).any() or covered[-1] < begins[0] + 24)
 
 
 def _nobody(what: str, clock: float, remedy: str = "") -> ConfigError:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import last_names
 from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Dataset, content_names
@@ -32,6 +33,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
+from fedbench.bench.training.checkpoint import rounds_saved
 from fedbench.bench.tuning.best import find_tuned, tuned_specs
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
@@ -177,13 +179,7 @@ def sweep(
     )
     for line, times in lines.items():
         _log.warning("in %d of %d cells, %s", times, len(steps), line)
-    asked = {
-        (c.precision, c.compile): job.experiment
-        for job in reversed(counted)
-        for c in [job.experiment.config.client]
-    }
-    for experiment in asked.values():  # the first of each
-        check_speed(experiment, executor.device, begun=bool(done_before))
+    _check_speed(jobs, done_before.values(), executor)
     jobs = _with_earlier(jobs, stored.values())
     measured = {job.row_id: _measured_from(store, job, stored, executor.device) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))
@@ -428,6 +424,19 @@ def _of_preset(cell: Cell, name: str) -> bool:
     """Return whether a value is that of the preset or the default, maybe scaled by the grid."""
     scaled = any(each.key == name for each in cell.scaled)
     return scaled or cell.experiment.sources[name].startswith(("preset ", "default"))
+
+
+def _check_speed(jobs: Sequence[Job], done: Iterable[Row], executor: Executor) -> None:
+    """Check the first job of each means of speed; what is done, or has rounds, goes on with it."""
+
+    def means(config: RunConfig) -> tuple[str, bool]:
+        return config.client.precision, config.client.compile
+
+    asked = {means(job.experiment.config): job.experiment for job in reversed(jobs)}
+    begun = {means(row.config) for row in done}
+    begun |= {means(job.experiment.config) for job in jobs if rounds_saved(job.folder)}
+    for key, experiment in asked.items():
+        check_speed(experiment, executor.device, begun=key in begun)
 
 
 def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]]) -> None:

@@ -103,7 +103,8 @@ def tune(
             ", ".join(sorted(costly)),
         )
     before = study.store.trials(study.study_id)  # ranks would depend on how many there are
-    check_speed(base, executor.device, begun=bool(before))
+    if study.missing() or again:
+        check_speed(base, executor.device, begun=bool(study.stored))
     repeated = file = cost = None
     if dry_run:
         to_run = study.missing() + (study.total if again and before else 0)

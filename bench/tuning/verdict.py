@@ -4,6 +4,7 @@ A score always ranks trials, also where it says nothing. Therefore no best trial
 that is known without labels could as well be chance, and the preset is recommended.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,7 @@ def _compute(
     of_preset = next((t["images"] for t in usable if t["params"] == preset and "images" in t), 0)
     if not of_preset or (ratio := best.get("images", 0) / of_preset) <= UNLIKE_COMPUTE:
         return []
-    alike = [t for t in usable if t.get("images", 0) <= UNLIKE_COMPUTE * of_preset]
+    alike = [t for t in usable if t.get("images", math.inf) <= UNLIKE_COMPUTE * of_preset]
     cheaper = best_trial(alike)
     assert cheaper is not None  # the preset is among them
     return [

@@ -53,7 +53,7 @@ def test_a_row_that_differs_when_run_again_has_an_exit_code(call: Call, tmp_path
     (tmp_path / "rows" / f"{row.row_id}.parquet").unlink()
     Store(tmp_path).write_row(row.model_copy(update={"objective": 0.5}))
     answer = call(*again)
-    assert (answer.code, "1 of 1 rows differ when run again" in answer.out) == (4, True)
+    assert (answer.code, "1 of 1 row run again gave other results" in answer.out) == (4, True)
 
 
 def test_two_methods_of_one_table_are_proposed(call: Call, tmp_path: Path) -> None:

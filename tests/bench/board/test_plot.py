@@ -96,6 +96,20 @@ def test_search_finds_the_hyperparameter_that_matters() -> None:
     assert not first.lines
 
 
+def test_search_has_a_panel_for_a_value_that_always_fails() -> None:
+    """And no cross for a trial that was stopped early, which has an objective."""
+    trials = (
+        {"number": 0, "status": "ok", "objective": 0.1, "params": {"server.optimizer": "average"}},
+        {"number": 1, "status": "error", "objective": None, "params": {"server.optimizer": "yogi"}},
+        {"number": 2, "status": "pruned", "objective": 0.2, "params": {"server.optimizer": "adam"}},
+    )
+    study = StudyView("s", "simclr", "demo", "tpe", None, None, 7, 7.0, (), (), trials, (), 0.0, 0)
+    figure = fedbench.plot.search(study)
+    assert "1 trials · × 1 without an objective" in figure.get_suptitle()
+    (crosses,) = figure.axes[0].lines
+    assert [*crosses.get_xdata()] == ["yogi"]
+
+
 def test_search_shows_trials_that_diverged() -> None:
     figure = search(float, diverged=3)
     first = figure.axes[0]

@@ -15,6 +15,7 @@ from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
+from fedbench.bench.tuning import sweep as sweep_module
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import sweep
 from fedbench.bench.tuning.tune import tune
@@ -119,7 +120,41 @@ def test_what_has_begun_is_told_only(
     assert "takes 1.27 times as long" in caplog.text
 
 
-def test_a_step_is_measured_and_compiling_apart() -> None:
+def test_what_trains_nothing_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without rounds, and one that is stored."""
+    few = {"data.train_subset": 80, "client.compile": True, "federation.num_rounds": 0}
+    asked: dict[str, Any] = {"preset": "demo", "store": tmp_path, "device": "cpu"}
+    assert run("simclr", set=few, workers=1, **asked).status == "ok"
+    compiling(monkeypatch, 1.27)
+    config = tiny_config("simclr", client__compile=True)
+    row = run(tiny_config("simclr"), store=tmp_path, workers=1, device="cpu").row
+    monkeypatch.setattr(Store, "finished", lambda *_: row)  # as if compiled
+    assert plan_run(config, store=tmp_path, workers=1, device="cpu").stored
+
+
+def test_a_step_is_measured() -> None:
     step, compiling = Estimator(["cpu"]).step(Experiment(tiny_config("simclr")))
     assert step > 0
     assert compiling == 0
+    assert Estimator(["cpu"]).step(Experiment(tiny_config("simclr", federation__num_rounds=0))) == (
+        0,
+        0,
+    )
+
+
+def test_a_sweep_that_has_begun_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a round of one of its cells on disk, though with no row; and one more is refused."""
+    compiling(monkeypatch, 1.27)
+    few = {"data.train_subset": 80, "client.compile": True}
+    grid = Grid(grid="small", description="one cell", methods=("simclr",))
+    asked: dict[str, Any] = {"preset": "demo", "device": "cpu", "dry_run": True}
+    monkeypatch.setattr(sweep_module.Executor, "cost", lambda *_: None)
+    with pytest.raises(ConfigError, match="leave it out"):
+        sweep(grid, set=few, store=tmp_path, **asked)
+    monkeypatch.setattr(sweep_module, "rounds_saved", lambda _: 1)
+    assert sweep(grid, set=few, store=tmp_path, **asked).to_run == 1
+    assert "takes 1.27 times as long" in caplog.text

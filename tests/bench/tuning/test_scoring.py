@@ -259,6 +259,8 @@ def test_a_best_trial_of_more_compute_than_the_preset_is_a_caution() -> None:
     (text,) = of(preset, cheap, best)
     assert text.startswith("the best trial trained on 2 times the images of the preset")
     assert text.endswith("at the preset's compute trial 1 is best, with 0.3500")
+    (text,) = of(preset, trial(3, 0.4), best)  # of an earlier version, that says no images
+    assert text.endswith("trial 0 is best, with 0.3000")
     assert of(preset, cheap) == ()
     assert of(preset, cheap, best, params={"client.lr": 9.0}) == ()  # the preset was not tried
 
