@@ -16,6 +16,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning import sweep as sweep_module
+from fedbench.bench.tuning.executor import Executor
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import sweep
 from fedbench.bench.tuning.tune import tune
@@ -152,7 +153,7 @@ def test_a_sweep_that_has_begun_goes_on(
     few = {"data.train_subset": 80, "client.compile": True}
     grid = Grid(grid="small", description="one cell", methods=("simclr",))
     asked: dict[str, Any] = {"preset": "demo", "device": "cpu", "dry_run": True}
-    monkeypatch.setattr(sweep_module.Executor, "cost", lambda *_: None)
+    monkeypatch.setattr(Executor, "cost", lambda *_: None)
     with pytest.raises(ConfigError, match="leave it out"):
         sweep(grid, set=few, store=tmp_path, **asked)
     monkeypatch.setattr(sweep_module, "rounds_saved", lambda _: 1)
