@@ -144,6 +144,10 @@ class Orchestra(Method):
         net.register_buffer("centroids", F.normalize(start, dim=1))
         return net
 
+    def centroids(self, net: Net) -> Tensor:
+        """Return the global centroids (G, d)."""
+        return net.tensor("centroids")
+
     def sharing(self) -> Mapping[str, Sharing]:
         """Send centroids down only; average weights and targets."""
         return {"centroids": Sharing.BROADCAST, "*": Sharing.AVERAGED}

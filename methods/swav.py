@@ -64,6 +64,10 @@ class SwAV(Method):
         _to_unit_length(net)
         return net
 
+    def centroids(self, net: Net) -> Tensor:
+        """Return the prototypes (K, d)."""
+        return net[_PROTOTYPES].get_parameter("weight").detach()
+
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
         """Return ln K: assignments fill the clusters evenly, as in `methods.orchestra`."""
         return {"loss": math.log(self.num_prototypes)}

@@ -371,6 +371,16 @@ class Method(Strict, ABC):
             return run_parts(self, net, ["encoder", "projector"], images)
         return self.encode(net, images)
 
+    def centroids(self, net: Net) -> Tensor | None:
+        """Return the unit centroids (G, d) of clusters of `embed`'s outputs; None, the default.
+
+        >>> from fedbench.bench.testing import example
+        >>> of = example("swav", method__num_prototypes=3, method__projection_dim=8)
+        >>> tuple(of.method.centroids(of.net).shape)
+        (3, 8)
+        """
+        return None
+
     def sharing(self) -> Mapping[str, Sharing]:
         """Return a rule for each pattern of `state_dict` names; the first match wins.
 

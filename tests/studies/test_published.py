@@ -214,13 +214,14 @@ def test_losses_and_regret_of_made_up_runs(row: Row) -> None:
 
 
 def rows_of(row: Row, sign: int) -> list[Row]:
-    """Rows whose clusters mix more, by method, where accuracy falls more (or less) with alpha."""
+    """Rows whose delta is larger, by method, where accuracy falls more (or less) with alpha."""
 
     def score(config: Any) -> dict[str, Any]:
         place = theory.METHODS.index(config.spec) + config.seed / 100
         lost = place / 10 if config.data.alpha == 0.1 else 0.0
-        values = {"mixing": 0.3 + sign * lost / 2, "consistent": 0.5, "global_mi": -lost}
-        return {"linear_acc": 0.5 - lost / 2, "further": {"sep": 0.1, **values}}
+        values = {**dict.fromkeys(theory.QUANTITIES, 0.5), "global_mi": -lost}
+        values["cluster_delta"] = 0.3 + sign * lost / 2
+        return {"linear_acc": 0.5 - lost / 2, "further": values}
 
     return made(row, theory.planned(load_grid(theory.GRID)), score)
 
@@ -229,9 +230,11 @@ def rows_of(row: Row, sign: int) -> list[Row]:
 def test_what_orders_the_losses_is_supported(row: Row, sign: int, verdict: str) -> None:
     lines = {(line[0], line[1]): line for line in theory.outcome(rows_of(row, sign))}
     # All five seeds order the six methods alike: tau is 1, and its five values do not differ.
-    assert lines["mixing", "100 → 0.1"][2] == ("+1.00 ± 0.00" if sign > 0 else "−1.00 ± 0.00")
-    assert lines["mixing", "100 → 0.1"][-1] == verdict
-    assert lines["consistent", "100 → 0.1"][2:] == ["+0.00 ± 0.00", "1", "0.00", "not settled"]
+    assert lines["cluster_delta", "100 → 0.1"][2] == (
+        "+1.00 ± 0.00" if sign > 0 else "−1.00 ± 0.00"
+    )
+    assert lines["cluster_delta", "100 → 0.1"][-1] == verdict
+    assert lines["cluster_c", "100 → 0.1"][2:] == ["+0.00 ± 0.00", "1", "0.00", "not settled"]
     assert lines["global_mi", "100 → 0.1"][2:] == ["+1.00 ± 0.00", "", "", ""]
 
 

@@ -16,7 +16,10 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 
 CURVE_METRICS = ("knn_acc", "linear_acc")
-_THEORY = ("mixing", "consistent", "client_identified", "local_mi", "global_mi", "label_mi")
+_THEORY = (
+    *("cluster_delta", "cluster_c", "anew_delta", "anew_c", "views_apart", "centroid_agrees"),
+    *("client_identified", "local_mi", "global_mi", "label_mi"),
+)
 MEASURED = {name: f"metrics.{name}" for name in (*CURVE_METRICS, "online_acc", *_THEORY)} | {
     f"{part}.{what}": f"drift.{part}.{what}"
     for part in ("encoder", "heads")

@@ -1,4 +1,4 @@
-"""Print mixing and consistency of the encoders in leaderboards/encoders, beside their accuracy.
+"""Print delta and c of the encoders in leaderboards/encoders, beside their accuracy.
 
 Usage: `python leaderboards/studies/theory/encoders.py DATASET`, where DATASET has the images of
 CIFAR-10: `cifar10`, or `hub:FOLDER`. Exploratory: README.md says what of it may be believed.
@@ -25,13 +25,14 @@ BOARD = (
     *("lejepa", "orchestra", "simclr", "simsiam", "spectral"),
 )
 """Methods whose encoders at `laptop` have accuracies on the same 10,000 test images."""
+SIGNS = {"anew_delta": -1, "anew_c": 1, "views_apart": -1, "centroid_agrees": 1}
 IMAGES = 128  # of each of the 20 clients, as in the protocol `theory`
 
 
 def quantities(
     encoder: Encoder, views: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> dict[str, float]:
-    """Return mixing and consistency of clusters of features, in the place of projections."""
+    """Return the quantities of clusters of features, in the place of projections."""
     with torch.no_grad():
         features = [[F.normalize(encoder.backbone(x), dim=1) for x in pair] for pair in views]
     return clusters([(first, second) for first, second in features], seed=0)
@@ -57,12 +58,13 @@ def main() -> None:
             if encoder.card["config"]["spec"] in BOARD:
                 found = {"preset": preset, "method": encoder.card["config"]["spec"]}
                 found["linear %"] = 100 * encoder.card["metrics"]["linear_acc"]
-                lines.append(found | quantities(encoder, views))
+                new = quantities(encoder, views)
+                lines.append(found | {name: new[name] for name in SIGNS})
     table = pd.DataFrame(lines)
     print(table.round(3).to_string(index=False))
     for preset in PRESETS:
         own = table[table["preset"] == preset]
-        for name, sign in (("mixing", -1), ("consistent", 1)):
+        for name, sign in SIGNS.items():
             tau, p = stats.kendalltau(sign * own[name], own["linear %"])
             print(f"{preset}, {name}: tau {tau:.2f} over {len(own)} encoders, p {p:.2g}")
 

@@ -34,8 +34,8 @@ MEASURED_BY = {
     "linear_paper_acc": "linear-paper",
     "mlp_acc": "mlp",
     "angle_mean": "angles",
-    "mixing": "theory",
-    "consistent": "theory",
+    "cluster_delta": "theory",
+    "cluster_c": "theory",
 }
 """Metrics of the figures -> the protocol that gives them."""
 
