@@ -38,10 +38,11 @@ _HEADS = 4
 class MaskedImages(Method):
     """Reconstruct the hidden patches of an image from the visible ones.
 
-    Source: He et al. 2022 (MAE), https://arxiv.org/abs/2111.06377; under FedAvg as in FedMAE,
-    https://arxiv.org/abs/2303.11339, which was not read. Patches are hidden at random, image by
-    image, and the loss is the mean squared error on the hidden ones, each patch normalised by its
-    mean and standard deviation. Features are the mean of the tokens of all patches.
+    Source: He et al. 2022 (MAE), https://arxiv.org/abs/2111.06377, under FedAvg. Patches are hidden
+    at random, image by image, and the loss is the mean squared error on the hidden ones, each patch
+    normalised by its mean and standard deviation. Features are the mean of the tokens of all
+    patches. FedMAE (https://arxiv.org/abs/2303.11339) is another method: its clients train
+    autoencoders of one block, which the server stacks.
 
     A `vit` encodes visible patches alone, and a small transformer adds the hidden ones. Any other
     backbone sees the image with hidden patches at 0, the mean, and a convolutional decoder draws
