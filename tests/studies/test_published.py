@@ -230,12 +230,22 @@ def rows_of(row: Row, sign: int) -> list[Row]:
 def test_what_orders_the_losses_is_supported(row: Row, sign: int, verdict: str) -> None:
     lines = {(line[0], line[1]): line for line in theory.outcome(rows_of(row, sign))}
     # All five seeds order the six methods alike: tau is 1, and its five values do not differ.
-    assert lines["cluster_delta", "100 → 0.1"][2] == (
+    assert lines["cluster_delta", "100 → 0.1"][3] == (
         "+1.00 ± 0.00" if sign > 0 else "−1.00 ± 0.00"
     )
     assert lines["cluster_delta", "100 → 0.1"][-1] == verdict
-    assert lines["cluster_c", "100 → 0.1"][2:] == ["+0.00 ± 0.00", "1", "0.00", "not settled"]
-    assert lines["global_mi", "100 → 0.1"][2:] == ["+1.00 ± 0.00", "", "", ""]
+    assert lines["cluster_c", "100 → 0.1"][3:] == ["+0.00 ± 0.00", "1", "0.00", "not settled"]
+    assert lines["global_mi", "100 → 0.1"][3:] == ["+1.00 ± 0.00", "", "", ""]
+
+
+def test_nothing_is_tested_before_all_seeds_have_the_quantities(row: Row) -> None:
+    rows = rows_of(row, 1)
+    for old in rows:
+        if old.seed != 2:
+            del old.further["cluster_c"]
+    lines = {(line[0], line[1]): line[2:] for line in theory.outcome(rows)}
+    assert lines["cluster_c", "1"][0] == "1"
+    assert lines["cluster_delta", "100 → 0.1"] == ["5", "+1.00 ± 0.00", "", "", ""]
 
 
 def test_nothing_is_said_before_the_last_run(row: Row) -> None:

@@ -31,6 +31,7 @@ QUANTITIES = TESTED | {
 HEADER = [
     "quantity",
     "at α",
+    "seeds",
     "mean Kendall τ over seeds, 95 %",
     "p (Holm)",
     "would be seen",
@@ -51,9 +52,15 @@ def order(quantity: Sequence[float], accuracy: Sequence[float]) -> float:
 
 
 def taus(cells: Cells, name: str, low: float, high: float | None) -> list[float]:
-    """Return tau by seed: of values at a concentration, or of their change from `high` to `low`."""
+    """Return tau by seed: of values at a concentration, or of their change from `high` to `low`.
+
+    Rows of before `cluster_delta` was measured lack some quantities; their seeds do not count then.
+    """
     found = []
     for seed in SEEDS:
+        used = [cells[m, a, 3, seed] for m in METHODS for a in (low, high) if a is not None]
+        if any(name not in row.metrics for row in used):
+            continue
         values: list[tuple[float, float]] = []
         for method in METHODS:
             now = cells[method, low, 3, seed]
@@ -76,18 +83,20 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
     for name in QUANTITIES:
         for label, low, high in (*((f"{a:g}", a, None) for a in ALPHAS), ("100 → 0.1", 0.1, 100.0)):
             of_seeds = taus(cells, name, low, high)
-            if high is not None and name in TESTED:
+            if high is not None and name in TESTED and len(of_seeds) == len(SEEDS):
                 p = paired_p(of_seeds, [0.0] * len(of_seeds))
                 error = float(stats.sem(of_seeds))
                 seen = detectable(error, len(SEEDS) - 1, LEVEL / 2)  # of two tests
                 tested[name] = 1.0 if p is None else p, sum(of_seeds), f"{seen:.2f}"
-            lines.append([name, label, spread(of_seeds), "", "", ""])
+            lines.append([name, label, str(len(of_seeds)), spread(of_seeds), "", "", ""])
+    if len(tested) < len(TESTED):
+        return lines
     corrected = dict(zip(tested, holm([p for p, *_ in tested.values()]), strict=True))
     for line in lines:
         if "→" in line[1] and line[0] in corrected:
             p, (_, total, seen) = corrected[line[0]], tested[line[0]]
             settled = "supported" if total > 0 else "contradicted"
-            line[3:] = [f"{p:.2g}", seen, settled if p < LEVEL else "not settled"]
+            line[4:] = [f"{p:.2g}", seen, settled if p < LEVEL else "not settled"]
     return lines
 
 
