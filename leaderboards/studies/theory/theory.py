@@ -88,7 +88,8 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
                 error = float(stats.sem(of_seeds))
                 seen = detectable(error, len(SEEDS) - 1, LEVEL / 2)  # of two tests
                 tested[name] = 1.0 if p is None else p, sum(of_seeds), f"{seen:.2f}"
-            lines.append([name, label, str(len(of_seeds)), spread(of_seeds), "", "", ""])
+            shown = spread(of_seeds) if of_seeds else ""
+            lines.append([name, label, str(len(of_seeds)), shown, "", "", ""])
     if len(tested) < len(TESTED):
         return lines
     corrected = dict(zip(tested, holm([p for p, *_ in tested.values()]), strict=True))
