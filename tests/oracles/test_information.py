@@ -96,7 +96,7 @@ def test_all_bounds_of_an_encoder_are_those_of_the_tables_of_its_clients() -> No
     images[:, 0, 0, 0] = np.repeat(CODES, SIZES)
     images[:, 0, 0, 1] = np.repeat(CODES, SIZES) // 2 + 3
     setup = tiny_setup(config, shares=shares)
-    method: Any = SimpleNamespace(embed=lambda _, x: x[:, 0, 1, :4])
+    method: Any = SimpleNamespace(embed=lambda _, x: x[:, 0, 1, :4], centroids=lambda _: None)
     known = np.repeat(LABELS, SIZES)
     setup = replace(setup, images=images, known_labels=known, method=method)
 
