@@ -108,7 +108,7 @@ class Estimator:
         *,
         methods: int = 1,  # among the runs; they share the time for measuring steps
     ) -> None:
-        self._step_seconds = min(_STEP_SECONDS, _ALL_STEPS_SECONDS / methods)
+        self._step_seconds = min(_STEP_SECONDS, _ALL_STEPS_SECONDS / max(1, methods))
         self._on_timing = on_timing  # called with the method of a run whose parts are timed
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Parts] = {}

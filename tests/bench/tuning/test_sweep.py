@@ -111,6 +111,8 @@ def test_every_cell_runs_once_whatever_the_order(
     again = in_one_process()
     assert counts(small(tmp_path / "a", purpose="selection")) == (4, 4, 0, 0, 0)
     assert again.ran == []
+    planned = small(tmp_path / "a", dry_run=True)
+    assert (planned.to_run, planned.estimate.hours) == (0, 0)
     assert "4 of these runs were made for evaluation and stay so" in caplog.text
     board = tmp_path / "a" / "leaderboard.parquet"
     whole = board.read_bytes()
