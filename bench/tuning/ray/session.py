@@ -60,8 +60,13 @@ _SECONDS_TO_DIE = 5.0  # of Ray's processes, after its shutdown; then they are k
 _SECONDS_TO_EXIT_LOST = 12.0  # of a block after the death of a part of Ray
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
-_ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] \(\w+\) \S+: +(?:.* Check failed: )?(.*)")
-"""A line of a log of Ray's core that is an error, or the fatal one, and its text."""
+_ERROR = re.compile(
+    r"\[[^]]* [EC] [^]]*\] \(\w+\) \S+: +(?!.* is over \d+% full)(?:.* Check failed: )?(.*)"
+)
+"""A line of a log of Ray's core that is an error, or the fatal one, and its text.
+
+A disk that is nearly full is told every ten seconds and ends nothing.
+"""
 _LINES_OF_AN_END, _LONGEST_REASON = 300, 300  # a raylet that begins writes 160 of its state
 _LATE = re.compile("[Tt]imed out")
 """What a start of Ray says on a busy machine: its raylet waits 15 s for each of two agents, and
