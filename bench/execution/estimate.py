@@ -115,6 +115,7 @@ class Estimator:
         self._layouts: dict[str, VectorLayout] = {}
         self._shared: dict[str, float] = {}  # seconds of what is the same for all methods
         self._clock = _clock(self._device)
+        _starting()  # which works beside this process
 
     def __call__(self, experiment: Experiment, *, trains: bool = True) -> Estimate:
         """Estimate the cost of a run, or of evaluating stored weights of one."""
@@ -125,9 +126,7 @@ class Estimator:
             if (key := self._key(setup)) not in self._known:
                 if self._on_timing is not None:
                     self._on_timing(experiment.config.spec)
-                monitor = CollapseMonitor(setup, self._device)
-                trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
-                self._known[key] = self._measure(experiment, trainer)
+                self._known[key] = self._measure(experiment, folder)
             # Tensors may have a row for each client.
             if (shapes := f"{key} {setup.spec.num_clients}") not in self._layouts:
                 self._layouts[shapes] = setup.layout(setup.make_net())
@@ -137,19 +136,16 @@ class Estimator:
         """Return the seconds of a local step, and of compiling; both 0 for a run of no rounds."""
         experiment = experiment.on(experiment.dataset)
         with reproducible(self._device), temporary_folder() as folder:
-            monitor = CollapseMonitor(experiment.setup, self._device)
-            trainer = Trainer(experiment.setup, folder, "", self._device, monitor, float("inf"))
-            if not trainer.total_rounds:
+            if not _rounds(experiment.setup):
                 return 0.0, 0.0
-            parts = self._training(experiment, trainer, self._image(experiment.setup))
+            parts = self._training(experiment, folder, self._image(experiment.setup))
             return parts.step, parts.compiling
 
     def _extrapolate(
         self, experiment: Experiment, parts: _Parts, layout: VectorLayout, trains: bool
     ) -> Estimate:
         config, setup = experiment.config, experiment.setup
-        total = config.federation.num_rounds + setup.needs.preparatory_rounds
-        rounds = total if trains else 0
+        rounds = _rounds(setup) if trains else 0
         timeline = Timeline(setup, setup.make_net, layout)
         steps = steps_per_epoch(experiment)  # (K,)
         images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
@@ -213,13 +209,13 @@ class Estimator:
             f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"
         )
 
-    def _measure(self, experiment: Experiment, trainer: Trainer) -> _Parts:
+    def _measure(self, experiment: Experiment, folder: Path) -> _Parts:
         image, evaluation = self._encoder_seconds(experiment)
-        if not trainer.total_rounds:
+        if not _rounds(experiment.setup):
             return _Parts(evaluation=evaluation)
-        return replace(self._training(experiment, trainer, image), evaluation=evaluation)
+        return replace(self._training(experiment, folder, image), evaluation=evaluation)
 
-    def _training(self, experiment: Experiment, trainer: Trainer, image: float) -> _Parts:
+    def _training(self, experiment: Experiment, folder: Path, image: float) -> _Parts:
         """Measure a round; `image`: seconds of one through the encoder."""
         setup = experiment.setup
         batch, needs, parts = setup.config.client.batch_size, setup.needs, _Parts()
@@ -227,10 +223,9 @@ class Estimator:
         if (measured := max(2, needs.min_batch, quick)) < batch:
             experiment = experiment.varied("client", batch_size=measured)
             setup = experiment.setup
-            monitor = CollapseMonitor(setup, self._device)
-            trainer = Trainer(setup, trainer.folder, "", self._device, monitor, float("inf"))
-        folder = trainer.folder / "clients"
-        runner = _TimedRunner(experiment, self._device, folder, self._step_seconds)
+        monitor = CollapseMonitor(setup, self._device)
+        trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
+        runner = _TimedRunner(experiment, self._device, folder / "clients", self._step_seconds)
         stand_ins = runner.stand_ins
         # Later rounds may take longer, and the last would write a checkpoint, which is timed apart.
         trainer.rounds_done = max(0, trainer.total_rounds - 2)
@@ -506,6 +501,11 @@ def _encoder(setup: Setup) -> str:
     return f"{config.model} {setup.spec.image_shape} {config.client.precision}"
 
 
+def _rounds(setup: Setup) -> int:
+    """Return the rounds of a run, preparatory ones included."""
+    return setup.config.federation.num_rounds + setup.needs.preparatory_rounds
+
+
 def _evaluations(config: RunConfig, rounds: int) -> int:
     """Return how often a run evaluates."""
     between = sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
@@ -513,13 +513,21 @@ def _evaluations(config: RunConfig, rounds: int) -> int:
 
 
 @cache
-def start_seconds() -> float:
-    """Seconds from the start of a process to its first client; measured once."""
+def _starting() -> subprocess.Popen[bytes]:
+    """Start a process that ends when it could train its first client."""
     command = [sys.executable, "-P", "-c", "import fedbench.bench.execution.workers"]
-    before = os.times()
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])  # of children, in user and system mode
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@cache
+def start_seconds() -> float:
+    """Seconds of processor from the start of a process to its first client; measured once."""
+    process = _starting()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return used.ru_utime + used.ru_stime
 
 
 def _clock(device: torch.device) -> Callable[[], float]:
