@@ -401,10 +401,11 @@ class ObjectiveContract:
         """The value is finite, and the same however images are shared among clients."""
         objective = objectives()[self.name]
         clean, view = (torch.randn(96, 16, generator=generator(0, n)) for n in ("clean", "view"))
+        parts = clean, clean + view / 2, torch.randn(96, 4, 16, generator=generator(0, "turned"))
         values = []
         for sizes in ((96,), (10, 1, 85)):
             sums = Accumulator([objective], len(sizes))
-            for client in zip(clean.split(sizes), (clean + view / 2).split(sizes), strict=True):
+            for client in zip(*(part.split(sizes) for part in parts), strict=True):
                 sums.add(*client)
             values.append(sums.values()[objective.metric.name])
         assert math.isfinite(values[0])
@@ -414,7 +415,7 @@ class ObjectiveContract:
         """Equal projections have a finite value or none."""
         objective = objectives()[self.name]
         sums = Accumulator([objective], 1)
-        sums.add(torch.ones(8, 16), torch.ones(8, 16))
+        sums.add(torch.ones(8, 16), torch.ones(8, 16), torch.ones(8, 4, 16))
         assert all(map(math.isfinite, sums.values().values()))
 
 

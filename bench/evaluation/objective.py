@@ -43,6 +43,7 @@ from fedbench.bench.evaluation.features import (
     check_finite,
     clean,
     encode_batch,
+    extract,
     take_images,
 )
 from fedbench.bench.evaluation.metrics import SCORES, Metric, register
@@ -125,6 +126,7 @@ def client_statistics(
     config: RunConfig,
     device: torch.device | str,
     accumulator: Accumulator | None = None,
+    encode: Encode | None = None,
 ) -> list[ClientScores]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
@@ -132,17 +134,24 @@ def client_statistics(
     of an id and the indices, at least one, of its training images, uint8 (N, C, H, W); of many
     some are drawn. Draws depend on (seed, client) and not on the round, so that rounds and trials
     with one seed are compared on the same images and views. Several small clients share a forward
-    pass. The accumulator is given all projections. Raises `NonFiniteFeaturesError` if one is NaN or
+    pass. The accumulator is given all projections, and what `encode` makes of turned images if one
+    of its objectives asks for that. Raises `NonFiniteFeaturesError` if a projection is NaN or
     infinite.
     """
     seed, settings = config.seed, config.evaluation
     statistics: list[ClientScores] = []
     for pack in _packs(clients, seed, settings.objective_max_examples):
-        pairs = []
+        pairs, turned = [], []
         for client_id, chosen in pack:
             raw = take_images(images, chosen).to(device)
             draws = seeding.generator(seed, "objective-view", client_id)
             pairs.append((clean(raw), make_view(settings.objective_view, raw, draws)))
+            features = None
+            if encode is not None and accumulator is not None and accumulator.turns:
+                some = raw[: accumulator.share]
+                each = [extract(encode, some.rot90(k, (2, 3)), device=device) for k in range(4)]
+                check_finite("features of turned images", features := torch.stack(each, dim=1))
+            turned.append(features)
         sizes = [len(anchor) for anchor, _ in pairs]
         anchors, views = (
             torch.cat(
@@ -150,10 +159,10 @@ def client_statistics(
             ).split(sizes)
             for part in zip(*pairs, strict=True)
         )
-        for anchor, other in zip(anchors, views, strict=True):
+        for anchor, other, features in zip(anchors, views, turned, strict=True):
             statistics.append(client_align_unif(anchor, other, settings.objective_temperature))
             if accumulator is not None:
-                accumulator.add(anchor, other)
+                accumulator.add(anchor, other, features)
     return statistics
 
 

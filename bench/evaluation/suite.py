@@ -149,6 +149,7 @@ def _objective(
         setup.config,
         device,
         accumulator,
+        partial(method.encode, net),
     )
     return {**objective(statistics, config.objective_weight), **accumulator.values()}
 

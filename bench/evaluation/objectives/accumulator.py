@@ -99,20 +99,25 @@ class Accumulator:
         sent = [s for one in objectives if one.exchanges == 1 for s in one.statistics]
         self._statistics = {statistic.name: statistic for statistic in sent}  # each once
         self._noise = noise
-        self._share = max(1, KEPT // num_clients)
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self.share = max(1, KEPT // num_clients)  # kept of a client
+        self.turns = any(objective.turns for objective in objectives)
+        self._kept: list[Projections] = []
         self._sums: dict[str, Tensor] = {}
         self._dim = self._clients = 0
 
-    def add(self, clean: Tensor, view: Tensor) -> None:
-        """Add a client's projections of its images and of one view of each, (n, d), n >= 1."""
+    def add(self, clean: Tensor, view: Tensor, turned: Tensor | None = None) -> None:
+        """Add a client's projections of its images and of one view of each, (n, d), n >= 1.
+
+        With `turns` also the encoder's features (n, 4, D) of at least the first `share` images.
+        """
         projections = Projections(clean, view)
         for name, statistic in self._statistics.items():
             part, known = statistic.of(projections, {}), self._sums.get(name)
             self._sums[name] = part if known is None else known + part
         if any(objective.exchanges > 1 for objective in self._objectives):
             # Copies: a view would keep all projections of the client.
-            self._kept.append((clean[: self._share].clone(), view[: self._share].clone()))
+            given = (clean, view) if turned is None else (clean, view, turned)
+            self._kept.append(Projections(*(part[: self.share].clone() for part in given)))
         self._dim = clean.shape[1]
         self._clients += 1
 
@@ -144,13 +149,12 @@ class Accumulator:
         shared: Sums = {}
         numbers = 0
         sums: dict[str, Tensor] = {}
-        clients = [Projections(clean, view) for clean, view in self._kept]
         for step in range(objective.exchanges):
             if step:
                 shared = objective.answer(sums, shared)
             for statistic in objective.statistics:
                 if statistic.repeated == bool(step):
-                    parts = [statistic.of(projections, shared) for projections in clients]
+                    parts = [statistic.of(projections, shared) for projections in self._kept]
                     sums[statistic.name] = torch.stack(parts).sum(dim=0)
                     numbers += parts[0].numel()
         return sums, numbers
@@ -159,6 +163,6 @@ class Accumulator:
 def bytes_sent(objective: Objective, dim: int) -> int:
     """Return the bytes that a client sends for an objective of projections of `dim` numbers."""
     sums = Accumulator([objective], 1)
-    sums.add(torch.ones(1, dim), torch.ones(1, dim))
+    sums.add(torch.ones(1, dim), torch.ones(1, dim), torch.ones(1, 4, dim))
     numbers = sum(value.numel() for value in sums._sums.values())
     return BYTES * (numbers if objective.exchanges == 1 else sums._exchange(objective)[1])

@@ -29,10 +29,15 @@ BYTES = 8
 
 
 class Projections:
-    """Projections of some images and of one augmented view of each, (n, d), n >= 1, finite."""
+    """Projections of some images and of one augmented view of each, (n, d), n >= 1, finite.
 
-    def __init__(self, clean: Tensor, view: Tensor) -> None:
+    `turned`, (n, 4, D), are the encoder's own features of each image at its four quarter turns, of
+    an objective that has `turns`.
+    """
+
+    def __init__(self, clean: Tensor, view: Tensor, turned: Tensor | None = None) -> None:
         self.clean, self.view = clean.double(), view.double()
+        self.turned = None if turned is None else turned.double()
 
     @cached_property
     def unit(self) -> Tensor:
@@ -81,6 +86,7 @@ class Objective(ABC):
     source: ClassVar[str]  # where it is from; `ours` for our own
     statistics: ClassVar[tuple[Statistic, ...]]  # what clients send
     exchanges: ClassVar[int] = 1  # times that clients send; the server answers between them
+    turns: ClassVar[bool] = False  # whether it needs `Projections.turned`; then exchanges > 1
     sees_contraction: ClassVar[bool] = False  # whether shrinking all projections changes it
     trained = ranked = False  # as in `ClientObjective`
 

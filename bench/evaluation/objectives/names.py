@@ -87,7 +87,7 @@ GATE = "+gate"
 SHIPPED = (
     "global-align", "global-rho", "global-sep", "global-unif", "rankme", "rankme-centred",
     "stable-rank", "nesum", "participation-ratio", "alpha-req", "self-clustering", "lidar",
-    "sigreg", "clusterability",
+    "sigreg", "clusterability", "rotation-probe",
 )  # fmt: skip
 """Those that are computed from sums, in the order in which noise is drawn for them."""
 

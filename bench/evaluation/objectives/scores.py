@@ -32,6 +32,7 @@ from fedbench.bench.evaluation.objectives.base import (
     score_of_sums,
     separation,
     symmetric,
+    triangle,
 )
 from fedbench.bench.evaluation.objectives.names import GROUP, OF_CLIENTS, SHIPPED
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
@@ -206,6 +207,75 @@ class Clusterability(Objective):
         between = (total.square().sum(dim=1) / sizes).sum()
         mean = sums["directions"] / count
         return float((between - count * mean.square().sum()) / spread)
+
+
+class TurnProducts(Statistic):
+    """Products of encoder features of turned images, with a constant, and features by turn."""
+
+    name = "turn-products"
+    meaning = "summed products of features at four quarter turns, and features by turn"
+
+    def of(self, projections: Projections, shared: Sums) -> Tensor:
+        features = _turned(projections)
+        flat = features.flatten(0, 1)
+        return torch.cat([triangle(flat.T @ flat), features.sum(dim=0).T.flatten()])
+
+
+class TurnHits(Statistic):
+    """Turned images, and those whose turn a fit to all other images tells."""
+
+    name = "turn-hits"
+    meaning = "turned images, and those that are told right"
+    repeated = True
+
+    def of(self, projections: Projections, shared: Sums) -> Tensor:
+        features, weights = _turned(projections), shared["weights"]
+        own = features @ shared["inverse"] @ features.mT  # (n, 4, 4), an image's part in its fit
+        turns = torch.eye(4, dtype=features.dtype, device=features.device)
+        # Least squares without an image: (I - H)^-1 (fitted - H y), as one update of rank 4. The
+        # last term is for an image without which nothing is left.
+        rest = turns - own + 1e-9 * turns
+        told = torch.linalg.solve(rest, features @ weights - own @ turns)
+        hits = told.argmax(dim=2) == torch.arange(4, device=told.device)
+        return torch.stack([hits.new_tensor(hits.numel(), dtype=told.dtype), hits.sum()])
+
+
+class RotationProbe(Objective):
+    """Share of quarter turns that a ridge regression tells from the encoder's features.
+
+    Each image is held out: its turns are told by the fit to all others, in closed form. The penalty
+    is 1e-3 of the features' mean square, and the constant has none. The paper trains a linear
+    classifier. Not comparable between methods: rotpred and orchestra learn turns.
+    """
+
+    name = "rotation-probe"
+    metric = score_of_sums("rotation_probe")
+    formula = "accuracy of a ridge regression of quarter turns on encoder features, image held out"
+    source = "Reed et al. 2021, https://arxiv.org/abs/2009.07724; sums and ridge: ours"
+    statistics = (TurnProducts(), TurnHits())
+    exchanges: ClassVar[int] = 2
+    turns = True
+
+    def answer(self, sums: Sums, shared: Sums) -> Sums:
+        """Return the inverse of the penalised products, (D + 1, D + 1), and the weights."""
+        vector = sums["turn-products"]
+        dim = (math.isqrt(81 + 8 * len(vector)) - 9) // 2  # of d (d + 1) / 2 + 4 d numbers
+        products = symmetric(vector[: -4 * dim])
+        penalty = products.diagonal().clone()
+        penalty[:-1] = max(1e-3 * float(penalty[:-1].mean()), 1e-30)
+        penalty[-1] = 0
+        inverse = torch.linalg.inv(products + penalty.diag())
+        return {"inverse": inverse, "weights": inverse @ vector[-4 * dim :].view(dim, 4)}
+
+    def combine(self, sums: Sums) -> float | None:
+        count, hits = sums["turn-hits"].tolist()
+        return float(hits / count)
+
+
+def _turned(projections: Projections) -> Tensor:
+    """Return features of turned images with a constant behind them, (n, 4, D + 1)."""
+    assert projections.turned is not None
+    return torch.nn.functional.pad(projections.turned, (0, 1), value=1.0)
 
 
 _ROUNDING = 1e-12

@@ -39,8 +39,9 @@ gaussian = partial(specs.gaussian, dtype=torch.float64)
 
 def values(z: Tensor, v: Tensor, clients: Sequence[slice] = (slice(None),)) -> dict[str, float]:
     sums = Accumulator(OBJECTIVES.values(), len(clients))
+    turned = torch.stack([z, v, z - v, z + 2 * v], dim=1)
     for client in clients:
-        sums.add(z[client], v[client])
+        sums.add(z[client], v[client], turned[client])
     return sums.values()
 
 
@@ -149,7 +150,36 @@ def test_several_exchanges_are_made_of_an_equal_share_of_every_client(
     assert found != pytest.approx(values(z, v)["clusterability"])
     sums = Accumulator([OBJECTIVES["clusterability"]], 6)
     sums.add(z, v)
-    assert [part.untyped_storage().nbytes() for part in sums._kept[0]] == [8 * 10 * 12] * 2
+    kept_parts = sums._kept[0].clean, sums._kept[0].view
+    assert [part.untyped_storage().nbytes() for part in kept_parts] == [8 * 10 * 12] * 2
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_the_rotation_probe_leaves_each_image_out(scale: float) -> None:
+    """Fifty fits by normal equations, each to 49 images; shrinking changes nothing."""
+    n, dim = 50, 12
+    turned = gaussian(n, 4, dim) + gaussian(4, dim, name="turns") / 2
+    objective = OBJECTIVES["rotation-probe"]
+    sums = Accumulator([objective], 2)
+    for client in (slice(0, 20), slice(20, None)):
+        sums.add(turned[client, 0], turned[client, 0], scale * turned[client])
+    rows = torch.cat([turned, torch.ones(n, 4, 1)], dim=2)
+    penalty = torch.eye(dim + 1).double() * 1e-3 * turned.square().sum() / dim
+    penalty[-1, -1] = 0
+    hits = 0
+    for image in range(n):
+        others = rows[torch.arange(n) != image].flatten(0, 1)
+        turns = torch.eye(4).double().repeat(n - 1, 1)
+        weights = torch.linalg.solve(others.T @ others + penalty, others.T @ turns)
+        hits += int(((rows[image] @ weights).argmax(dim=1) == torch.arange(4)).sum())
+    assert 0.5 < hits / (4 * n) < 0.9
+    assert sums.values()["rotation_probe"] == hits / (4 * n)
+
+
+def test_the_rotation_probe_is_at_chance_where_features_are_equal() -> None:
+    sums = Accumulator([OBJECTIVES["rotation-probe"]], 1)
+    sums.add(Z, V, torch.ones(12, 4, 5))
+    assert sums.values()["rotation_probe"] == 0.25
 
 
 def test_sigreg_of_a_constant_and_of_normals() -> None:
@@ -258,7 +288,8 @@ def test_the_numbers_of_an_objective_that_fails_are_known() -> None:
 def test_bytes_count_every_statistic_once_and_every_client() -> None:
     once = {s.name: s for o in OBJECTIVES.values() if o.exchanges == 1 for s in o.statistics}
     numbers = sum(s.of(Projections(Z, V), {}).numel() for s in once.values())
-    total = BYTES * numbers + bytes_sent(OBJECTIVES["clusterability"], 4)
+    several = [o for o in OBJECTIVES.values() if o.exchanges > 1]
+    total = BYTES * numbers + sum(bytes_sent(objective, 4) for objective in several)
     assert values(Z, V, CLIENTS)["objective_bytes"] == 3 * total
 
 
