@@ -5,6 +5,7 @@ back are reports of its rounds and its end. Limits, retries, busy jobs and event
 """
 
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import OutOfMemoryError
 from ray.tune import Stopper
 from ray.tune.search import Searcher
 
@@ -32,6 +34,8 @@ _LOCK_SECONDS = 5.0  # wait for the lock of a job that was busy before
 _COUNT_SECONDS = 10.0  # time between two counts of a cluster's slots
 _log = logging.getLogger(__name__)
 _NODE = "ray.io/node-id"  # label that Ray gives to each node
+_FULL = re.compile(r"low on memory.* was (\S+ used / \S+ limit)", re.DOTALL)
+"""What Ray says of a process that it has killed for the memory that all of its machine use."""
 
 
 class JobSearcher(Searcher):  # type: ignore[misc]
@@ -92,10 +96,10 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._processes.clear()
         self.tuners += 1
 
-    def end_tuner(self) -> None:
+    def end_tuner(self, reason: str = "Ray Tune gave it up") -> None:
         """Treat the jobs that the Tuner left unfinished as died."""
         for trial_id in list(self._live):
-            self.died(trial_id, "Ray Tune gave it up")
+            self.died(trial_id, reason)
 
     def suggest(self, trial_id: str) -> Any:
         """Return the job of a trial, None for later, or FINISHED to end this Tuner."""
@@ -249,7 +253,7 @@ class _Listener(tune.Callback, Stopper):  # type: ignore[misc]
         self._call(self._searcher.reported, trial.trial_id, message)
 
     def on_trial_error(self, *, trial: Any, **info: Any) -> None:
-        self._call(self._searcher.died, trial.trial_id, _last_line(trial.error_file))
+        self._call(self._searcher.died, trial.trial_id, _error(trial.error_file))
 
     def on_step_end(self, *, trials: list[Any], **info: Any) -> None:
         self._call(self._searcher.check_progress, [trial.status for trial in trials])
@@ -270,8 +274,11 @@ class _Listener(tune.Callback, Stopper):  # type: ignore[misc]
             self._searcher.failure = err
 
 
-def run_tuner(searcher: JobSearcher) -> tune.ResultGrid:
+def run_tuner(searcher: JobSearcher) -> tune.ResultGrid | None:
     """Run one Tuner, with its files in the session's folder, until the searcher ends it.
+
+    Returns None where Ray has killed a process at work since the memory is nearly full: Tune takes
+    that for the end of everything, not of the trial.
 
     Its trials have the varied values as their configuration, and report `objective`, `round` and
     the metrics of the run under these names.
@@ -300,7 +307,13 @@ def run_tuner(searcher: JobSearcher) -> tune.ResultGrid:
             failure_config=tune.FailureConfig(max_failures=0),  # the searcher repeats jobs
         ),
     )
-    results = tuner.fit()
+    try:
+        results = tuner.fit()
+    except RuntimeError as err:
+        if not isinstance(err.__cause__, OutOfMemoryError):
+            raise
+        searcher.end_tuner(_reason(str(err)))
+        return None
     searcher.end_tuner()
     return results
 
@@ -312,9 +325,15 @@ def _request(resources: dict[str, float], config: dict[str, Any]) -> tune.Placem
     return tune.PlacementGroupFactory([resources], **where)
 
 
-def _last_line(file: str | None) -> str:
-    """Return the last line of a trial's error file, the only reason that Tune gives."""
+def _error(file: str | None) -> str:
+    """Return what a trial's error file says, the only reason that Tune gives."""
     if file is None or not Path(file).is_file():
         return ""
-    lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return _reason(Path(file).read_text(encoding="utf-8", errors="replace"))
+
+
+def _reason(text: str) -> str:
+    """Return the last line of Ray's report, or how full the memory was."""
+    if full := _FULL.search(text):
+        return f"the memory of its machine was nearly full: {full[1]}"
+    return next((line.strip()[:300] for line in reversed(text.split("\n")) if line.strip()), "")

@@ -131,6 +131,52 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     assert "Ray Tune" in second
 
 
+# As Ray 2.60 puts it, shortened: the reason is not in its last line.
+FULL = """2 worker(s) were killed due to the node running low on memory.
+Memory on the node (IP: 192.0.2.2, ID: 08f3) was 23.39GB used / 23.54GB limit (0.993408)
+Ray killed 2 worker(s) based on the killing policy
+Refer to the documentation on how to address the out of memory issue
+"""
+
+
+def test_a_full_memory_ends_a_job_and_not_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tune takes the kill of a process at work for its own end, of an idle one for a trial's."""
+    from ray.exceptions import OutOfMemoryError
+
+    from fedbench.bench.tuning.ray import tuner
+
+    class Full:
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            pass
+
+        def fit(self) -> None:
+            try:
+                raise OutOfMemoryError(FULL)
+            except OutOfMemoryError as err:
+                raise RuntimeError(f"Caught unexpected exception: {err}") from err
+
+    monkeypatch.setattr("ray.tune.Tuner", Full)
+    source = Fixed(jobs(2))
+    searcher = make(source, session=Session(tmp_path))
+    searcher.suggest("a")
+    assert tuner.run_tuner(searcher) is None
+    (tmp_path / "error.txt").write_text(FULL, encoding="utf-8")
+    searcher.suggest("b")
+    searcher.died("b", tuner._error(str(tmp_path / "error.txt")))
+    reason = "the memory of its machine was nearly full: 23.39GB used / 23.54GB limit"
+    assert [one.error for one in source.outcomes] == [f"the trial process died: {reason}"] * 2
+    assert searcher.exhausted
+
+    def broken(self: Full) -> None:
+        raise RuntimeError("no such actor")
+
+    monkeypatch.setattr(Full, "fit", broken)
+    with pytest.raises(RuntimeError, match="no such actor"):
+        tuner.run_tuner(searcher)
+
+
 def test_the_death_of_ray_itself_is_no_failure_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def ray_is_dead(session: Session) -> None:
         raise ResourceError("Ray's raylet has died")
