@@ -20,7 +20,9 @@ open, and had to be decided; *deviates*: it is measured otherwise. Partition, se
 are said once, in their own rows; other deviations of a method are in its file. `fedbench figures
 O:5` draws a figure from the runs of a store, or says which are lacking and which command makes
 them; `--preset laptop` takes runs at another scale. Which number a figure has is inferred from the
-order of the text for O 5 to 7, M 3a and 3b, A 4.2, 4.3 and 4.5 to 4.9.
+order of the text for O 5 to 7, M 3a and 3b, A 4.2, 4.3 and 4.5 to 4.9. Formulas were compared with
+transcriptions of the papers' equations, those of Orchestra also with [its release](
+https://github.com/akhilmathurs/orchestra) at 228d7a6; no code of the other two was found.
 """
 
 

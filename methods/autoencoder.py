@@ -13,7 +13,7 @@ class Autoencoder(Method):
     """Autoencoder with the parts `encoder` and `decoder`, trained to reconstruct images.
 
     Source: Arora 2023, pFedAE, its baselines. Deviation: the mean squared error over pixels in
-    place of half the sum; Adam's steps are the same for both.
+    place of half the sum; but for its epsilon, Adam's steps are the same for both.
     """
 
     latent_dim: Size | None = Field(None, description="width of z; null = the encoder's own")

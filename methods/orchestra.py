@@ -55,14 +55,16 @@ class Orchestra(Method):
 
     Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, algorithms 1 and 2, and its
     release, followed where they differ: temperature, augmented target input, evaluation of the
-    online encoder. Cluster numbers: table 2. Deviations: the memory starts empty, holds no more
-    rows than the client has images, and is not uploaded; it is clustered into at most half as many
-    clusters as it has rows; round 0 fills it by one batch; the target moves after each step, not
-    before the next pass (see `methods.byol`); the size of the smallest cluster goes up as well (4
-    bytes), for the log. What table 7 calls local-DP is `representations: private`; it
-    clusters one projection of each image, made by the net as it was received: in the memory an
-    image may stand twice, and each row depends on all images that the net was trained on, so that
-    neither could be given an epsilon. It covers the centroids; the weights go up unprotected.
+    online encoder, and the cross entropy of soft assignments, where equation 3 has an argmax and
+    algorithm 1, line 14, a minus too many; turns are predicted from the projection, which is not
+    brought to unit length. Cluster numbers: table 2. Deviations: the memory starts empty, holds no
+    more rows than the client has images, and is not uploaded; it is clustered into at most half as
+    many clusters as it has rows; round 0 fills it by one batch; the target moves after each step,
+    not before the next pass (see `methods.byol`); the size of the smallest cluster goes up as well
+    (4 bytes), for the log. What table 7 calls local-DP is `representations: private`; it clusters
+    one projection of each image, made by the net as it was received: in the memory an image may
+    stand twice, and each row depends on all images that the net was trained on, so that neither
+    could be given an epsilon. It covers the centroids; the weights go up unprotected.
     """
 
     num_local_clusters: Size = Field(8, description="L; the paper: 8, CIFAR-100 16")

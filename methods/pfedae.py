@@ -39,8 +39,11 @@ class PFedAE(Method):
     surrogate_decoder(z') and its squared distance to x, which trains the client's two parts. Once a
     round the server trains its two parts on |z - z'|^2 over the latents that it was sent.
 
-    Source: Arora 2023, pFedAE, equations 3.8 and 3.13 and algorithm 1. The thesis leaves open how
-    the gradient gets through the server's parts, so there are three readings (`gradient`):
+    Source: Arora 2023, pFedAE, equations 3.8 and 3.13 and algorithm 1. Deviation: means of squares
+    in place of sums, as in `Autoencoder`. Equation 3.8's weight between the two errors has no
+    effect, since each is minimised over other parts; where algorithm 1 names two of the clients'
+    symbols in the server's step, the server's are meant. The thesis leaves open how the gradient
+    gets through the server's parts, so there are three readings (`gradient`):
 
     * `split`: exact. Per batch z, z', and the gradients of both cross the wire.
     * `ste`: the gradient of z' is taken for that of z, and only z and z' cross.

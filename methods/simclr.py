@@ -38,7 +38,8 @@ class SimCLR(Method):
     Source: Chen et al. 2020, https://arxiv.org/abs/2002.05709; as a federated baseline in Lubana et
     al. 2022, https://arxiv.org/abs/2205.11506 (f-SimCLR: 512-512-512 head with batch norm, T = 0.1)
     and Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (Local SimCLR: 512-2048-128
-    without norm), which gives no temperature; its preset takes 0.5.
+    without norm), which gives no temperature; its preset takes 0.5, and NT-Xent, where equation 3
+    has InfoNCE in one direction (`variant: info-nce` has both).
 
     With visible labels it is the latter's label-dependent variant (equation 12, algorithm 2):
     contrast among the unlabelled images and inside each class, and a linear classifier.

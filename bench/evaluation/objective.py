@@ -8,6 +8,8 @@ Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, equation 5. With t
 and objective = align + weight * unif, larger is better. The mean over clients is outermost and
 unweighted; y runs over the images of x's client, x included. The released code computes another
 formula (two augmented views, batches of 256); this is the paper's, with one drawn view per image.
+The paper scores "representations"; these are projections, as in the release, or with
+`evaluation.objective_on: encoder` features.
 
 Beside it stand its parts to first order, per client and averaged in the same way:
 

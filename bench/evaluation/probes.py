@@ -187,8 +187,9 @@ def knn_predictions(
 
     Source: Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4 (weighted k-NN, k = 200);
     the temperature is the one of Orchestra's released code. Deviations: k is capped at the size of
-    the bank, and the largest similarity is subtracted before the exponential, which scales all
-    votes of a query alike and keeps small temperatures from overflowing.
+    the bank; all images count, where that code leaves out incomplete batches of 256, of the bank
+    too; and the largest similarity is subtracted before the exponential, which scales all votes of
+    a query alike and keeps small temperatures from overflowing.
 
     Features of bank (N, D) and queries (M, D) are finite and on one device, which computes; labels
     are in [0, num_classes). A chunk of queries takes about 4 * chunk * N bytes.

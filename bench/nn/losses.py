@@ -34,8 +34,8 @@ def nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
 def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     """InfoNCE between two views, both directions averaged; negatives come from the other view only.
 
-    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3, which is
-    one-sided; the other direction is added so that both views have the same role.
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3: a bound, ln B less
+    one direction. The other direction is added so that both views have the same role.
 
     Returns:
         Scalar in [0, inf): ln B when all views coincide.
