@@ -300,17 +300,6 @@ def studies(output: opt.Output, study: opt.StudyId = None, store: StoreDir = Non
         output.show(views, show_tuning.show_studies)
 
 
-@command("fedbench dashboard simclr-810893d84f")
-def dashboard(output: opt.Output, study: opt.StudyId = None, store: StoreDir = None) -> None:
-    """Write tuning studies for optuna-dashboard to show."""
-    from fedbench.bench.tuning.dashboard import write_journal
-
-    journal = write_journal(fedbench.open_store(store), study)
-    output.show(journal)
-    if output.suggests:
-        suggest(shlex.join(["optuna-dashboard", journal["file"]]))
-
-
 @command("fedbench figures O:5 --preset laptop")
 def figures(
     names: opt.RunIdsOrFigures,

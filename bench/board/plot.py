@@ -151,8 +151,7 @@ def search(study: StudyView) -> Picture:
     A title has the share of the objective's variance that the hyperparameter explains, by fANOVA of
     Hutter et al. 2014 in Optuna's implementation, from ten trials on. Trials without an objective,
     such as those that diverged, are crosses at the lower edge and count in no share: where one
-    value makes all of them fail, that share is too small. Optuna's own pictures of the journal of
-    `fedbench dashboard` weigh the best trials (PED-ANOVA), and may name another hyperparameter.
+    value makes all of them fail, that share is too small.
 
     Args:
         study: one of `fedbench.studies`.

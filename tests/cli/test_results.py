@@ -116,8 +116,6 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert {"3 min 0 s", "6.0 MB"} <= {*re.split(r"\s{2,}|\n", one.out)}
     record = call("studies", "simclr-1", *place, "--json").json
     assert (record["best"], len(record["trials"])) == (5, 6)
-    journal = call("dashboard", "simclr-1", *place, "--json").json["file"]
-    assert Path(journal).is_file()
     unknown = call("studies", "simclr-2", *place)
     assert unknown.code == 2
     assert "did you mean 'simclr-1'" in unknown.err

@@ -77,7 +77,7 @@ FIELDS = (
     "method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins",
     "evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs",
 )  # fmt: skip
-SLOW = {"doctor", "figures", "reproduce", "dashboard"}
+SLOW = {"doctor", "figures", "reproduce"}
 """Commands that are drawn less often."""
 
 
@@ -240,7 +240,7 @@ class Torture:
                 ["sweep", "--grid", "heterogeneity", "--tuned", "s", "--dry-run"],
                 ["sweep", "--grid", "heterogeneity", "--tuned", "auto", "--dry-run"],
                 ["tune", "simclr", "--dry-run", "--trials", "2", "--json"],
-                ["merge", str(self.base), "--json"], ["dashboard"],
+                ["merge", str(self.base), "--json"],
             ]
         )  # fmt: skip
         return [*words, "--store", str(store)], store

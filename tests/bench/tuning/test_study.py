@@ -22,7 +22,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.terminal.show_tuning import show_study
 from fedbench.bench.tuning.best import find_tuned
-from fedbench.bench.tuning.dashboard import write_journal
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.scoring import MOVEMENT, SPREAD
@@ -373,7 +372,6 @@ points: [{client.lr: 0.1, evaluation.objective_clients: 1}]
     part = load_dataset("digits", train_subset=60, test_subset=30)
     tuned = find_tuned(Store(tmp_path / "store"), "auto", ["simclr"], "demo", part)["simclr"]
     assert tuned.tuned[name] is None
-    assert write_journal(Store(tmp_path / "store"))["num_trials"] == len(values)
     if sampler == "tpe":  # two of its columns have a title: what is searched explains the score
         (view,) = studies(Store(tmp_path / "store"))
         labels = [text.get_text() for axes in search(view).axes for text in axes.get_xticklabels()]
@@ -490,7 +488,6 @@ def test_optuna_logs_the_callers_own_studies_and_none_of_ours(
     monkeypatch.setattr(logging.getLogger("optuna"), "propagate", True)
     in_one_process(fake=scored(by_lr))
     small(tmp_path, trials=8)
-    write_journal(Store(tmp_path))
     search(studies(tmp_path)[0])
     assert not [record for record in caplog.records if record.name.startswith("optuna")]
     optuna.create_study()
