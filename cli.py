@@ -300,26 +300,6 @@ def studies(output: opt.Output, study: opt.StudyId = None, store: StoreDir = Non
         output.show(views, show_tuning.show_studies)
 
 
-@command("fedbench figures O:5 --preset laptop")
-def figures(
-    names: opt.RunIdsOrFigures,
-    sources: Sources,
-    folders: Folders,
-    output: opt.Output,
-    out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
-) -> Code:
-    """Draw angles and t-SNE maps of runs, or a figure of a paper."""
-    if not any(":" in name for name in names):
-        drawn = fedbench.figures(names, out, **vars(folders))
-        output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
-        return None
-    given = opt.values(sources, folders)
-    found = [fedbench.paper_figure(name, out, **given) for name in names]
-    shown = found if len(found) > 1 else found[0]
-    output.show(shown, lambda _: [*map(show_results.show_paper_figure, found)])
-    return FAILED if any(each.lacking for each in found) else None
-
-
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")
 def export(
     run_id: opt.RunId,

@@ -6,8 +6,6 @@ from fedbench.bench.board.boards import leaderboard as leaderboard
 from fedbench.bench.board.boards import report as report
 from fedbench.bench.board.compare import Comparison as Comparison
 from fedbench.bench.board.compare import compare as compare
-from fedbench.bench.board.paper_figures import PaperFigure as PaperFigure
-from fedbench.bench.board.paper_figures import paper_figure as paper_figure
 from fedbench.bench.board.release import release as release
 from fedbench.bench.board.verify import Verification as Verification
 from fedbench.bench.board.verify import verify as verify
@@ -17,7 +15,6 @@ from fedbench.bench.execution.describe import Description as Description
 from fedbench.bench.execution.describe import describe as describe
 from fedbench.bench.execution.export import export_encoder as export_encoder
 from fedbench.bench.execution.export import load_encoder as load_encoder
-from fedbench.bench.execution.figures import figures as figures
 from fedbench.bench.execution.result import RunPlan as RunPlan
 from fedbench.bench.execution.result import RunResult as RunResult
 from fedbench.bench.execution.run import plan_run as plan_run

@@ -77,7 +77,6 @@ KEYWORDS = {
     "verify": ["store"],
     "reproduce": ["run_id", "store", "data_name", "keep", "workers", "on_round", *PLACES[1:]],
     "export_encoder": ["run_id", "file", "store", "data_dir"],
-    "figures": ["run_ids", "folder", "store", "data_dir"],
     "studies": ["store"],
 }  # fmt: skip
 

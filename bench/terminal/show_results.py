@@ -12,7 +12,6 @@ from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
     from fedbench.bench.board.compare import Comparison
-    from fedbench.bench.board.paper_figures import PaperFigure
     from fedbench.bench.board.release import Released
     from fedbench.bench.board.verify import Verification
     from fedbench.bench.execution.compare import Reproduction
@@ -164,15 +163,3 @@ def show_release(result: Released) -> None:
     changes = list(map(vars, result.changes))
     columns = ("board", "before", "after", "method", "variant", "cause")
     show_records(changes, columns, title=f"ranks that differ from {result.against}")
-
-
-def show_paper_figure(result: PaperFigure) -> None:
-    """Print the files, or the runs that are lacking and the command that makes them."""
-    if not result.lacking:
-        emit("\n".join(map(str, result.files)))
-        return
-    shown = "\n".join(f"  {run}" for run in result.lacking[:_SHOWN])
-    more = len(result.lacking) - _SHOWN
-    rest = f"\n  and {more:,} more" if more > 0 else ""
-    lacks = count(len(result.lacking), "run")
-    emit(f"{result.figure}, {result.what}: lacks {lacks}\n{shown}{rest}\n\n{result.command}")

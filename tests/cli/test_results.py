@@ -68,14 +68,6 @@ def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
     assert len(refused.err.splitlines()) <= 2
 
 
-def test_figures_of_papers_are_one_answer(call: Call, tmp_path: Path) -> None:
-    place = ("--preset", "demo", "--store", tmp_path)
-    lacking = call("figures", "O:7", "O:5", *place, "--json")
-    assert lacking.code == 4
-    assert [(each["figure"], each["files"]) for each in lacking.json] == [("O:7", []), ("O:5", [])]
-    assert call("figures", "O:7", "O:99", *place)[:2] == (2, "")
-
-
 def test_verify(call: Call, copy: Path) -> None:
     fine = call("verify", "--store", copy)
     assert fine.code == 0

@@ -70,7 +70,6 @@ WRONG = {
     "explain method.temprature": "did you mean 'method.temperature'",
     "explain method.uv.rows simclr": "the add-on 'uv'",
     "explain client.lr simcrl": "did you mean 'simclr'?",
-    "figures O:99": "did you mean 'O:9'",
     "presets one-gp": "did you mean 'one-gpu'?",
     "new method simclr": "simclr",
     "new method net": "class Net",

@@ -8,20 +8,28 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from fedbench.bench.board import paper_figures
-from fedbench.bench.board.paper_figures import Draw, Item, _chosen, _values, index, paper_figure
 from fedbench.bench.data.datasets import content_names
-from fedbench.bench.execution.client_cost import ClientCost
 from fedbench.bench.experiment.common_options import parse_set
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.grid import Cell, load_grid, plan, presets_for
 from fedbench.bench.tuning.sweep import planned_cells
 from fedbench.cli import app
+from fedbench.leaderboards.papers import figures as papers
+from fedbench.leaderboards.papers.client_cost import ClientCost
+from fedbench.leaderboards.papers.figures import (
+    Draw,
+    Item,
+    _chosen,
+    _values,
+    draw_all,
+    index,
+    paper_figure,
+)
 from tests.bench.results.conftest import build_row
 
 ITEMS = index().items
@@ -49,16 +57,15 @@ def chosen(draw: Draw) -> list[Cell]:
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.item)
 def test_every_command_is_one_and_its_status_that_of_its_values(item: Item) -> None:
     """What is as printed trains with no value of ours, but for the paper's partition."""
-    program, name, *words = shlex.split(item.command)
+    assert item.item.partition(":")[0] in index().papers
+    assert (item.why == "") == (item.status == "as printed")
+    assert (item.command == "") == (item.draw is not None)
+    program, name, *words = shlex.split(item.command or "fedbench methods")
     assert program == "fedbench"
     commands: Any = get_command(app)
     given = commands.commands[name].make_context(name, [*words]).params
-    assert item.item.partition(":")[0] in index().papers
-    assert (item.why == "") == (item.status == "as printed")
     experiments: list[Experiment] = []
-    if name == "figures":
-        assert words == [item.item]
-        assert item.draw is not None
+    if item.draw is not None:
         experiments = [cell.experiment for cell in chosen(item.draw)]
     elif name == "sweep":
         grid = load_grid(given["grid"])
@@ -125,40 +132,36 @@ def filled(name: str, store: Store, further: Mapping[str, float] = MLP) -> list[
 
 
 @pytest.mark.parametrize("name", ["O:5", "O:9", "M:3a", "A:4.4"])
-def test_a_figure_is_drawn_or_says_what_is_lacking(name: str, tmp_path: Path) -> None:
+def test_a_figure_is_drawn_or_says_what_is_lacking(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store(tmp_path / "s")
-    lacking = paper_figure(name, tmp_path, preset="demo", store=store)
+    assert draw_all([name], tmp_path, "demo", store.root) == 4
+    lacking = paper_figure(name, tmp_path, preset="demo", store=store.root)
+    said = capsys.readouterr().out
+    assert f"lacks {len(lacking.lacking)} runs\n  {lacking.lacking[0]}\n" in said
+    assert said.endswith(f"\n\n{lacking.command}\n")
+    assert lacking.command.endswith(f" --store {store.root}")
     draw = FIGURES[name].draw
     assert draw is not None
     assert f"sweep --grid {draw.grid}" in lacking.command
     assert lacking.files == ()
     rows = filled(name, store)
     assert len(rows) == len(lacking.lacking) > 0
-    drawn = paper_figure(name, tmp_path, preset="demo", store=store)
-    assert drawn.lacking == ()
+    assert draw_all([name], tmp_path, "demo", store.root) is None
     stem = name.replace(":", "-").lower()
-    assert {file.name for file in drawn.files} == {f"{stem}.png", f"{stem}.svg"}
+    files = [str(tmp_path / f"{stem}.{form}") for form in ("png", "svg")]
+    assert capsys.readouterr().out.splitlines() == files
     text = (tmp_path / f"{stem}.svg").read_text(encoding="utf-8")
     assert all(row.method in text for row in rows)
     assert "linear (paper)" not in text  # no run here has it
-
-
-def test_a_configuration_file_counts_in_a_figure(tmp_path: Path) -> None:
-    """Its runs are others than those of the preset, and the command makes just these."""
-    filled("O:5", store := Store(tmp_path / "s"))
-    file = tmp_path / "mine.yaml"
-    file.write_text("client.lr: 0.123\n", encoding="utf-8")
-    found = paper_figure("O:5", tmp_path, preset="demo", config_files=[file], store=store)
-    assert found.files == ()
-    assert shlex.split(found.command)[-2:] == ["--store", str(store.root)]
-    assert f"--config {file}" in found.command
 
 
 def test_runs_without_the_metric_of_a_figure_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     filled("A:4.4", store, {})
     with pytest.raises(ConfigError, match=r"evaluation\.protocols: .*A:4\.4.*mlp_acc"):
-        paper_figure("A:4.4", tmp_path, preset="demo", store=store)
+        paper_figure("A:4.4", tmp_path, preset="demo", store=store.root)
 
 
 def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) -> None:
@@ -173,13 +176,18 @@ def test_a_curve_begins_before_training_and_ends_with_the_row(tmp_path: Path) ->
     assert found == [(0, 0.1, 0.0), (2, 0.2, 0.0), (3, 0.4, 0.0)]
 
 
+def test_an_unknown_figure_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'O:9'"):
+        paper_figure("O:99", Path())
+
+
 def test_a_figure_of_costs_is_measured_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cost(experiment: Experiment) -> ClientCost:
         return ClientCost(len(experiment.config.spec), 2.0, 0.5, 0.0)
 
-    monkeypatch.setattr(paper_figures, "client_cost", cost)
+    monkeypatch.setattr(papers, "client_cost", cost)
     drawn = paper_figure("O:11", tmp_path, preset="demo", store=tmp_path / "none")
     text = drawn.files[1].read_text(encoding="utf-8")
     assert "seconds, orchestra = 1" in text
@@ -193,12 +201,13 @@ def test_the_search_is_drawn_from_trials_that_were_watched(tmp_path: Path) -> No
     for place, spec in enumerate(draw.methods or ()):
         store.write_study(spec, {"study_id": spec, "spec": spec, "preset": "demo"})
         assert (
-            f"trials of {spec}" in paper_figure("O:4", tmp_path, preset="demo", store=store).lacking
+            f"trials of {spec}"
+            in paper_figure("O:4", tmp_path, preset="demo", store=store.root).lacking
         )
         for number in range(2):
             score = 0.1 * place + 0.02 * number
             trial = {"status": "ok", "objective": score, "watched": {"knn_acc": 2 * score}}
             store.write_trial(spec, number, trial)
-    drawn = paper_figure("O:4", tmp_path, preset="demo", store=store)
+    drawn = paper_figure("O:4", tmp_path, preset="demo", store=store.root)
     assert [file.name for file in drawn.files] == ["o-4.png", "o-4.svg"]
     assert "R = 1.00" in drawn.files[1].read_text(encoding="utf-8")

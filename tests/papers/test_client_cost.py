@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.execution.client_cost import client_cost
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.testing import tiny_config
+from fedbench.leaderboards.papers.client_cost import client_cost
 
 SMALL: dict[str, Any] = {
     "data__train_subset": 96, "data__num_clients": 2, "data__partition": "iid",

@@ -1,13 +1,16 @@
-"""The figures of the three papers, drawn from the runs of a store or refused with what it lacks.
+"""Draw the figures of the three papers from runs of a store, or say which are lacking.
 
-`leaderboards/papers/index.yaml` has a line for each; docs/papers.md is made of it.
+Usage: `python leaderboards/papers/figures.py O:5 [--preset laptop] [--store DIR]`; ids of runs in
+place of figures give their angles between classes and their t-SNE maps. `index.yaml` has a line for
+each figure; docs/papers.md is made of it.
 """
 
+import argparse
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,23 +18,33 @@ import pandas as pd
 from pydantic import Field, JsonValue
 
 from fedbench.bench.config import Strict
-from fedbench.bench.config.yaml_files import parse_yaml
+from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
-from fedbench.bench.execution.client_cost import ClientCost, client_cost
 from fedbench.bench.execution.export import load_run
-from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps, measure
 from fedbench.bench.execution.picture import Picture
-from fedbench.bench.experiment.common_options import Folders, Sources
+from fedbench.bench.experiment.common_options import Sources
 from fedbench.bench.experiment.fields import get
 from fedbench.bench.results.report.colours import SYMBOLS, looks
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.arguments import grouped
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
-from fedbench.bench.system.files import user_path
+from fedbench.bench.terminal.console import emit
+from fedbench.bench.terminal.exit_codes import FAILED, run_command
+from fedbench.bench.terminal.units import count
 from fedbench.bench.tuning.grid import Cell, load_grid
 from fedbench.bench.tuning.sweep import label, planned_cells
+from fedbench.leaderboards.papers.client_cost import ClientCost, client_cost
+from fedbench.leaderboards.papers.geometry import (
+    client_maps,
+    draw_angles,
+    draw_maps,
+    figures,
+    measure,
+)
+
+INDEX = Path(__file__).with_name("index.yaml")
+_SHOWN = 20  # lacking runs
 
 
 class Draw(Strict):
@@ -40,7 +53,7 @@ class Draw(Strict):
     grid: str
     preset: str  # unless another is given
     # An axis of the grid; round: of curves; client: what a round costs one, measured here;
-    # objective: over the trials of studies; angles, map: as `fedbench figures RUN_ID` draws them.
+    # objective: over the trials of studies; angles, map: as for ids of runs.
     x: str
     y: tuple[str, ...] = Field(min_length=1)  # metrics, values of a curve, or of `ClientCost`
     panel: str | None = None  # axis of which each value has a panel
@@ -56,7 +69,7 @@ class Item(Strict):
 
     item: str  # O:5 for figure 5 of Orchestra's paper
     what: str
-    command: str
+    command: str = ""  # none for a figure that this script draws
     status: Literal["as printed", "ours", "deviates"]
     why: str = ""
     draw: Draw | None = None
@@ -72,76 +85,66 @@ class Index(Strict):
 @cache
 def index() -> Index:
     """Return the index."""
-    file = resources.files("fedbench.leaderboards").joinpath("papers/index.yaml")
-    return Index.model_validate(parse_yaml(file.read_text(encoding="utf-8"), "index.yaml"))
+    return Index.model_validate(load_yaml(INDEX))
 
 
 @dataclass(frozen=True)
 class PaperFigure:
     """Files that were written, or the runs that the store lacks and the command that makes them."""
 
-    figure: str
-    what: str
+    item: Item
     files: tuple[Path, ...] = ()
     lacking: tuple[str, ...] = ()
     command: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The output of `fedbench figures PAPER:FIGURE --json`."""
-        return {**vars(self), "files": [str(file) for file in self.files]}
 
-
-@grouped
 def paper_figure(
-    name: str, folder: Path | str = "figures", *, sources: Sources, folders: Folders
+    name: str,
+    folder: Path,
+    *,
+    preset: str | None = None,
+    store: Path | None = None,
+    data_dir: Path | None = None,
 ) -> PaperFigure:
     """Draw a figure of a paper as .png and .svg, if the store has its runs.
-
-    Its runs are those of a sweep with the same `sources`; without `preset`, of the paper's.
 
     Args:
         name: as `O:5`: the letter of a paper, and the number of the figure.
         folder: created if it does not exist; files in it are replaced.
-        sources: sources of the configurations.
-        folders: store and data.
+        preset: of the runs; None = the paper's.
+        store: see `fedbench.open_store`.
+        data_dir: cache of data sets; None = the default one.
 
     Raises:
         UnknownNameError: for a figure that the index does not have.
-
-    >>> import fedbench
-    >>> fedbench.paper_figure("O:7", preset="demo").command
-    'fedbench sweep --grid participation --preset demo'
     """
     known = {item.item: item for item in index().items if item.draw is not None}
     if name not in known:
         raise UnknownNameError("figure", name, known)
-    item, opened = known[name], folders.open_store()
+    item, opened = known[name], open_store(store)
     draw = item.draw
     assert draw is not None
-    preset = sources.preset or draw.preset
-    given = replace(sources, preset=preset, set={**draw.set, **(sources.set or {})})
-    words = given.words(preset)
-    words += () if folders.store is None else ("--store", str(opened.root))
-    file = user_path(folder) / name.replace(":", "-").lower()
+    preset = preset or draw.preset
+    words = Sources(set=draw.set).words(preset)
+    words += [] if store is None else ["--store", str(opened.root)]
+    file = folder / name.replace(":", "-").lower()
     if draw.x == "objective":
         return _of_trials(item, draw, opened, preset, words, file)
-    settings = vars(given) | {"methods": draw.methods, "data_dir": folders.cache}
-    settings["content"] = content_names(folders.cache)
+    settings = {"preset": preset, "set": draw.set, "methods": draw.methods, "data_dir": data_dir}
+    settings |= {"dataset": None, "content": content_names(data_dir)}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings))
     if draw.x == "client":
-        picture = _drawn(item, draw, _of_clients(draw, cells))
-        return PaperFigure(name, item.what, picture.write(file))
+        return PaperFigure(item, _drawn(item, draw, _of_clients(draw, cells)).write(file))
     # Reversed: of replicas on several platforms the first counts.
     rows = {row.row_id: row for row in reversed(opened.rows()) if row.status == "ok"}
     found = [(cell, rows.get(cell.experiment.ids.row)) for cell in cells]
-    lacking = tuple(label(cell) for cell, row in found if row is None)
-    methods = ("--methods", ",".join(draw.methods)) if draw.methods else ()
-    command = shlex.join(["fedbench", "sweep", "--grid", draw.grid, *methods, *words])
-    if lacking:
-        return PaperFigure(name, item.what, (), lacking, command)
+    if lacking := tuple(label(cell) for cell, row in found if row is None):
+        methods = ("--methods", ",".join(draw.methods)) if draw.methods else ()
+        command = shlex.join(["fedbench", "sweep", "--grid", draw.grid, *methods, *words])
+        return PaperFigure(item, (), lacking, command)
     there = [(cell, row) for cell, row in found if row is not None]
     if draw.x in ("angles", "map"):
-        trained = [load_run(opened, row.row_id, folders.cache) for _, row in there]
+        trained = [load_run(opened, row.row_id, data_dir) for _, row in there]
         picture = (
             draw_angles([*map(measure, trained)])
             if draw.x == "angles"
@@ -149,7 +152,7 @@ def paper_figure(
         )
     else:
         picture = _drawn(item, draw, _series(draw, there, opened))
-    return PaperFigure(name, item.what, picture.write(file), (), command)
+    return PaperFigure(item, picture.write(file))
 
 
 def _chosen(draw: Draw, cells: Sequence[Cell]) -> list[Cell]:
@@ -229,10 +232,9 @@ def _of_trials(
     command = shlex.join(["fedbench", "tune", *(without or ["orchestra"])[:1], *words, *search])
     if without:
         lacking = tuple(f"trials of {spec}" for spec in without)
-        return PaperFigure(item.item, item.what, (), lacking, command)
+        return PaperFigure(item, (), lacking, command)
     panel = f"R = {points.x.corr(points.value):.2f}"
-    picture = _drawn(item, draw, points.assign(panel=panel))
-    return PaperFigure(item.item, item.what, picture.write(file), (), command)
+    return PaperFigure(item, _drawn(item, draw, points.assign(panel=panel)).write(file))
 
 
 def _drawn(item: Item, draw: Draw, points: pd.DataFrame) -> Picture:
@@ -269,3 +271,45 @@ def _drawn(item: Item, draw: Draw, points: pd.DataFrame) -> Picture:
     figure.suptitle(f"{item.item} · {item.what}")
     figure.explain(axes[0])
     return figure
+
+
+def draw_all(
+    names: Sequence[str],
+    folder: Path,
+    preset: str | None = None,
+    store: Path | None = None,
+    data_dir: Path | None = None,
+) -> int | None:
+    """Draw figures of papers, or angles and maps of runs, and print the files; an exit code.
+
+    Of a figure whose runs are not all there, those that lack and the command that makes them are
+    printed.
+    """
+    if not any(":" in name for name in names):
+        emit("\n".join(map(str, figures(names, folder, store=store, data_dir=data_dir))))
+        return None
+    given: Any = {"preset": preset, "store": store, "data_dir": data_dir}
+    found = [paper_figure(name, folder, **given) for name in names]
+    for each in found:
+        if not each.lacking:
+            emit("\n".join(map(str, each.files)))
+            continue
+        shown = [f"  {run}" for run in each.lacking[:_SHOWN]]
+        if (more := len(each.lacking) - _SHOWN) > 0:
+            shown.append(f"  and {more:,} more")
+        title = f"{each.item.item}, {each.item.what}: lacks {count(len(each.lacking), 'run')}"
+        emit("\n".join([title, *shown, "", each.command]))
+    return FAILED if any(each.lacking for each in found) else None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Draw figures of the papers, or of runs.")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="O:5, or ids of runs")
+    parser.add_argument("--preset", help="of the runs; default: the paper's")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="of the runs")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="cache of data sets")
+    parser.add_argument(
+        "--out", dest="folder", type=Path, default=Path("figures"), metavar="DIR", help="to write"
+    )
+    given = vars(parser.parse_args())
+    sys.exit(run_command(lambda: draw_all(**given)))
