@@ -347,25 +347,6 @@ def merge(
     output.show(merged)
 
 
-@command("fedbench release release-2026.11 --version 2026.11 --against old.parquet")
-def release(
-    folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
-    version: Annotated[str, Option("Version of the release, such as 2026.11.", metavar="TEXT")],
-    output: opt.Output,
-    against: Annotated[
-        Path | None,
-        Option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
-    ] = None,
-    store: StoreDir = None,
-) -> None:
-    """Write all runs of the store as one Parquet file.
-
-    A data card and checksums lie beside it.
-    """
-    result = fedbench.release(folder, store, version=version, against=against)
-    output.show(result, show_results.show_release)
-
-
 @command("fedbench verify --store leaderboards --rerun 2")
 def verify(
     places: Places,

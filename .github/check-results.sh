@@ -41,9 +41,7 @@ card=' (\./)?(README\.md|CITATION\.cff|croissant\.json)$'
     check fedbench verify --store "$proposed"
   fi
   if [ "$code" -eq 0 ]; then
-    fedbench release "$folder/release" --version proposed --store "$proposed" --against "$base" \
-      --quiet > /dev/null
-    cat "$folder/release/CHANGES.md"
+    python -m fedbench.leaderboards.changes "$base" "$proposed"
   else
     printf 'Ranks follow when nothing contradicts the rows.\n'
   fi

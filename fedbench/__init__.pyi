@@ -6,7 +6,6 @@ from fedbench.bench.board.boards import leaderboard as leaderboard
 from fedbench.bench.board.boards import report as report
 from fedbench.bench.board.compare import Comparison as Comparison
 from fedbench.bench.board.compare import compare as compare
-from fedbench.bench.board.release import release as release
 from fedbench.bench.board.verify import Verification as Verification
 from fedbench.bench.board.verify import verify as verify
 from fedbench.bench.config import RunConfig as RunConfig

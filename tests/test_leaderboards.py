@@ -55,7 +55,7 @@ def test_any_tool_reads_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(re.findall(rf"\b{of}0*\b\D+{mean}0*\b", out.getvalue())) == 3
 
 
-SELECTION = ROOT / "leaderboards" / "selection" / "fedbench-results.parquet"
+SELECTION = ROOT / "leaderboards" / "selection" / "packed" / "runs-1.parquet"
 TABLE = ROOT / "leaderboards" / "tables" / "selection" / "selection.parquet"
 COUNT = 24  # configurations of a method
 

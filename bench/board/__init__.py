@@ -1,1 +1,1 @@
-"""Results for others: comparisons, plots, checked stores, releases."""
+"""Results for others: comparisons, plots, checked stores."""

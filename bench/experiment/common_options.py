@@ -37,10 +37,7 @@ SET = _value(
     metavar="KEY=VALUE",
     check=parse_set,
 )
-STORE = _place(
-    "Folder of results, or a release to read: its folder, Parquet file or https address;"
-    " default: $FEDBENCH_STORE, else ./leaderboards."
-)
+STORE = _place("Folder of results; default: $FEDBENCH_STORE, else ./leaderboards.")
 DATA_DIR = _place("Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.")
 _DATASET = _value("Data set: a name that `fedbench datasets` lists, or a folder or file of images.")
 _CONFIG = _value("YAML file over the preset; repeatable.", "--config", kind=list[Path] | None)

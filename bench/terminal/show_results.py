@@ -1,4 +1,4 @@
-"""Leaderboards, repeated runs, checked stores and releases as text."""
+"""Leaderboards, repeated runs and checked stores as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
     from fedbench.bench.board.compare import Comparison
-    from fedbench.bench.board.release import Released
     from fedbench.bench.board.verify import Verification
     from fedbench.bench.execution.compare import Reproduction
     from fedbench.bench.results.leaderboard.formats import Ranking
@@ -154,12 +153,3 @@ def show_verification(result: Verification) -> None:
     verdict = f"{len(result.damaged)} damaged" if result.damaged else differ
     verdict = well if result.ok else verdict
     show_record(verdict, result.as_dict(), ("bytes", "seconds"))
-
-
-def show_release(result: Released) -> None:
-    """Print what was written, and the ranks that have changed."""
-    names = ("version", "methods", "num_bytes", "files", "against")
-    show_record(f"{result.folder} · {count(result.num_rows, 'run')}", vars(result), names)
-    changes = list(map(vars, result.changes))
-    columns = ("board", "before", "after", "method", "variant", "cause")
-    show_records(changes, columns, title=f"ranks that differ from {result.against}")

@@ -497,7 +497,7 @@ def main() -> None:
     if dataset != "cifar10":
         return
     claims(rows)
-    confirmation(read_rows(BOARDS / "confirmation"))
+    confirmation(read_rows(BOARDS / "confirmation" / "packed"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Files of one record, and of many runs with their rounds; each is read once until it changes.
 
-Files in `packed/` have the columns of a release (`released.py`). A store reads its packed runs like
+A file in `packed/` has the columns of rows, and their rounds. A store reads its packed runs like
 those that have files of their own, and writes new runs beside them; a packed run is never written
 again.
 """
@@ -143,7 +143,7 @@ class Pack:
         kinds = dict(zip(self._table.schema.names, self._table.schema.types, strict=True))
         for name in ("row_id", CURVE):
             if kinds.get(name) != pa.string() or self._table.column(name).null_count:
-                raise StoreError(f"no release: it has no column {name}; see `fedbench release`")
+                raise StoreError(f"no packed runs: it has no column {name}")
         self._curves = self._table.column(CURVE).to_pylist()
         if max(map(len, self._curves), default=0) > _MOST_TEXT:
             raise StoreError(f"{CURVE} has more than {_MOST_TEXT:,} characters")

@@ -26,7 +26,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -36,7 +36,6 @@ import pyarrow as pa
 
 from fedbench.bench.results.store.files import (
     MOST_BYTES,
-    PACKED,
     THREADS,
     check_points,
     list_folder,
@@ -46,7 +45,6 @@ from fedbench.bench.results.store.files import (
     tables_in,
 )
 from fedbench.bench.results.store.frame import Frame, Rows
-from fedbench.bench.results.store.released import RELEASE, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash, replica_key
 from fedbench.bench.results.store.row import Row, Trial, check_study, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
@@ -145,7 +143,6 @@ class Store:
         It has the columns of `Row` and `frame.FURTHER`, and one for every further metric, and is
         kept for the next time, if the store may be written to.
         """
-        # Not by `_write`: a release, which nobody may write to, keeps its table in the cache too.
         return self._all.frame(atomic_write_bytes)
 
     def replicas(self, row_id: str) -> list[Row]:
@@ -376,44 +373,15 @@ class Store:
                 sweep_temporary(folder)
 
 
-class Release(Store):
-    """A release, unpacked: nothing can be written to it."""
-
-    def check_writable(self) -> None:
-        """Raise a StoreError."""
-        raise StoreError(
-            "a release cannot be written to; copy it first: fedbench merge RELEASE --store DIR"
-        )
-
-    def _write(self, path: Path, data: bytes) -> None:
-        self.check_writable()
-
-
 def open_store(store: Store | Path | str | None = None) -> Store:
-    """Return the store of a folder, or of the folder, Parquet file or https address of a release.
-
-    None stands for `$FEDBENCH_STORE`, else `./leaderboards`.
-
-    Raises:
-        StoreError: for a release that cannot be had or read.
+    """Return the store of a folder; None stands for `$FEDBENCH_STORE`, else `./leaderboards`.
 
     >>> open_store("leaderboards").root.name
     'leaderboards'
     """
     if isinstance(store, Store):
         return store
-    place = str(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
-    folder = user_path(place)
-    # A name that no system takes is explained when the store is read.
-    with suppress(OSError):
-        parts = (folder / "rows", folder / PACKED)
-        if (folder / RELEASE).is_file() and not any(part.exists() for part in parts):
-            place = str(folder / RELEASE)
-    if is_release(place):
-        from fedbench.bench.data.datasets import cache_root
-
-        return Release(unpacked(place, cache_root(None)))
-    return Store(place)
+    return Store(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
 
 
 @cache

@@ -41,7 +41,7 @@ from fedbench.leaderboards.studies.selection.selection import (
 
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "confirmation.yaml"
-STORE = FOLDER.parents[1] / "confirmation" / "fedbench-results.parquet"
+STORE = FOLDER.parents[1] / "confirmation"
 SOBOL_SEED, SEEDS, ALPHA = 20261124, (200, 201), 0.1
 HYPOTHESES = (
     ("loss+sep", "objective"),
@@ -247,7 +247,7 @@ def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grid", action="store_true", help="print the grid and end")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of results, or a release")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
     arguments = parser.parse_args()
     if arguments.grid:
         print(grid_text(), end="")

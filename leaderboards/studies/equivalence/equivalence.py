@@ -129,7 +129,7 @@ def grid_text(name: str) -> str:
 
 
 def read(store: Path) -> pd.DataFrame:
-    """Return the rows of a store or of a release, with a column for each field and metric."""
+    """Return the rows of a store, with a column for each field and metric."""
     return frame(open_store(store).rows())
 
 
@@ -331,7 +331,7 @@ def carried(rows: pd.DataFrame) -> pd.DataFrame:
 
     Rows of featarc on CIFAR-10 are those of the study of confirmation.
     """
-    older = read(BOARDS / "confirmation" / "fedbench-results.parquet")
+    older = read(BOARDS / "confirmation")
     on_cifar = tables(rows, [("cifar10", method) for method in TWINS])
     on_cifar |= tables(older, [("cifar10", "featarc")], seeds=(200, 201))
     here, lines = tables(rows), {}
@@ -361,7 +361,7 @@ def older() -> pd.DataFrame:
     """
     rng, lines = np.random.default_rng(SOBOL_SEED), []
     for name in ("selection", "confirmation"):
-        rows = read(BOARDS / name / "fedbench-results.parquet")
+        rows = read(BOARDS / name)
         rows = rows[(rows["alpha"] == 0.1) & rows["evaluation.objective_clients"].isna()]
         rows = rows[rows["evaluation.objective_noise"].isna()]
         for method, table in rows.groupby("method"):

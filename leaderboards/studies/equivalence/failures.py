@@ -33,10 +33,7 @@ def trials(store: Path | None = None) -> pd.DataFrame:
     of client and method. Of leaderboards/results these are the seeds that chose rates.
     """
     found = []
-    places = {"selection": BOARDS / "selection" / "fedbench-results.parquet"}
-    places |= {
-        name: BOARDS / name / "fedbench-results.parquet" for name in ("confirmation", "start")
-    }
+    places = {name: BOARDS / name for name in ("selection", "confirmation", "start")}
     places |= {"rates": BOARDS / "results"}
     for study, place in places.items() if store is None else [("equivalence", store)]:
         rows = read(place)

@@ -32,7 +32,7 @@ from fedbench.leaderboards.studies.rules import judge
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "selection.yaml"
 SCORES_GRID = FOLDER / "selection-scores.yaml"
-STORE = FOLDER.parents[1] / "selection" / "fedbench-results.parquet"
+STORE = FOLDER.parents[1] / "selection"
 OWN = {  # field, lowest, highest, what is drawn -> value
     "simclr": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
     "byol": ("method.ema_decay", 0.001, 0.1, lambda x: 1 - _round(x)),
@@ -407,7 +407,7 @@ def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grid", choices=("runs", "scores"), help="print a grid and end")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of results, or a release")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
     arguments = parser.parse_args()
     if arguments.grid:
         print(grid_text(scores=arguments.grid == "scores"), end="")

@@ -37,7 +37,7 @@ def read(store: Path, starts: dict[str, str]) -> pd.DataFrame:
     """Return the runs of the study: cell, rate, seed, accuracy and scores at start and end.
 
     Args:
-        store: folder of results, or a release.
+        store: folder of results.
         starts: SHA-256 of a file -> name of the start.
     """
     rows = open_store(store).frame()
