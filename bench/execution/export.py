@@ -5,6 +5,8 @@ import json
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.freezing import plain_state
 from fedbench.bench.nn.weights import SUFFIX, encoder_file, shipped_encoders
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, former_ids, open_store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
@@ -225,8 +227,7 @@ def load_encoder(file: Path | str) -> Encoder:
         model = ModelConfig.model_validate(card["model"])
         channels, height, width = map(int, card["image_shape"])
         feature_dim = int(card["feature_dim"])
-        # Encoders that ship were exported when runs had other ids.
-        card["run_id"] = former_ids().get(card["run_id"], card["run_id"])
+        card["run_id"] = _run_ids().get(card["run_id"], card["run_id"])
     except FileNotFoundError as err:
         near = get_close_matches(str(file), shipped_encoders(), 3, 0.4) or ["simclr@laptop"]
         raise DataError(
@@ -253,3 +254,11 @@ def load_encoder(file: Path | str) -> Encoder:
     counters = {name: value for name, value in backbone.state_dict().items() if name in counted}
     backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
     return Encoder(card, backbone).eval()
+
+
+@cache
+def _run_ids() -> Mapping[str, str]:
+    """Return ids of runs that the encoders that ship were exported with -> those of today."""
+    file = resources.files("fedbench.leaderboards").joinpath("encoders/run-ids.json")
+    ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return ids

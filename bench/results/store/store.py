@@ -17,7 +17,6 @@ once. Nothing is created before the first write; reading an absent store gives a
 Whatever writes raises a StoreError if the store cannot be written.
 """
 
-import json
 import logging
 import math
 import os
@@ -27,8 +26,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -187,9 +185,6 @@ class Store:
             files += [name for pack in packs(self.root) for name in pack.places]
             names = {name.partition("@")[0] for name in files}
             found = sorted(name for name in names if name.startswith(run_id))
-            if not found:
-                today = {new for old, new in former_ids().items() if old.startswith(run_id)}
-                found = sorted(today & names)
             if len(found) > 1:
                 shown = ", ".join(found[:3])
                 raise ConfigError(f"{len(found)} runs begin with {run_id!r}: {shown}; give more")
@@ -382,14 +377,6 @@ def open_store(store: Store | Path | str | None = None) -> Store:
     if isinstance(store, Store):
         return store
     return Store(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
-
-
-@cache
-def former_ids() -> Mapping[str, str]:
-    """Return the ids that what ships had before the first release -> those of today."""
-    file = resources.files("fedbench.leaderboards").joinpath("former-ids.json")
-    ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    return ids
 
 
 def _delete(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import encode
-from fedbench.bench.results.store.store import Store, former_ids
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import file_lock
 from tests.bench.results.conftest import build_row, rows_in
@@ -26,12 +26,6 @@ def test_runs_by_the_beginning_of_their_id(store: Store) -> None:
     for start, match in (("abcd", r"abcd00+, abcd10+"), ("", "empty")):
         with pytest.raises(ConfigError, match=match):
             store.find(start)
-
-
-def test_an_id_of_before_the_first_release_finds_its_run(store: Store) -> None:
-    old, new = next(iter(former_ids().items()))
-    store.write_row(build_row(row_id=new))
-    assert store.find(old).row_id == store.find(old[:12]).row_id == new
 
 
 def test_rows_are_kept_sorted_and_found(store: Store) -> None:
