@@ -306,12 +306,14 @@ class ServerConfig(Strict):
     num_byzantine: int = Field(
         1, ge=0, description="krum: clients of a cohort whose models may be anything"
     )
-    optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = Field(
+    optimizer: Literal[
+        "average", "momentum", "adam", "adam-reddi", "adam-flower", "yogi", "adagrad"
+    ] = Field(
         "average", description="rule from the cohort's mean change to the next global weights"
     )
     lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum: share of the old step kept")
-    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi: decay of the mean")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam (all three), yogi: decay of the mean")
     beta2: float | None = Field(None, ge=0, lt=1, description="null = adam 0.999, others 0.99")
     epsilon: float | None = Field(None, gt=0, description="null = adam 1e-8, others 1e-3")
     weighting: Literal["uniform", "examples", "steps"] = Field(

@@ -27,7 +27,7 @@ Scalar = bool | int | float | str | None
 _READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
     "average": (),
     "momentum": ("momentum",),
-    **dict.fromkeys(("adam", "adam-reddi", "yogi"), ("beta1", "beta2", "epsilon")),
+    **dict.fromkeys(("adam", "adam-reddi", "adam-flower", "yogi"), ("beta1", "beta2", "epsilon")),
     "adagrad": ("epsilon",),
 }
 _SERVER = {"momentum", "beta1", "beta2", "epsilon"}
