@@ -16,6 +16,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import KEYS
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from perf import neighbours
 from tests.browser import in_browser
 
 from .test_makefile import make
@@ -27,15 +28,25 @@ PACKAGES = ("sphinx", "furo", "myst_nb")
 
 
 def test_pages_and_entries_of_the_log_are_short() -> None:
-    """Scripts write three of them. Entries of the log are dated, newest first."""
-    written = ("claims.md", "papers.md", "configuration.md", "generated", "_build")
-    pages = [page for page in DOCS.rglob("*.md") if not {*page.parts} & {*written}]
+    """Scripts write four of them. Entries of the log are dated, newest first."""
+    written = {"claims.md", "papers.md", "configuration.md", "neighbours.md"}
+    written |= {"generated", "_build"}
+    pages = [page for page in DOCS.rglob("*.md") if not {*page.parts} & written]
     assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 20_000
     log = (ROOT / "leaderboards" / "studies" / "log.md").read_text("utf-8")
     entries = re.findall(r"^## (\d{4}-\d\d-\d\d) · (.*?)(?=^## |\Z)", log, re.DOTALL | re.MULTILINE)
     assert len(entries) == log.count("\n## ") > 40
     assert [day for day, _ in entries] == sorted((day for day, _ in entries), reverse=True)
     assert max(len(text.split()) for _, text in entries) <= 200
+
+
+def test_the_page_of_neighbours_is_what_its_script_writes() -> None:
+    text = (DOCS / "neighbours.md").read_text("utf-8")
+    for line in neighbours.LINES:
+        assert f"\n| {line.package} | {line.call} | {line.ours} | " in text
+    for name, formula, _, _ in neighbours.STEPS:
+        shown = ", ".join(f"{step:.4f}" for step in neighbours.our_steps(name))
+        assert re.search(rf"^\| `{name}` \| {re.escape(formula)} \|.*\| {shown} \|$", text, re.M)
 
 
 def test_every_method_is_described_with_its_source() -> None:
