@@ -401,10 +401,14 @@ def explain(
 
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
-    settings: Settings, output: opt.Output, labels: opt.Labels = None, data_dir: DataDir = None
+    settings: Settings,
+    output: opt.Output,
+    labels: opt.Labels = None,
+    data_dir: DataDir = None,
+    out: opt.PartitionOut = None,
 ) -> None:
     """Show how the clients of a preset share its data."""
-    partition = fedbench.partition(labels=labels, data_dir=data_dir, **vars(settings))
+    partition = fedbench.partition(labels=labels, data_dir=data_dir, out=out, **vars(settings))
     output.show(partition, show_lists.show_partition)
 
 

@@ -7,6 +7,7 @@ lies; any other is called by its folder, `hub:FOLDER`, and that name says nothin
 """
 
 import functools
+import json
 import logging
 import os
 import shlex
@@ -16,12 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedbench.bench.config import DataConfig
 from fedbench.bench.data.cache import (
     ARRAYS,
     CLIENTS,
@@ -214,6 +216,22 @@ def split_of_images(
     _identity(name, source, reading)  # for its errors: pipes, links to files that are not there
     with TemporaryDirectory() as scratch:
         yield from _images(source.splits(Path(scratch)))
+
+
+def places_in_source(data: DataConfig, data_dir: Path | None) -> tuple[npt.NDArray[Any], int]:
+    """Return where training images (N,) stand among those of the source, and how many it has.
+
+    The set is read once more, as if each image had a client of its own.
+    """
+    reading = replace(Reading.of(data), natural_column=None, partition_file=None)
+    count = len(load_dataset(data.name, data_dir, reading=reading).train_labels)
+    with NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([*range(count)], file)
+        file.flush()
+        reading = replace(reading, partition_file=Path(file.name))
+        dataset = load_dataset(data.name, data_dir, train_subset=data.train_subset, reading=reading)
+    assert dataset.train_clients is not None
+    return dataset.train_clients, count
 
 
 def _images(splits: Splits) -> Iterator[tuple[str, str, int | None]]:

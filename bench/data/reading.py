@@ -81,10 +81,11 @@ PLAIN = Reading()
 def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.NDArray[np.int64]:
     """Return the client 0..K-1 of each of N training images, in the order of the source, (N,).
 
-    JSON has a list of clients, one per image, or an object with a list of images per client; CSV
-    and Parquet have a column `client`. Columns `split`, `file` and `row`, which `fedbench data
-    split` prints, say which image a row is of, in any order, among all `images` of the source.
-    Without them there is one row per training image, and rows whose `split` is `test` are left out.
+    JSON has a list of clients, one per image, or a list or an object of lists of images by client;
+    CSV and Parquet have a column `client`; client -1 is nobody. Columns `split`, `file` and `row`,
+    which `fedbench data split` prints, say which image a row is of, in any order, among all
+    `images` of the source. Without them there is one row per training image, and rows whose `split`
+    is `test` are left out.
     Raises `DataError` if the file cannot be read or has not one client per image.
     """
     with readable(f"data.partition_file: {file}"):
@@ -153,10 +154,12 @@ def _training_rows(table: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
 
 def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     content = json.loads(file.read_text(encoding="utf-8"))
-    if isinstance(content, list):
+    if isinstance(content, list) and not any(isinstance(v, list) for v in content):
         return _integers(content)
+    if isinstance(content, list):
+        content = dict(enumerate(content))
     if not isinstance(content, dict) or not all(isinstance(v, list) for v in content.values()):
-        raise ValueError("it must be a list of clients, or an object of lists of images by client")
+        raise ValueError("it must be a list of clients, or lists of images by client")
     images = _integers([image for listed in content.values() for image in listed])
     if len(images) and not 0 <= images.min() <= images.max() < num_images:
         raise ValueError(f"images {images.min()}..{images.max()}; allowed: 0..{num_images - 1}")
@@ -179,7 +182,7 @@ def _check_clients(clients: npt.NDArray[np.int64], num_images: int) -> None:
     if len(clients) != num_images:
         counts = f"{len(clients):,} images, but there are {num_images:,} training images"
         raise ValueError(f"it has clients of {counts}; give one per image in the source's order")
-    used = np.unique(clients)
+    used = np.unique(clients[clients != -1])
     if (wrong := np.flatnonzero(used != np.arange(len(used)))).size:
         first = used[wrong[0]]
         raise ValueError(f"it has client {first}, but not {wrong[0]}; number clients without gaps")

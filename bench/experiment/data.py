@@ -4,10 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.identity import READ_BY_SOURCE
-from fedbench.bench.data.datasets import PreparedDataset, prepare, split_of_images
+from fedbench.bench.data.datasets import (
+    PreparedDataset,
+    places_in_source,
+    prepare,
+    split_of_images,
+)
 from fedbench.bench.data.partition import PartitionSummary, balanced_labels, make_partition, summary
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import with_kind
@@ -18,6 +25,7 @@ from fedbench.bench.experiment.resolve import resolve
 from fedbench.bench.method.blame import guarded
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.files import atomic_write_bytes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,6 +39,7 @@ def partition(
     settings: Settings,
     data_dir: Path | str | None = None,
     labels: str | None = None,
+    out: Path | str | None = None,
 ) -> PartitionSummary:
     """Give a configuration's data set to its clients.
 
@@ -40,6 +49,8 @@ def partition(
         data_dir: cache of data sets; None = the default one.
         labels: `balanced:N:C` takes N examples in C equal classes instead of the data set's
             labels, so that its images are not needed (subsets are ignored then).
+        out: Parquet file to write: a column `client` with that of each training image in the order
+            of the source, -1 for none, as `data.partition_file` takes it. It has no angles.
 
     >>> three = {"data.num_clients": 3, "data.partition": "iid"}
     >>> partition(set=three, labels="balanced:60:4").partition.sizes.tolist()
@@ -53,6 +64,18 @@ def partition(
     else:
         classes, num_classes = balanced_labels(labels)
         made = make_partition(classes, num_classes, config.data, config.seed)
+    if (file := as_path(out)) is not None:
+        from pandas import DataFrame
+
+        if file.suffix != ".parquet":
+            raise ConfigError(f"a partition is written as .parquet (got {str(out)!r})")
+        places, count = np.arange(len(classes)), len(classes)
+        if labels is None:
+            places, count = places_in_source(config.data, as_path(data_dir))
+        clients = np.full(count, -1)
+        clients[places[made.indices]] = np.repeat(np.arange(made.num_clients), made.sizes)
+        content = DataFrame({"client": clients}).to_parquet(index=False)
+        atomic_write_bytes(file, content, error=ConfigError)
     return PartitionSummary(config.data.name, labels, made, summary(made, classes), names)
 
 

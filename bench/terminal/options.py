@@ -94,6 +94,7 @@ ReadingSet = Annotated[
     replace(SET, help="How it is read, by dotted name; repeatable.", panel=""),
 ]
 Preview = Annotated[Path | None, Option("PNG to write: a training and a test image of each class.")]
+PartitionOut = Annotated[Path | None, Option("Parquet to write: a client for each image.", "--out")]
 Images = Annotated[
     bool, Option("Show two images of each class, if the data are here.", "--images/--no-images")
 ]

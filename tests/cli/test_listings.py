@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import fedbench
@@ -142,7 +143,7 @@ def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:
     assert again == first
 
 
-def test_partition_needs_no_images(call: Call) -> None:
+def test_partition_needs_no_images(call: Call, tmp_path: Path) -> None:
     words = ("partition", "--preset", "cross-device", "--labels", "balanced:1000:10")
     document = call(*words, "--set", "data.partition=rotation", "--json").json
     names = "dataset partitioner alpha num_clients num_classes num_examples num_unused sizes"
@@ -153,6 +154,9 @@ def test_partition_needs_no_images(call: Call) -> None:
     assert set(document["classes_per_client"]) == {"ge_1_mean", "ge_1pct_mean"}
     lines = call(*words).out.splitlines()
     assert lines[-1].split()[0] == "99"  # the last client
+    assert call(*words, "--out", tmp_path / "clients.parquet").out.splitlines() == lines
+    column = pd.read_parquet(tmp_path / "clients.parquet").client
+    assert column.value_counts().sort_index().tolist() == [10] * 100
 
 
 def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fedbench
 from fedbench import split_data
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.reading import Reading
@@ -21,7 +22,7 @@ CLIENTS = [i % 4 for i in range(COUNT)]
 BY_CLIENT = {str(k): [i for i, client in enumerate(CLIENTS) if client == k] for k in range(4)}
 
 
-@pytest.mark.parametrize("form", ["list", "object", "parquet", "parquet with splits"])
+@pytest.mark.parametrize("form", ["list", "lists", "object", "parquet", "parquet with splits"])
 def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Path) -> None:
     file = tmp_path / ("clients.parquet" if form.startswith("parquet") else "clients.json")
     if form == "parquet":
@@ -30,7 +31,9 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
         splits = {"split": ["test", *["train"] * COUNT], "client": [None, *CLIENTS]}
         pq.write_table(pa.table(splits), file)
     else:
-        file.write_text(json.dumps(CLIENTS if form == "list" else BY_CLIENT))
+        file.write_text(
+            json.dumps({"list": CLIENTS, "lists": [*BY_CLIENT.values()]}.get(form, BY_CLIENT))
+        )
     given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
     experiment = Experiment(given)
     dataset, partition = experiment.dataset, experiment.partition
@@ -39,6 +42,29 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
     few = config(given.data.name, partition="file", partition_file=str(file), num_clients=3)
     with pytest.raises(ConfigError, match=r"names 4; set data\.num_clients=4"):
         _ = Experiment(few).on(dataset).partition
+
+
+def test_a_written_partition_is_read_again(tmp_path: Path) -> None:
+    """Images that are held out have no client; pixels are the places in the source."""
+    name, file = both(tmp_path / "set"), tmp_path / "clients.parquet"
+    settings = {"data.name": name, "data.partition": "iid", "data.num_clients": 3}
+    made = fedbench.partition("simclr", set={**settings, "data.held_out": 0.25}, out=file).partition
+    assert made.num_unused > 0
+    again = Experiment(config(name, partition="file", partition_file=str(file), num_clients=3))
+    assert again.partition.hash == made.hash
+    pixels = again.dataset.train_images[:, 0, 0, 0]
+    column = pq.read_table(file)["client"].to_pylist()
+    for k in range(3):
+        held = sorted(pixels[made.client(k)].tolist())
+        assert held == [place for place, client in enumerate(column) if client == k]
+    assert column.count(-1) == made.num_unused
+    few = {**settings, "data.train_subset": 30}
+    subset = fedbench.partition("simclr", set=few, out=file).partition
+    assert (subset.num_examples, subset.num_unused) == (30, 0)
+    again = Experiment(config(name, partition="file", partition_file=str(file), num_clients=3))
+    assert again.partition.sizes.tolist() == subset.sizes.tolist()
+    with pytest.raises(ConfigError, match=r"as \.parquet \(got .*clients\.txt"):
+        fedbench.partition("simclr", set=settings, out=tmp_path / "clients.txt")
 
 
 def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
