@@ -57,7 +57,7 @@ def adam_reddi(theta: float, d: float, s: dict[str, float]) -> float:
 
 def adam_flower(theta: float, d: float, s: dict[str, float]) -> float:
     s["t"] = s.get("t", 0) + 1
-    rate = 0.5 * math.sqrt(1 - 0.99 ** (s["t"] + 1)) / (1 - 0.9 ** (s["t"] + 1))
+    rate: float = 0.5 * math.sqrt(1 - 0.99 ** (s["t"] + 1)) / (1 - 0.9 ** (s["t"] + 1))
     return theta + rate / 0.5 * (adam_reddi(theta, d, s) - theta)
 
 
