@@ -300,14 +300,14 @@ def studies(output: opt.Output, study: opt.StudyId = None, store: StoreDir = Non
         output.show(views, show_tuning.show_studies)
 
 
-@command("fedbench export 0123456789abcdef0123 encoder.safetensors")
+@command("fedbench export 0123456789abcdef0123 encoder.onnx")
 def export(
-    run_id: opt.RunId,
-    file: Annotated[Path, argument("File to write; its name ends in .safetensors.", "FILE")],
+    run_id: Annotated[str, argument("Run id, exported .safetensors, or METHOD@PRESET.", "RUN_ID")],
+    file: Annotated[Path, argument("File to write: .safetensors, .pt2, .onnx or .pth.", "FILE")],
     folders: Folders,
     output: opt.Output,
 ) -> None:
-    """Write a run's encoder as .safetensors, with a JSON card."""
+    """Write a run's encoder for fedbench, torch.export, ONNX, or torchvision and timm."""
     output.show(fedbench.export_encoder(run_id, file, **vars(folders)))
 
 

@@ -1,4 +1,4 @@
-"""Finished runs with their weights, and their encoders as safetensors files with a JSON card."""
+"""Finished runs with their weights, and their encoders as files with a JSON card."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
+from fedbench.bench.execution.formats import onnx, pt2, pth
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import guarded
@@ -27,7 +28,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
@@ -120,30 +121,58 @@ def export_encoder(
     store: Store | Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Exported:
-    """Write a run's encoder as `.safetensors`, with a card `<name>.json` in the same folder.
+    """Write an encoder by the ending of a file, with a card `<name>.json` in the same folder.
 
-    The card holds the architecture, the preprocessing, and the run's configuration and metrics;
-    nothing else is needed to use the encoder.
+    `.safetensors` is for `load_encoder`. `.pt2`, for `torch.export.load`, and `.onnx` need no
+    fedbench: uint8 images (B, C, H, W) -> features (B, D). `.pth` is a state dict under the names
+    of torchvision and timm, for images as the card's preprocessing says.
+
+    The card holds the architecture, the preprocessing, and the run's configuration and metrics.
 
     Args:
-        run_id: its row id, or an unambiguous beginning of it.
-        file: ends in `.safetensors`.
+        run_id: a row id, or an unambiguous beginning of it; or what `load_encoder` takes.
+        file: ends in one of these four.
         store: see `open_store`.
         data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
-        ConfigError: if `file` has another ending.
+        ConfigError: if `file` has another ending, or its format cannot hold this encoder.
+        ResourceError: if packages for `.onnx` are missing.
 
     >>> from fedbench.bench.testing import demo_store, new_folder
     >>> run_id, folder = demo_store().rows()[0].row_id, new_folder()
     >>> export_encoder(run_id, f"{folder}/encoder.safetensors", store=demo_store()).card.name
     'encoder.json'
     """
-    file = Path(file)
-    if file.suffix != SUFFIX:
-        raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
-    run = load_run(open_store(store), run_id, data_dir)
+    file = user_path(file)
+    if file.suffix not in FORMATS:
+        raise ConfigError(
+            f"cannot export to {file.name!r}: the name must end in {', '.join(FORMATS)}"
+        )
+    if run_id.endswith(SUFFIX) or "@" in run_id:
+        card, tensors = _read(run_id)
+    else:
+        card, tensors = _of_run(load_run(open_store(store), run_id, data_dir))
+    data = FORMATS[file.suffix](_built(run_id, card, tensors), card, tensors)
+    atomic_write_bytes(file, data)
+    card_file = file.with_suffix(".json")
+    atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
+    return Exported(file, card_file, hashlib.sha256(data).hexdigest())
+
+
+def _safetensors(
+    encoder: nn.Module, card: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> bytes:
+    return tensor_files.encode({"card": card}, tensors)
+
+
+FORMATS = {SUFFIX: _safetensors, ".pt2": pt2, ".onnx": onnx, ".pth": pth}
+"""Ending of a file -> what writes an encoder with its card and tensors so."""
+
+
+def _of_run(run: TrainedRun) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the card and the tensors of a run's encoder."""
     row, setup, net = run.row, run.setup, run.binding.net
     config = setup.config
     if setup.evaluate_on_clients:
@@ -170,11 +199,7 @@ def export_encoder(
         "config": dumped,
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
-    data = tensor_files.encode({"card": card}, tensors)
-    atomic_write_bytes(file, data)
-    card_file = file.with_suffix(".json")
-    atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
-    return Exported(file, card_file, hashlib.sha256(data).hexdigest())
+    return card, tensors
 
 
 class Encoder(nn.Module):
@@ -218,38 +243,49 @@ def load_encoder(file: Path | str) -> Encoder:
     >>> encoder(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 64])
     """
+    return _built(str(encoder_file(file)), *_read(file))
+
+
+def _read(file: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the card and the tensors of an exported encoder; see `load_encoder`."""
     path = encoder_file(file)
     try:
         values, tensors = tensor_files.read(path)
         card = values["card"]
         if card["format"] != FORMAT:
             raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
-        model = ModelConfig.model_validate(card["model"])
-        channels, height, width = map(int, card["image_shape"])
-        feature_dim = int(card["feature_dim"])
+        # Encoders that ship were exported when runs had other ids.
         card["run_id"] = _run_ids().get(card["run_id"], card["run_id"])
     except FileNotFoundError as err:
         near = get_close_matches(str(file), shipped_encoders(), 3, 0.4) or ["simclr@laptop"]
         raise DataError(
             f"{str(path)!r}: no such file; encoders such as {', '.join(near)} come with fedbench"
         ) from err
-    except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
+    except (OSError, KeyError, TypeError, ValueError) as err:
         reason = " ".join(str(err).split())
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({reason})") from err
+    return card, tensors
+
+
+def _built(name: str, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:
+    """Make an encoder as its card says, in eval mode; `DataError` with `name` if it cannot be."""
 
     def make() -> nn.Module:
         return latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
 
     try:
+        model = ModelConfig.model_validate(card["model"])
+        channels, height, width = map(int, card["image_shape"])
+        feature_dim = int(card["feature_dim"])
         with torch.device("meta"):  # without memory: a stranger's card may ask for any
             shapes = {name: value.shape for name, value in make().state_dict().items()}
-    except (ConfigError, RuntimeError, TypeError, ValueError) as err:
-        reason = str(err).partition("\n")[0]
-        raise DataError(f"{str(path)!r}: its card describes no encoder ({reason})") from err
+    except (ConfigError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as err:
+        reason = " ".join(str(err).split())
+        raise DataError(f"{name!r}: its card describes no encoder ({reason})") from err
     counted = {name for name in shapes if name.endswith("num_batches_tracked")}
     given = {name: value.shape for name, value in tensors.items()}
     if shapes != {name: shapes[name] for name in counted} | given:
-        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again")
+        raise DataError(f"{name!r}: its tensors do not fit its card; export it again")
     backbone = make()
     counters = {name: value for name, value in backbone.state_dict().items() if name in counted}
     backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm

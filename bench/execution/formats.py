@@ -1,0 +1,142 @@
+"""Encoders in formats that need no fedbench: torch.export, ONNX, state dicts of other libraries."""
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.nn.foreign import LIBRARIES
+from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.system.packages import install_extra
+from fedbench.bench.system.seeding import generator
+
+TOLERANCE = 1e-5
+"""Largest difference of features by ONNX from torch's; of those above 1, a share of the largest."""
+
+_CHECKED, _BATCH = 100, 33  # images; the last batch has one
+_TORCHVISION = (  # our names of a ResNet-18's parts -> those of torchvision and timm
+    (r"stem\.", "conv1."),
+    (r"stem_norm\.", "bn1."),
+    (r"blocks\.(\d+)\.", lambda found: "layer{}.{}.".format(*(divmod(int(found[1]) + 2, 2)))),
+    (r"\.norm([12])\.", r".bn\1."),
+    (r"\.shortcut\.", ".downsample."),
+)
+Card = Mapping[str, Any]
+
+
+def pt2(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a program for `torch.export.load`, with the card as the extra file `card.json`."""
+    file = io.BytesIO()
+    torch.export.save(_trace(encoder, card), file, extra_files={"card.json": json.dumps(card)})
+    return file.getvalue()
+
+
+def onnx(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return an ONNX model `images` -> `features`, after comparing it with torch on 100 images.
+
+    Raises `ResourceError` if the extra `export` is not installed, `ConfigError` for an operator
+    that ONNX lacks, or features that differ by more than `TOLERANCE`.
+    """
+    if missing := [n for n in ("onnx", "onnxscript", "onnxruntime") if find_spec(n) is None]:
+        names = ", ".join(missing)
+        raise ResourceError(f".onnx needs {names}: {install_extra('export')}")
+    import onnxruntime
+
+    program = _trace(encoder, card)
+    (shape,) = [n.meta["val"].shape for n in program.graph.nodes if n.name == "images"]
+    axes = {0: "batch", 2: "height", 3: "width"}
+    dynamic = {axis: name for axis, name in axes.items() if not str(shape[axis]).isdigit()}
+    try:
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=(dynamic,),
+            verbose=False,
+        )
+        assert made is not None
+        model = made.model_proto
+        for side in model.graph.input[0].type.tensor_type.shape.dim:
+            if side.dim_param.isdigit():  # torch 2.14's name of a fixed one, which takes any length
+                side.dim_value = int(side.dim_param)
+        model.metadata_props.add(key="card", value=json.dumps(card))
+        data: bytes = model.SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as err:  # whatever the converter and its optimiser raise
+        raise ConfigError(f"ONNX cannot express this encoder ({_reason(err)}); write .pt2") from err
+    rng = generator(0, "export")
+    given = (_CHECKED, *card["image_shape"])
+    images = torch.randint(0, 256, given, dtype=torch.uint8, generator=rng)
+    for batch in images.split(_BATCH):
+        with torch.no_grad():
+            expected = encoder(batch)
+        (features,) = session.run(None, {"images": batch.numpy()})
+        error = float((torch.from_numpy(features) - expected).abs().max())
+        if not error <= TOLERANCE * max(1.0, float(expected.abs().max())):
+            raise ConfigError(
+                f"features by ONNX differ from torch's by {error:.1g}, more than {TOLERANCE:g};"
+                " write .pt2"
+            )
+    return data
+
+
+def pth(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a state dict for `torch.load`, under the names of torchvision and timm.
+
+    Raises `ConfigError` for nets that neither library has.
+    """
+    file = io.BytesIO()
+    torch.save(_of_libraries(card, tensors), file)
+    return file.getvalue()
+
+
+def _of_libraries(card: Card, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the tensors of ResNet-18; a net of a library has its names."""
+    name, width = card["model"]["backbone"], card["model"].get("width")
+    ours = name == "resnet18" and width in (None, 64)
+    if not (ours or name.startswith(LIBRARIES)) or any(n.startswith("0.") for n in tensors):
+        raise ConfigError(
+            f"torchvision and timm have no net as this one ({name}, width {width},"
+            f" {card['feature_dim']} features); write .pt2, which needs no class"
+        )
+    renamed = dict(tensors)
+    for pattern, new in _TORCHVISION if ours else ():
+        renamed = {re.sub(pattern, new, key): value for key, value in renamed.items()}
+    return renamed
+
+
+def _trace(encoder: nn.Module, card: Card) -> torch.export.ExportedProgram:
+    """Trace an encoder for any number of images, of all heights and widths that it takes.
+
+    Raises `ConfigError` if torch.export cannot.
+    """
+    images = torch.zeros(2, *card["image_shape"], dtype=torch.uint8)
+    sizes = {0: torch.export.Dim("batch"), 2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
+    try:
+        with torch.no_grad():
+            program = torch.export.export(encoder, (images,), dynamic_shapes=(sizes,))
+    except Exception as err:  # whatever a plugin's code and torch raise
+        raise ConfigError(
+            f"torch.export cannot trace this encoder ({_reason(err)}); write .safetensors, or"
+            " change its code"
+        ) from err
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    return program
+
+
+def _reason(err: BaseException) -> str:
+    """Return the first line of the error behind an error, or its type."""
+    while isinstance(err.__cause__, Exception):
+        err = err.__cause__
+    return next(
+        (line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__
+    )
