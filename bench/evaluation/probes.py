@@ -508,6 +508,8 @@ def few_shot_images(labels: NDArray[np.int64], num_classes: int) -> int:
 def cautions(config: RunConfig, dataset: Dataset, prefix: str = "") -> Iterator[str]:
     """Yield a line for each metric that learns from other images than its name says."""
     labels, classes = dataset.train_labels, dataset.num_classes
+    if not classes:  # nothing that learns from labels is asked for
+        return
     if config.evaluation.labels_from == "held-out" and not prefix:
         labels = labels[held_out(labels, config.data.held_out, config.seed)]
     counts = np.bincount(labels[labels >= 0], minlength=classes)

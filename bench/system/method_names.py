@@ -30,7 +30,7 @@ def unknown_method(name: str, known: Iterable[str], more: str = "") -> UnknownNa
     more = _MEANT.get(name, "") + more
     with suppress(OSError, ValueError):  # most names are of no folder
         text = (Path(name) / "pyproject.toml").read_text("utf-8", "replace")
-        if GROUP in text and name not in entry_points(group=GROUP).names:
+        if name and GROUP in text and name not in entry_points(group=GROUP).names:
             more += f"; its package is here, but not installed: pip install -e {name}"
     return UnknownNameError("method", name, [*known, *ALIASES], more)
 

@@ -130,7 +130,12 @@ def paper_figure(
     file = folder / name.replace(":", "-").lower()
     if draw.x == "objective":
         return _of_trials(item, draw, opened, preset, words, file)
-    settings = {"preset": preset, "set": draw.set, "methods": draw.methods, "data_dir": data_dir}
+    settings: dict[str, Any] = {
+        "preset": preset,
+        "set": draw.set,
+        "methods": draw.methods,
+        "data_dir": data_dir,
+    }
     settings |= {"dataset": None, "content": content_names(data_dir)}
     cells = _chosen(draw, planned_cells(load_grid(draw.grid), opened, None, settings))
     if draw.x == "client":

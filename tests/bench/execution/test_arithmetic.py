@@ -80,8 +80,9 @@ def test_a_step_that_is_not_finite_has_no_hash() -> None:
 
 
 @pytest.fixture(scope="module")
-def row() -> Row:
-    made = fedbench.run(tiny_config("simclr"), store=None, workers=1, device="cpu").row
+def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
+    store = tmp_path_factory.mktemp("store")
+    made = fedbench.run(tiny_config("simclr"), store=store, workers=1, device="cpu").row
     return made.model_copy(update={"git_sha": "0123456789ab"})  # not that of a tree with edits
 
 

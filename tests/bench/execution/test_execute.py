@@ -7,6 +7,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from fedbench.bench.config.schema import PROTOCOLS
 from fedbench.bench.evaluation.objective import client_statistics
@@ -194,6 +196,21 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
     assert len({scored_clients(setup_of("simclr", seed=s, **single))[0] for s in range(6)}) > 1
     personal = tiny_config("simclr", model__norm="batch-local", evaluation__objective_clients=1)
     assert scored_clients(tiny_setup(personal)) == [0, 1, 2, 3]
+
+
+def test_images_without_any_label_train(tmp_path: Path) -> None:
+    for index, image in enumerate(load_digits().images[:40]):
+        Image.fromarray((15 * image).astype(np.uint8)).save(tmp_path / f"{index}.png")
+    config = tiny_config(
+        "simclr",
+        data__name=f"folder:{tmp_path}",
+        data__train_subset=None,
+        data__test_subset=None,
+        evaluation__protocols=[],
+    )
+    row = run(config, store=tmp_path / "store", workers=1, data_dir=tmp_path / "cache").row
+    assert (row.status, row.linear_acc) == ("ok", None)
+    assert row.objective is not None
 
 
 def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
