@@ -35,7 +35,8 @@ from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.scores import objectives
 from fedbench.bench.execution.audit import audit
-from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import execute
 from fedbench.bench.execution.guarantees import needed_one_by_one
 from fedbench.bench.execution.run import store_run
 from fedbench.bench.experiment.experiment import Experiment, Origin

@@ -13,7 +13,8 @@ import torch
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import execute
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.fields import Fields
 from fedbench.bench.method import RoundPlan

@@ -15,6 +15,7 @@ from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.history import Spread
 from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.personal import PersonalStore, relative_movement
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 
@@ -32,16 +33,20 @@ _NUM_IMAGES = 256
 class CollapseMonitor:
     """Measures the spread of features and projections on the same training images each time."""
 
-    def __init__(self, setup: Setup, device: torch.device) -> None:
+    def __init__(
+        self, setup: Setup, device: torch.device, personal: PersonalStore | None = None
+    ) -> None:
         rng = numpy_generator(setup.config.seed, "probe")
         count = min(_NUM_IMAGES, len(setup.images))
         chosen = rng.choice(len(setup.images), count, replace=False)
         chosen.sort()
         self._images = torch.from_numpy(setup.images[chosen])  # uint8 (n, C, H, W)
-        self._method, self._device = setup.method, device
+        self._method, self._device, self._personal = setup.method, device, personal
 
-    def __call__(self, binding: Binding) -> Spread | None:
-        """Put the net into eval mode and measure it; None if its features are not finite."""
+    def __call__(self, binding: Binding, personal: tuple[int, int] | None = None) -> Spread | None:
+        """As `Statistics`, with the files of the store."""
+        if personal is not None and self._personal is not None:
+            binding.personal.data.copy_(self._personal.load(*personal))
         net, device = binding.net.eval(), self._device
         images = clean(self._images.to(device))
         with net.reusing("encoder"):
@@ -107,20 +112,6 @@ def movement(trainer: Trainer) -> float:
     if shared := trainer.layout.num_trained:
         return relative_movement(trainer.initial[:shared], trainer.vector[:shared])
     for client_id, round_index in sorted(trainer.personal_rounds.items()):
-        tensors = trainer.personal.load(client_id, round_index)
-        if moved := relative_movement(trainer.first_personal.cpu(), tensors):
+        if moved := trainer.private.moved(client_id, round_index, trainer.first_personal):
             return moved
     return relative_movement(trainer.initial, trainer.vector)
-
-
-def relative_movement(before: Tensor, after: Tensor) -> float:
-    """Distance between two states (P,) of flat weights over the length of the first.
-
-    0 if and only if no weight changed; infinite for movement away from all zeros; NaN or infinite
-    if the weights are.
-    """
-    moved = float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
-    length = float(torch.linalg.vector_norm(before, dtype=torch.float64))
-    if length == 0.0 and moved > 0.0:
-        return math.inf
-    return moved / length if length else moved

@@ -26,6 +26,7 @@ from fedbench.bench.system import first_use
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.clients import Executor
 from fedbench.bench.training.setup import Setup, least_batch
 from fedbench.bench.training.trainer import Diverged, Trainer
 
@@ -64,7 +65,7 @@ def arithmetic(setup: Setup, device: torch.device) -> dict[str, str]:
     return parts
 
 
-class _OneForAll:
+class _OneForAll(Executor):
     """Trains the first client of a cohort; the others send what it sent, a little enlarged.
 
     So the server has the uploads of a whole cohort, for the time of one client.

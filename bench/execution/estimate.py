@@ -43,6 +43,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.clients import Executor
 from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
@@ -411,7 +412,7 @@ class _StandIns:
         )
 
 
-class _TimedRunner(ClientRunner):
+class _TimedRunner(ClientRunner, Executor):
     """Trains some clients for a few local steps and measures each of them."""
 
     def __init__(

@@ -20,10 +20,9 @@ import torch
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.labels import majority
-from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
+from fedbench.bench.evaluation.collapse import movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.metrics import MAJORITY, is_accuracy
-from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.probes import OnStep
 from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate, fill_statistics
@@ -31,8 +30,8 @@ from fedbench.bench.evaluation.transfer import metric_prefix, with_transfer
 from fedbench.bench.evaluation.unseen import unseen_partition
 from fedbench.bench.execution.arithmetic import arithmetic
 from fedbench.bench.execution.audit import audit
+from fedbench.bench.execution.engines import Where, engine
 from fedbench.bench.execution.guarantees import check_privacy, columns
-from fedbench.bench.execution.workers import WorkerPool
 from fedbench.bench.experiment.code import packages
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.experiment.steps import local_steps
@@ -44,7 +43,6 @@ from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
-from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.record import never_reached
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import check_fleet
@@ -77,17 +75,6 @@ class Watcher(Protocol):
 
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Take the record of a round that has ended, and the number of rounds."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """Folder, processes and devices of a run; nothing here changes its result on a CPU."""
-
-    folder: Path  # of checkpoints, partition and history
-    devices: Sequence[str] = ("cpu",)  # of each process that trains clients
-    lanes: int | None = None  # clients at a time whose steps are recorded; None = no recording
-    checkpoint_seconds: float | None = None  # between two, at least; None = by number of rounds
-    until_round: int | None = None  # configured rounds after which it pauses; None = at its end
 
 
 @dataclass
@@ -215,15 +202,15 @@ class _Run:
 
     def __init__(self, experiment: Experiment, setup: Setup, where: Where) -> None:
         self._experiment, self.setup, self._where = experiment, setup, where
-        self._lanes: LaneExecutor | None = None
         self._on_step: OnStep = lambda *_: None
         self._device = torch.device(where.devices[0])
-        self._personal_dir = where.folder / "clients"
-        hashes, monitor = arithmetic(setup, self._device), CollapseMonitor(setup, self._device)
+        hashes, make = arithmetic(setup, self._device), engine(where.engine_name)
+        self.clients = make(experiment, setup, where, lambda *step: self._on_step(*step))
 
         def begin() -> Trainer:
-            identity, seconds = experiment.ids.training, where.checkpoint_seconds
-            return Trainer(setup, where.folder, identity, self._device, monitor, seconds, hashes)
+            last = (where.checkpoint_seconds, hashes, self.clients.private)
+            first = (setup, where.folder, experiment.ids.training, self._device)
+            return Trainer(*first, self.clients.statistics, *last)
 
         self.trainer = begin()
         self.last = self.trainer.total_rounds  # round after which it ends or pauses
@@ -248,14 +235,15 @@ class _Run:
         def watch(done: int) -> Mapping[str, float]:
             found = self._evaluate() if config.evaluates_after(done, total) else {}
             if config.evaluation.online:
-                found |= online_accuracy(self.setup, trainer.binding, self._device)
+                found |= self.clients.online(trainer.binding)
             return found
 
         try:
             if trainer.rounds_done < last:
-                with closing(self._executor()) as executor:
+                with closing(self.clients):
+                    self.clients.start(trainer.layout)
                     _audit_foreign(self._experiment, self.setup)  # while the workers get ready
-                    for record in trainer.rounds(executor, watch, on_client, last):
+                    for record in trainer.rounds(self.clients, watch, on_client, last):
                         if on_round is not None:
                             on_round(record, last)
             # Measured last: before the rounds it would keep the first of them waiting.
@@ -275,26 +263,15 @@ class _Run:
     def circumstances(self) -> dict[str, str | int]:
         """Return for the row's environment: lanes, shortcuts that a GPU got wrong, its memory."""
         found: dict[str, str | int] = {}
-        if self._lanes is not None and self._lanes.summary:
-            found["lanes"] = self._lanes.summary
+        if self._where.engine is not None:
+            found["engine"] = self._where.engine
+        if self.clients.summary:
+            found["lanes"] = self.clients.summary
         if off := first_use.switched_off():
             found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
         if self._device.type == "cuda":
             found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return found
-
-    def _executor(self) -> LaneExecutor | WorkerPool:
-        setup, layout = self.setup, self.trainer.layout
-        if len(self._where.devices) == 1:
-            lanes = self._where.lanes
-            self._lanes = LaneExecutor(setup, self._device, self._personal_dir, lanes)
-            if self._lanes.reason:
-                _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
-            return self._lanes
-        sizes = (layout.server_size, layout.upload_size)
-        at_most = min(setup.config.cohort_size, len(setup.partition.sizes))
-        run = (self._experiment, self._personal_dir)
-        return WorkerPool(*run, self._where.devices, sizes, at_most)
 
     def _untrained(self) -> dict[str, float]:
         """Metrics of the encoder before training; the trained weights stay."""
@@ -308,30 +285,11 @@ class _Run:
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
-        """Metrics of the current weights; `first`: of a net before training, statistics filled."""
-        binding, trainer = self.trainer.binding, self.trainer
-
-        def select(client_id: int) -> None:
-            rounds = {} if first else trainer.personal_rounds
-            tensors = trainer.personal.latest(client_id, rounds, trainer.first_personal)
-            binding.personal.data.copy_(tensors)
-
-        one_encoder = first or self.setup.needs.pooled
-        if one_encoder:
-            select(0)
-        if first:
-            fill_statistics(self.setup, binding.net, self._device)
-        return evaluate(
-            self.setup,
-            binding,
-            select,
-            self.setup.config.evaluation.protocols,
-            self._device,
-            one_encoder=one_encoder,
-            trained=trainer.personal_rounds,
-            rounds=0 if first else trainer.rounds_done,
-            on_step=self._on_step,
-        )
+        """Metrics of the present weights, before the `first` round or after those done."""
+        trainer = self.trainer
+        rounds = 0 if first else trainer.rounds_done
+        trainer.binding.personal.data.copy_(trainer.first_personal)
+        return self.clients.evaluate(trainer.binding, trainer.personal_rounds, rounds, first=first)
 
     def _metrics(
         self, final: Mapping[str, float], untrained: Mapping[str, float]

@@ -13,7 +13,8 @@ import torch
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.execution.arithmetic import arithmetic
-from fedbench.bench.execution.execute import OnRound, Watcher, Where, execute, points_of
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import OnRound, Watcher, execute, points_of
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store

@@ -15,8 +15,9 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.sources.base import with_kind
 from fedbench.bench.execution.compare import Reproduction, compare
+from fedbench.bench.execution.engines import Where, engine
 from fedbench.bench.execution.estimate import Estimator
-from fedbench.bench.execution.execute import OnRound, Watcher, Where, points_of, prepared
+from fedbench.bench.execution.execute import OnRound, Watcher, points_of, prepared
 from fedbench.bench.execution.outdated import outdated
 from fedbench.bench.execution.remeasure import train, trained_before
 from fedbench.bench.execution.result import RunPlan, RunResult
@@ -92,7 +93,9 @@ def run(
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:  # NaN is not
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     run_id = experiment.ids.row
-    where = Where(store.cell_dir(run_id), devices, lanes, checkpoint_seconds)
+    folder = store.cell_dir(run_id)
+    where = Where(folder, devices, lanes, checkpoint_seconds, engine=execution.engine)
+    engine(where.engine_name)  # refuses another name
     experiment.check_code()
     row = store.finished(run_id)
     stored_before, repeated = row is not None, None

@@ -31,11 +31,12 @@ from fedbench.bench.system.errors import FedbenchError, PluginWarning, ResourceE
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.clients import Executor
 
 _FLOAT = 4
 
 
-class WorkerPool:
+class WorkerPool(Executor):
     """Executor that trains clients in several processes.
 
     At most two uploads per worker are in flight, so memory does not grow with the cohort; a slow

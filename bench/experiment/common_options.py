@@ -50,6 +50,12 @@ LANES = Option(
     "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
     limits={"min": 1, "max": MAX_LANES},
 )
+_ENGINE = Option(
+    "Where clients are: process, workers, lanes or that of a package; default: as those options"
+    " say.",
+    kind=str | None,
+    metavar="NAME",
+)
 StoreDir = Annotated[Any, STORE]
 DataDir = Annotated[Any, DATA_DIR]
 Workers = Annotated[
@@ -133,6 +139,7 @@ class Execution:
     again: Again = False
     workers: Workers = None
     lanes: Annotated[int | None, LANES] = None
+    engine: Annotated[str | None, _ENGINE] = None
     checkpoint_seconds: Annotated[
         float | None,
         Option(

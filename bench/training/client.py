@@ -87,6 +87,32 @@ def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -
     return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
+class ClientSide:
+    """What one client holds: its images, and tensors of its own in a private folder.
+
+    A simulation makes one of each client; a real client is the only one of its process.
+    """
+
+    def __init__(self, setup: Setup, client_id: int, folder: Path) -> None:
+        self._setup, self.id, self._store = setup, client_id, PersonalStore(folder)
+
+    def data(self, device: torch.device, images: Tensor | None = None) -> ClientData:
+        """Return the images it trains on, and their visible labels: `Setup.client_data`."""
+        return self._setup.client_data(self.id, device, images)
+
+    def tensors(self, round_index: int) -> Tensor:
+        """Return its personal tensors after a round, (personal_size,)."""
+        return self._store.load(self.id, round_index)
+
+    def moments(self, round_index: int, kind: str) -> dict[int, dict[str, Tensor]]:
+        """Return its optimizer's state after a round: `PersonalStore.load_optimizer`."""
+        return self._store.load_optimizer(self.id, round_index, kind)
+
+    def keep(self, round_index: int, vector: Tensor, optimizer: Optimizer | None) -> None:
+        """Store what stays with it after a round."""
+        self._store.save(self.id, round_index, vector, optimizer)
+
+
 class ClientRunner:
     """Trains clients one after another on one net.
 
@@ -127,7 +153,7 @@ class ClientRunner:
         self.binding = layout.bind(net, device)
         compiles, size = setup.config.client.compile, setup.config.client.batch_size
         self._compiled = CompiledStep(self.binding, parts, size) if compiles else None
-        self._personal = PersonalStore(personal_dir)
+        self._folder = personal_dir
         self._first_personal = self.binding.personal.data.clone()
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
@@ -184,7 +210,7 @@ class ClientRunner:
         optimizer = make_optimizer(task.settings(self.setup.config.client), parameters)
         if self.setup.needs.keep_optimizer and task.personal_round is not None:
             kind = type(optimizer).__name__
-            state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
+            state = self._side(task.client_id).moments(task.personal_round, kind)
             # Rates are of this round's plan; only moments are carried over.
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -253,7 +279,7 @@ class ClientRunner:
         )
         if trained.stored_personal:
             state = optimizer if needs.keep_optimizer else None
-            self._personal.save(k, r, binding.personal.data, state)
+            self._side(k).keep(r, binding.personal.data, state)
         return trained
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
@@ -301,14 +327,18 @@ class ClientRunner:
     def _load(self, task: Task, server: Tensor) -> tuple[Client, ClientData]:
         """Put the received and the personal tensors in place; return the client and its images."""
         k, r, stored = task.client_id, task.round_index, task.personal_round
+        side = self._side(k)
         # The net's tensors are views of these vectors: two copies put the whole model in place.
         self.binding.server.data.copy_(server if self._order is None else server[self._order])
         if self.layout.personal_size:
-            personal = self._first_personal if stored is None else self._personal.load(k, stored)
+            personal = self._first_personal if stored is None else side.tensors(stored)
             self.binding.personal.data.copy_(personal)
         self.binding.net.wire = Wire()
         client = Client(k, r, generator(self.setup.config.seed, "client", r, k))
-        return client, self.setup.client_data(k, self.device, self._images)
+        return client, side.data(self.device, self._images)
+
+    def _side(self, client_id: int) -> ClientSide:
+        return ClientSide(self.setup, client_id, self._folder)
 
 
 def _copies(sent: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -28,6 +28,7 @@ from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import drawn, single_thread
 from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.clients import Executor
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
@@ -54,7 +55,7 @@ def recording() -> bool:
     return first_use.RECORDED_STEPS not in first_use.switched_off()
 
 
-class LaneExecutor:
+class LaneExecutor(Executor):
     """Executor that trains `num_lanes` clients at a time on one device, in this process.
 
     None = one after another, and no step is recorded. A client whose steps cannot be recorded is
@@ -121,9 +122,6 @@ class LaneExecutor:
             trained, place = done.pop(index)
             yield trained, self._uploads[place]
             free.append(place)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
     @property
     def runner(self) -> ClientRunner:

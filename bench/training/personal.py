@@ -4,9 +4,12 @@ A file holds the client's personal tensors, and the optimizer's state for method
 checkpoints of a run find the files that they name. Only the client that trains is in memory.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedbench.bench.nn.optimizers import Optimizer
@@ -18,7 +21,23 @@ _TENSORS = "personal"
 _CLIENT, _ROUND = "client", "round"
 
 
-class PersonalStore:
+class Private(Protocol):
+    """What a server may ask about clients' own tensors, which it does not read."""
+
+    def intact(self, client_id: int, round_index: int) -> bool:
+        """Return True if what the client needs to go on after a round can be read."""
+
+    def keep(self, *rounds_done: float) -> None:
+        """Delete all files but those that checkpoints after so many rounds name: the last before.
+
+        inf = each client's last one.
+        """
+
+    def moved(self, client_id: int, round_index: int, first: Tensor) -> float:
+        """Return how far a client's tensors are from the `first` ones: `relative_movement`."""
+
+
+class PersonalStore(Private):
     """Files `<client>-<round>.safetensors`; a checkpoint names the round that counts per client."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,12 +65,16 @@ class PersonalStore:
         return self._read(client_id, round_index, _TENSORS)[_TENSORS]
 
     def intact(self, client_id: int, round_index: int) -> bool:
-        """Return True if what the client needs to go on after a round can be read."""
+        """As `Private.intact`."""
         try:
             self.load(client_id, round_index)
         except StoreError:
             return False
         return True
+
+    def moved(self, client_id: int, round_index: int, first: Tensor) -> float:
+        """As `Private.moved`."""
+        return relative_movement(first.cpu(), self.load(client_id, round_index))
 
     def latest(self, client_id: int, rounds: Mapping[int, int], first: Tensor) -> Tensor:
         """Return a client's newest tensors, of its round in `rounds`, or the `first` ones."""
@@ -89,10 +112,7 @@ class PersonalStore:
         self._path(client_id, round_index).unlink(missing_ok=True)
 
     def keep(self, *rounds_done: float) -> None:
-        """Delete all files but those that checkpoints after so many rounds name: the last before.
-
-        inf = each client's last one.
-        """
+        """As `Private.keep`."""
         for client_id, stored in self.rounds().items():
             earlier = ([index for index in stored if index < done] for done in rounds_done)
             named = {index for indices in earlier for index in indices[-1:]}
@@ -109,3 +129,16 @@ class PersonalStore:
 
     def _path(self, client_id: int, round_index: int) -> Path:
         return self._folder / f"{client_id}-{round_index}.safetensors"
+
+
+def relative_movement(before: Tensor, after: Tensor) -> float:
+    """Distance between two states (P,) of flat weights over the length of the first.
+
+    0 if and only if no weight changed; infinite for movement away from all zeros; NaN or infinite
+    if the weights are.
+    """
+    moved = float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
+    length = float(torch.linalg.vector_norm(before, dtype=torch.float64))
+    if length == 0.0 and moved > 0.0:
+        return math.inf
+    return moved / length if length else moved

@@ -18,7 +18,7 @@ from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.ledger import Ledger
-from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.personal import PersonalStore, Private
 from fedbench.bench.training.platforms import ARITHMETIC, parts_apart
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
@@ -41,6 +41,7 @@ class RunState:
         optimizer: the server's; `method_optimizers` are those that `server_step` has asked for,
             `restored` the states of those that it has not yet asked for again.
         ledger: all messages so far. `history`: a record of each round.
+        private: what clients keep, in the folder unless their engine says otherwise.
         personal_rounds: by client, the round of its file that counts.
         versions: vectors before earlier server steps, by index, that clients still work on.
         rounds_done, rounds_begun: preparatory rounds included.
@@ -56,6 +57,7 @@ class RunState:
         identity: str,
         device: torch.device,
         arithmetic: Mapping[str, str] | None = None,
+        private: Private | None = None,
     ) -> None:
         self.setup, self.folder, self.identity, self.device = setup, folder, identity, device
         self.binding = setup.bound(device)
@@ -71,7 +73,7 @@ class RunState:
         self.ledger = Ledger()
         self.versions: dict[int, Tensor] = {}
         self.history: list[RoundRecord] = []
-        self.personal = PersonalStore(folder / "clients")
+        self.private = private or PersonalStore(folder / "clients")
         self.personal_rounds: dict[int, int] = {}
         self.rounds_done = self.rounds_begun = self.resumes = 0
         self._after = 0  # rounds done at the last checkpoint
@@ -117,7 +119,7 @@ class RunState:
             "frozen": self._frozen,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
-        self.personal.keep(self._after, self.rounds_done)
+        self.private.keep(self._after, self.rounds_done)
         self._after = self.rounds_done
 
     def _resume(self) -> None:
@@ -171,7 +173,7 @@ class RunState:
         """
         after = checkpoint.state["after"]
         for client_id, index in checkpoint.state["personal_rounds"].items():
-            if index >= after and not self.personal.intact(int(client_id), index):
+            if index >= after and not self.private.intact(int(client_id), index):
                 text = "%s: tensors of client %s after round %d are missing or damaged; going back"
                 _log.warning(f"{text} to round %d", self.folder, client_id, index + 1, after)
                 return False

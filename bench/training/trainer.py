@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,35 +14,20 @@ from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import generator, scope, single_thread
 from fedbench.bench.training.aggregate import server_update
 from fedbench.bench.training.client import Task, Trained
+from fedbench.bench.training.clients import Executor, Statistics
 from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, RoundRecord, Spread
-from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.personal import Private
 from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.record import RoundTally
 from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import BUFFERED, Round, Timeline
 
-Monitor = Callable[[Binding], Spread | None]
-"""Measures the net after a round, in eval mode; None if its features are not finite.
-
-Handed in, since it is part of the evaluation, which imports this room.
-"""
-
 OnClient = Callable[[ClientDone], None]
 Evaluate = Callable[[int], Mapping[str, float]]
 """Returns the metrics of a round's record, from the number of rounds done."""
-
-
-class Executor(Protocol):
-    """Trains the clients of a round, here or in other processes."""
-
-    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """Yield each client's report and its upload, (upload_size,), in the order of the tasks.
-
-        `server`, (server_size,), is read only; an upload is valid until the next one is asked for.
-        """
 
 
 class Diverged(Exception):  # noqa: N818
@@ -63,13 +47,14 @@ class Trainer(RunState):
         folder: Path,
         identity: str,
         device: torch.device,
-        monitor: Monitor,
+        statistics: Statistics,
         checkpoint_seconds: float | None = None,
         arithmetic: Mapping[str, str] | None = None,
+        private: Private | None = None,
     ) -> None:
-        super().__init__(setup, folder, identity, device, arithmetic)
+        super().__init__(setup, folder, identity, device, arithmetic, private)
         self.timeline = Timeline(setup, lambda: self.binding.net, self.layout)
-        self._monitor = monitor
+        self._statistics = statistics
         least = default_seconds(self.total_rounds)
         self._between = least if checkpoint_seconds is None else checkpoint_seconds
         self._saved = time.monotonic()
@@ -197,9 +182,9 @@ class Trainer(RunState):
         sums: dict[str, Tensor] = {}
         # Also of those that are late or drop out later: they answer before they train.
         personal, plan = self.personal_rounds, self.setup.plan(index)
-        asking = [Task(k, index, plan, personal.get(k), pre_round=True) for k in this.asked]
+        asking = [Task(k, index, plan, personal.get(k)) for k in this.asked]
         with single_thread():
-            for asked, _ in executor.train(asking, self.vector):
+            for asked in executor.pre_round(asking, self.vector):
                 exchanged.merge(asked.wire)
                 _check(asked.finite, index, f"what client {asked.client_id} sends before it is")
                 for name, value in asked.extras.items():
@@ -212,12 +197,12 @@ class Trainer(RunState):
         exchanged.merge(self.timeline.resent, times=len(asking))
 
     def _spread(self, tally: RoundTally) -> Spread:
-        """Return what the monitor finds, of one client's net where nets differ."""
-        if (measured := tally.measured) is not None and measured.stored_personal:
-            personal = self.personal.load(measured.client_id, tally.index)
-            self.binding.personal.data.copy_(personal)
+        """Return the spread after a round, of one client's net where nets differ."""
+        measured = tally.measured
+        stored = measured is not None and measured.stored_personal
+        personal = (measured.client_id, tally.index) if measured and stored else None
         with single_thread():
-            spread = self._monitor(self.binding)
+            spread = self._statistics(self.binding, personal)
         self.binding.personal.data.copy_(self.first_personal)
         if spread is None:
             raise Diverged(f"round {tally.index + 1}: the features are not finite")

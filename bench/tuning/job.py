@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedbench.bench.evaluation.objectives.names import DEFAULT
-from fedbench.bench.execution.execute import Paused, Where, points_of, untrained_figures
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import Paused, points_of, untrained_figures
 from fedbench.bench.execution.remeasure import train
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import error_of_plugin

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import execute
 from fedbench.bench.execution.workers import WorkerPool, _serve
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import RoundPlan
@@ -171,7 +172,7 @@ def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) ->
     cpu = torch.device("cpu")
 
     def begin() -> Trainer:
-        return Trainer(setup, tmp_path, "0" * 20, cpu, lambda binding: None)
+        return Trainer(setup, tmp_path, "0" * 20, cpu, lambda *_: None)
 
     trainer = begin()
     first_use.switch_off({FUSED_SGD: "weights differ"})

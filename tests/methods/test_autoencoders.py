@@ -18,6 +18,7 @@ from fedbench.bench.nn.backbones import Backbone, make_backbone
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from tests.specs import client, setup_of
 
@@ -87,9 +88,9 @@ def test_single_clients_share_nothing_and_train_on(tmp_path: Path) -> None:
         for index, variant in enumerate((shares, other))
     ]
     assert all(trainer.ledger.bytes_up == trainer.ledger.bytes_down == 0 for trainer in runs)
-    first, second = (trainer.personal.load(0, 1) for trainer in runs)
+    first, second = (PersonalStore(trainer.folder / "clients").load(0, 1) for trainer in runs)
     assert torch.equal(first, second)
-    state = runs[0].personal.load_optimizer(0, 1, "Adam")
+    state = PersonalStore(runs[0].folder / "clients").load_optimizer(0, 1, "Adam")
     assert state[0]["step"].item() == 2.0  # one batch a round, two rounds
 
 
@@ -116,7 +117,7 @@ def test_the_optimizer_lives_on_between_rounds(tmp_path: Path) -> None:
     )  # fmt: skip
     setup = tiny_setup(config, shares=[list(range(40))])
     trainer = train(setup, tmp_path)
-    tensors = trainer.personal.load(0, 2)
+    tensors = PersonalStore(trainer.folder / "clients").load(0, 2)
     with single_thread():  # as clients train
         expected = adam_by_hand(setup, 3)
     torch.testing.assert_close(tensors, expected, rtol=1e-5, atol=1e-6)

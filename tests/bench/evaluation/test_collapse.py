@@ -7,8 +7,8 @@ from fedbench.bench.evaluation.collapse import (
     FeatureSpread,
     effective_rank,
     feature_spread,
-    relative_movement,
 )
+from fedbench.bench.training.personal import relative_movement
 from tests.specs import gaussian
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.execution.audit import audit, rehearse
-from fedbench.bench.execution.execute import Where, execute, prepared
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import execute, prepared
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Client, DataSpec, Extra, Loss, Needs, Net, Sharing, registry
 from fedbench.bench.nn.backbones import Backbone

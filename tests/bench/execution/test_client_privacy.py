@@ -12,7 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
-from fedbench.bench.execution.execute import Where, execute
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import execute
 from fedbench.bench.execution.guarantees import check_privacy, columns, declared, needed_one_by_one
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry

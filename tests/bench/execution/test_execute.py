@@ -14,7 +14,8 @@ from fedbench.bench.config.schema import PROTOCOLS
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.evaluation.sgd import FRACTIONS
 from fedbench.bench.evaluation.suite import evaluate, scored_clients
-from fedbench.bench.execution.execute import Paused, Where, execute
+from fedbench.bench.execution.engines import Where
+from fedbench.bench.execution.execute import Paused, execute
 from fedbench.bench.execution.run import forget_cell, run
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.results.store.row import FINAL_METRICS, Row

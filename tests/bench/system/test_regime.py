@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fedbench.bench.execution import workers
+from fedbench.bench.execution.engines import Where
 from fedbench.bench.execution.estimate import Estimator
-from fedbench.bench.execution.execute import Where, execute, untrained_figures
+from fedbench.bench.execution.execute import execute, untrained_figures
 from fedbench.bench.execution.run import run
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Loss, RoundPlan
