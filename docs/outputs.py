@@ -1,10 +1,12 @@
 """Run the commands of the pages when the site is built, and show what each prints.
 
-Commands are the lines of `sh` blocks. Those of a page run one after the other in a folder of its
-own, which begins with `leaderboards/results`, the rows of the repository, and with the images of
-`examples()`. In the repository a page has the commands alone.
+Commands are the lines of `sh` blocks. A `py` block is Python that goes on where the one before it
+ended; `python` and `text` blocks are not run. Those of a page run one after the other in a folder
+of its own, which begins with `leaderboards/results`, the rows of the repository, and with the
+images of `examples()`. In the repository a page has the commands alone.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -24,6 +26,17 @@ _WIDTH = 84
 """Characters in a line of the output: a page shows so many without a bar to scroll by."""
 
 
+_SESSION = """
+import contextlib, io, json, sys
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(json.loads(line), names)
+    print(json.dumps(out.getvalue()), flush=True)
+"""
+"""Runs blocks of Python, a line of JSON each, and answers with what they print."""
+
+
 def examples(folder: Path) -> None:
     """Write `photos/`, colour images of digits as PNG: a folder for each of four classes."""
     images, labels = load_digits(return_X_y=True)
@@ -37,7 +50,7 @@ def examples(folder: Path) -> None:
 
 def with_outputs(page: str, text: str) -> str:
     """Return a page with the output of each command below it; one that fails is a warning."""
-    if "\n```sh\n" not in text:
+    if not re.search(r"^```(?:sh|py)\n", text, re.MULTILINE):
         return text
     with TemporaryDirectory(prefix="fedbench-page-") as name:
         folder = Path(name)
@@ -49,14 +62,35 @@ def with_outputs(page: str, text: str) -> str:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
 
         def ran(block: re.Match[str]) -> str:
-            commands = re.split(r"(?<!\\)\n", block[1].rstrip())
-            shown = [_shown(page, command, folder, environment) for command in commands]
+            if block[1] == "py":
+                return f"{block[0]}\n```text\n{_printed(page, block[2], session)}```\n"
+            commands = re.split(r"(?<!\\)\n", block[2].rstrip())
+            shown = [f"$ {each}\n{_out(page, each, folder, environment)}" for each in commands]
             return "```console\n" + "\n".join(shown) + "```\n"
 
-        return re.sub(r"^```sh\n(.*?)^```\n", ran, text, flags=re.DOTALL | re.MULTILINE)
+        with subprocess.Popen(
+            [sys.executable, "-c", _SESSION],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as session:
+            return re.sub(r"^```(sh|py)\n(.*?)^```\n", ran, text, flags=re.DOTALL | re.MULTILINE)
 
 
-def _shown(page: str, command: str, folder: Path, environment: Mapping[str, str]) -> str:
+def _printed(page: str, code: str, session: subprocess.Popen[str]) -> str:
+    assert session.stdin is not None
+    assert session.stdout is not None
+    session.stdin.write(json.dumps(code) + "\n")
+    session.stdin.flush()
+    answer = session.stdout.readline()
+    if not answer:  # its traceback is on stderr
+        _LOG.warning("this ends with an exception\n%s", code, location=page)
+    return json.loads(answer) if answer else ""
+
+
+def _out(page: str, command: str, folder: Path, environment: Mapping[str, str]) -> str:
     done = subprocess.run(
         command,
         shell=True,
@@ -68,4 +102,4 @@ def _shown(page: str, command: str, folder: Path, environment: Mapping[str, str]
     )
     if done.returncode:
         _LOG.warning("%s ends with %s\n%s", command, done.returncode, done.stderr, location=page)
-    return f"$ {command}\n{done.stdout.replace(str(folder), '~')}"
+    return done.stdout.replace(str(folder), "~")

@@ -130,6 +130,8 @@ def test_a_program_can_be_trained_and_has_no_paths_of_this_machine(tmp_path: Pat
     net = torch.export.load(file).module()
     net(images_of((1, 8, 8))).square().sum().backward()
     assert all(p.grad is not None for p in net.parameters())
+    with pytest.raises(NotImplementedError):
+        net.train()
     with pytest.raises(AssertionError, match="size"):
         net(images_of((3, 8, 8)))
 
