@@ -69,12 +69,17 @@ def find_tuned(
         latest = {meta["spec"]: meta for meta in _current(on_data, preset)}
         if missing := [spec for spec in specs if spec not in latest]:
             others = [m["study_id"] for m in ended if m["spec"] in missing]
+            found = [f"--tuned {latest[spec]['study_id']}" for spec in specs if spec in latest]
+            remedies = [f"`{_tune(missing[0], sources or Sources(preset), store)}`", "--methods"]
+            remedies += [f"{' '.join(found)}, and the others keep the preset's values"] * bool(
+                found
+            )
+            other = f"a study of other code, data or presets ({', '.join(others)})"
+            remedies += [other] * bool(others)
             raise ConfigError(
                 f"--tuned auto: no finished study of the present code of {', '.join(missing)} on"
-                f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; run"
-                f" `{_tune(missing[0], sources or Sources(preset), store)}` first, choose"
-                f" --methods, or name a study of other code, data or presets"
-                f" ({', '.join(others) or 'there is none'})"
+                f" {dataset.name!r} with preset {preset!r} in {str(store.root)!r}; use"
+                f" {', or '.join(remedies)}"
             )
         _tell({spec: _cautions(latest[spec]) for spec in specs})
         return {spec: _values_of(latest[spec]) for spec in specs}

@@ -47,7 +47,7 @@ WRONG = {
     "sweep --grid heterogeneity --seeds 0,x": "--seeds:",
     "sweep --grid heterogeneity --set data.alpha=1": "is an axis of grid",
     "sweep --grid heterogeneity --methods simcrl": "did you mean 'simclr'?",
-    "sweep --grid heterogeneity --tuned auto": "run `fedbench tune simclr",
+    "sweep --grid heterogeneity --tuned auto": "use `fedbench tune simclr",
     "tune simclr --sampler tpee": "did you mean 'tpe'?",
     "tune simclr --trials 0": "'--trials'",
     "tune simclr --trials 100000 --seeds-per-trial 2": "--trials",
