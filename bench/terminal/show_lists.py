@@ -134,13 +134,17 @@ def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_one(record: Mapping[str, Any]) -> None:
-    """Print a record of a list: its values, and below a line for each part that has values."""
+    """Print a record of a list: its values, and below a line for each part that has values.
+
+    Of two values under one condition the later one holds, and is shown.
+    """
     rules = [{"when": "", "values": record.get("values", record.get("dimensions", {}))}]
     parts = [
         {"when": rule["when"], "key": key, **part}
         for rule in (*rules, *record.get("rules", ()))
         for key, part in rule["values"].items()
     ]
+    parts = [*{(part["key"], str(part["when"])): part for part in parts}.values()]
     for part in parts:
         if "value" in part:
             part["value"] = _value(part["value"])

@@ -189,6 +189,12 @@ def test_values_are_those_of_a_run(preset: str) -> None:
         assert certain[-1] == get(config, key), key
 
 
+def test_a_preset_shows_the_value_that_holds_and_not_the_one_it_extends(call: Call) -> None:
+    lines = [line.split() for line in call("presets", "fashion-small").out.splitlines()]
+    rounds = [line[1] for line in lines if line[:1] == ["federation.num_rounds"]]
+    assert rounds == ["12", "12"]  # of all methods, and of orchestra, for which `demo` has 24
+
+
 def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
     out = call("explain", "client.compile").out
     assert "FEDBENCH__CLIENT__COMPILE=true" in out
