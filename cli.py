@@ -300,6 +300,18 @@ def studies(output: opt.Output, study: opt.StudyId = None, store: StoreDir = Non
         output.show(views, show_tuning.show_studies)
 
 
+@command("fedbench figures 0123456789abcdef0123")
+def figures(
+    run_ids: opt.RunIds,
+    folders: Folders,
+    output: opt.Output,
+    out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
+) -> None:
+    """Draw angles, t-SNE maps and nearest neighbours of runs."""
+    drawn = fedbench.figures(run_ids, out, **vars(folders))
+    output.show(drawn, lambda found: emit("\n".join(map(str, found.files))))
+
+
 @command("fedbench export 0123456789abcdef0123 encoder.onnx")
 def export(
     run_id: Annotated[str, argument("Run id, exported .safetensors, or METHOD@PRESET.", "RUN_ID")],

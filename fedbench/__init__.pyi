@@ -14,6 +14,7 @@ from fedbench.bench.execution.describe import Description as Description
 from fedbench.bench.execution.describe import describe as describe
 from fedbench.bench.execution.export import export_encoder as export_encoder
 from fedbench.bench.execution.export import load_encoder as load_encoder
+from fedbench.bench.execution.figures import figures as figures
 from fedbench.bench.execution.result import RunPlan as RunPlan
 from fedbench.bench.execution.result import RunResult as RunResult
 from fedbench.bench.execution.run import plan_run as plan_run

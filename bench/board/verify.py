@@ -275,6 +275,7 @@ _KINDS: dict[str, tuple[str, _Read, str]] = {
     "clients": ("cells/*/clients/*.safetensors", tensor_files.read, _RUN),
     "partitions": ("cells/*/partition.safetensors", tensor_files.read, _AGAIN),
     "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read(), _ROUNDS),
+    "figures": ("cells/*/geometry.json", _json, "run `fedbench figures` for this run again"),
     "leaderboard": ("leaderboard.parquet", _parquet, _AGAIN),
 }
 """By the kind of a file: its place in a store, what reads it and raises if it is damaged, and the

@@ -1,10 +1,12 @@
 """The matplotlib figure that all charts are drawn on; a notebook shows it without pyplot."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -47,3 +49,10 @@ class Picture(Figure):
     def _repr_png_(self) -> bytes:
         self.savefig(out := io.BytesIO(), format="png")
         return out.getvalue()
+
+
+def colours(count: int) -> Sequence[Any]:
+    """Return so many colours, up to twenty of which can be told apart."""
+    if count <= 20:
+        return mpl.color_sequences["tab10" if count <= 10 else "tab20"][:count]
+    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]

@@ -80,6 +80,7 @@ ShownSpec = Annotated[
     str | None, argument("Method with add-ons; default: all methods.", "SPEC", check_spec)
 ]
 RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
+RunIds = Annotated[list[str], argument("Run ids, or beginnings of them.", "RUN_ID…")]
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
 Address = Annotated[str | None, Option("Ray cluster to check, or auto.", metavar="HOST:PORT")]
 Labels = Annotated[

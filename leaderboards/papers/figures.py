@@ -1,8 +1,7 @@
 """Draw the figures of the three papers from runs of a store, or say which are lacking.
 
-Usage: `python leaderboards/papers/figures.py O:5 [--preset laptop] [--store DIR]`; ids of runs in
-place of figures give their angles between classes and their t-SNE maps. `index.yaml` has a line for
-each figure; docs/papers.md is made of it.
+Usage: `python leaderboards/papers/figures.py O:5 [--preset laptop] [--store DIR]`. `index.yaml` has a
+line for each figure; docs/papers.md is made of it.
 """
 
 import argparse
@@ -22,6 +21,7 @@ from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import content_names
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.execution.export import load_run
+from fedbench.bench.execution.figures import client_maps, draw_angles, draw_maps, measure
 from fedbench.bench.execution.picture import Picture
 from fedbench.bench.experiment.common_options import Sources
 from fedbench.bench.experiment.fields import get
@@ -35,13 +35,6 @@ from fedbench.bench.terminal.units import count
 from fedbench.bench.tuning.grid import Cell, load_grid
 from fedbench.bench.tuning.sweep import label, planned_cells
 from fedbench.leaderboards.papers.client_cost import ClientCost, client_cost
-from fedbench.leaderboards.papers.geometry import (
-    client_maps,
-    draw_angles,
-    draw_maps,
-    figures,
-    measure,
-)
 
 INDEX = Path(__file__).with_name("index.yaml")
 _SHOWN = 20  # lacking runs
@@ -53,7 +46,7 @@ class Draw(Strict):
     grid: str
     preset: str  # unless another is given
     # An axis of the grid; round: of curves; client: what a round costs one, measured here;
-    # objective: over the trials of studies; angles, map: as for ids of runs.
+    # objective: over the trials of studies; angles, map: as `fedbench figures` draws them.
     x: str
     y: tuple[str, ...] = Field(min_length=1)  # metrics, values of a curve, or of `ClientCost`
     panel: str | None = None  # axis of which each value has a panel
@@ -285,14 +278,11 @@ def draw_all(
     store: Path | None = None,
     data_dir: Path | None = None,
 ) -> int | None:
-    """Draw figures of papers, or angles and maps of runs, and print the files; an exit code.
+    """Draw figures of papers, and print the files; an exit code.
 
     Of a figure whose runs are not all there, those that lack and the command that makes them are
     printed.
     """
-    if not any(":" in name for name in names):
-        emit("\n".join(map(str, figures(names, folder, store=store, data_dir=data_dir))))
-        return None
     given: Any = {"preset": preset, "store": store, "data_dir": data_dir}
     found = [paper_figure(name, folder, **given) for name in names]
     for each in found:
@@ -308,8 +298,8 @@ def draw_all(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Draw figures of the papers, or of runs.")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="O:5, or ids of runs")
+    parser = argparse.ArgumentParser(description="Draw figures of the papers.")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="such as O:5")
     parser.add_argument("--preset", help="of the runs; default: the paper's")
     parser.add_argument("--store", type=Path, metavar="DIR", help="of the runs")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="cache of data sets")

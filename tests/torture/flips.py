@@ -30,8 +30,10 @@ from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.execution.export import export_encoder, load_encoder, load_run
+from fedbench.bench.execution.figures import figures
 from fedbench.bench.execution.run import run
 from fedbench.bench.experiment.resolve import resolve
+from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store import files
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, StoreError
@@ -165,6 +167,7 @@ def kinds(work: Path) -> dict[str, Kind]:
     meta |= {"best": {"params": params}, "cautions": [], "trials": 4}
     store.write_study("study", meta)
     write_best(best_file(store, "study"), meta)
+    figures([row.row_id], work / "figures", store=store)
     export = work / "export"
     export.mkdir()
     export_encoder(row.row_id, export / "encoder.safetensors", store=store)
@@ -193,9 +196,15 @@ def kinds(work: Path) -> dict[str, Kind]:
         loaded = load_run(Store(folder), row.row_id)
         return loaded.binding.server.data.tolist(), loaded.setup.client_partition
 
+    def maps(folder: Path) -> Any:
+        records, problems = geometries(Store(folder), [row.row_id])
+        check(problems)
+        return records
+
     made["curve.parquet"] = Kind(
         whole, f"{cell}/curve.parquet", lambda f: Store(f).curve(row.row_id)
     )
+    made["geometry.json"] = Kind(whole, f"{cell}/geometry.json", maps)
     made["checkpoint of a finished run"] = Kind(whole, f"{cell}/round-*.safetensors", weights)
     made["exported encoder"] = Kind(
         export,

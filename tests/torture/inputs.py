@@ -77,7 +77,7 @@ FIELDS = (
     "method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins",
     "evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs",
 )  # fmt: skip
-SLOW = {"doctor", "reproduce"}
+SLOW = {"doctor", "figures", "reproduce"}
 """Commands that are drawn less often."""
 
 

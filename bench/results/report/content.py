@@ -1,7 +1,7 @@
 """Content of the page as plain JSON: tables by column, charts, studies, published numbers."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
@@ -43,8 +43,11 @@ from fedbench.bench.results.store.frame import lines
 from fedbench.bench.results.store.row import FINAL_METRICS
 from fedbench.bench.results.store.schema import CONFIG
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import FedbenchError
 
+_MAX_MAPS = 40
+"""Maps on a page, of the first runs; each has a thousand points or so."""
 _COMMON = 0.1
 """Share of the finished rows that have a metric which the page shows; all take twice as long."""
 _MAX_PICTURES, _MAX_CLASSES = 8, 24
@@ -59,6 +62,23 @@ _RUN_COLUMNS = (
     "peak_memory_bytes", "device", "hardware", "package_version", "grid", "study_id", "started_at",
     "error",
 )  # fmt: skip
+
+
+def geometries(store: Store, names: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return angles and maps of runs, by their files, and a line for every unreadable one."""
+    records: list[dict[str, Any]] = []
+    problems = []
+    for name in names:
+        path = store.cell_dir(name) / "geometry.json"
+        try:
+            record = parse_json(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
+            continue
+        records.append(record if len(records) < _MAX_MAPS else {**record, "map": None})
+    return records, problems
 
 
 def partitions(
@@ -142,6 +162,7 @@ def content(
     tell(f"reading the curves of {len(frame):,} runs")
     curves, losses, unreadable = load_curves(store, frame)
     marked = marks(store, lines(frame[["row_id", "status", "finished_at"]]))
+    geometry, torn = geometries(store, frame.file)
     views = studies(store)
     by_client, not_known = partitions(store, frame, data_dir)
     metrics = _metrics(frame)
@@ -156,7 +177,7 @@ def content(
     labels = {entry.label: entry.method for b in boards.values() for entry in b.entries}
     return {
         "title": title,
-        "problems": [*views.problems, *unreadable],
+        "problems": [*views.problems, *unreadable, *torn],
         "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
         "colours": COLOURS,
         "symbols": [*SYMBOLS],
@@ -170,6 +191,7 @@ def content(
         "pictures": pictures(frame, data_dir) if show_images else [],
         "partitions": by_client,
         "partitions_not_shown": not_known,
+        "geometry": geometry,
         "runs": _runs(frame, marked),
         "studies": [_study(v, store.study(v.study_id).get("space", {})) for v in views],
         "papers": _papers(),

@@ -407,3 +407,43 @@ function tuning() {
   });
   return { which, study, figures: [history, parallel, watched] };
 }
+
+function angles() {
+  const title = (g) => `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`;
+  const run = choice("run", "Run", () => data.geometry.map((g, i) => [i, title(g)])), kind = choice("angles", "Angles", () => Object.keys(data.geometry[0]?.angles || {}).sort().map((name) => [name, name]));
+  const mapped = choice("map", "Run", () => data.geometry.filter((g) => g.map).map((g, i) => [i, title(g)]));
+  return [figure({
+    id: "angles", title: "Angles between classes", controls: [run, kind],
+    draw() {
+      const found = data.geometry[run.value];
+      if (!found) return null;
+      const { edges, counts, median } = found.angles[kind.value], bars = counts.map((count, i) => ({ count, from: edges[i], to: edges[i + 1] }));
+      return {
+        options: {
+          height: 320, x: { label: "angle between mean features of two classes, degrees" }, y: { label: "pairs of classes", grid: true },
+          marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: COLOURS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
+        },
+        caption: `${found.title}, ${found.setting}.` + (median == null ? "" : ` The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`),
+        header: ["from", "to", "pairs"], rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => exact(v, String))),
+      };
+    },
+  }), figure({
+    id: "map", title: "Map of test features", controls: [mapped],
+    draw() {
+      const found = data.geometry.filter((g) => g.map)[mapped.value];
+      if (!found) return null;
+      const { points, labels, class_names: names } = found.map;
+      const look = (name) => [COLOURS[names.indexOf(name) % COLOURS.length], SYMBOLS[names.indexOf(name) % SYMBOLS.length]];
+      const places = points.map(([x, y], i) => ({ x, y, class: names[labels[i]] }));
+      return {
+        names, look,
+        options: {
+          height: 420, x: { axis: null, inset: 12 }, y: { axis: null, inset: 12 },
+          marks: [Plot.dot(places, { x: "x", y: "y", fill: (p) => look(p.class)[0], symbol: (p) => look(p.class)[1], r: 3, title: "class", tip: true })],
+        },
+        caption: `${found.title}, ${found.setting}. t-SNE of features of test images; distances between clusters mean little.`,
+        header: ["x", "y", "class"], rows: points.map(([x, y], i) => [[plain(x), x], [plain(y), y], names[labels[i]]]),
+      };
+    },
+  })];
+}

@@ -182,6 +182,7 @@
   part("objectives", "Objective", ...(some ? [objective()] : []));
   part("images", "Data", ...data.pictures.map(({ title, picture }) => el("figure", {}, el("img", { src: picture, alt: `Images of ${title}` }), el("figcaption", {}, `${title}; of each class a training image, below it a test image`))));
   part("partitions", "Clients", ...(runs.length ? [clients(), ...data.partitions_not_shown.map(text)] : []));
+  part("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
   part("studies", "Tuning", ...studies());
   part("runs", "What ran", ...(runs.length ? [runTable()] : []));
   part("papers", "Published numbers", ...papers());

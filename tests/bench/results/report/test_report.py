@@ -18,7 +18,9 @@ from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.report.charts import short_titles, styles
 from fedbench.bench.results.report.colours import looks
 from fedbench.bench.results.report.content import partitions
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import json_with_checksum
 from tests.bench.results.conftest import run_of
 from tests.browser import in_browser
 
@@ -52,6 +54,8 @@ def fill(store: Store) -> None:
                 store.write_curve(row.row_id, [point, {**point, "round_index": 9, "loss": 1.0}])
     store.write_row(run_of("shaky", status="diverged"))
     store.write_row(run_of("broken", status="error", error=EVIL))
+    folder = store.cell_dir(row.row_id)
+    (folder / "geometry.json").write_text(json_with_checksum(geometry(row)))
     for number in range(5):
         record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
         watched = {"knn_acc": 0.5 + 0.01 * number**2}
@@ -153,6 +157,29 @@ def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
     before = file.read_bytes()
     fedbench.report(file, store)
     assert file.read_bytes() == before
+
+
+def geometry(row: Row) -> dict[str, Any]:
+    histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
+    points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
+    kinds = {"plain": histogram, "centred": histogram}
+    named = {"run_id": row.row_id, "title": row.method, "setting": "demo", "clients": []}
+    return {**named, "angles": kinds, "map": points}
+
+
+def test_angles_and_maps_where_there_are(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    for seed in range(2):
+        row = run_of(seed=seed, linear_acc=0.5)
+        store.write_row(row)
+        text = json_with_checksum(geometry(row)) if seed == 0 else "{}"
+        store.cell_dir(row.row_id).mkdir(parents=True)
+        (store.cell_dir(row.row_id) / "geometry.json").write_text(text)
+    (problem,) = fedbench.report(file, store).problems
+    assert "geometry.json" in problem
+    (record,) = data_of(file)["geometry"]
+    assert record["angles"]["plain"]["counts"] == [3, 1]
+    assert record["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
 
 
 def test_labels_of_clients_are_those_of_the_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Angles and maps of finished runs: their content and their files."""
+"""Figures of finished runs: their content and their files."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,7 @@ from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.execution.export import load_run
-from fedbench.bench.execution.run import run
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config
-from fedbench.leaderboards.papers.geometry import (
+from fedbench.bench.execution.figures import (
     Numbers,
     client_maps,
     draw_angles,
@@ -26,6 +22,11 @@ from fedbench.leaderboards.papers.geometry import (
     measure,
     project,
 )
+from fedbench.bench.execution.run import run
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import parse_json
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +117,18 @@ def test_maps_keep_neighbours_together() -> None:
 
 
 def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: Path) -> None:
-    made = figures([*ids.values(), ids["pfedae"][:6]], tmp_path / "out", store=store.root)
-    names = [file.name for file in made]
+    made = figures(list(ids.values()), tmp_path / "out", store=store)
+    names = [file.name for file in made.files]
     assert names == ["angles.png", "angles.svg", "tsne.png", "tsne.svg", "geometry.json"]
-    for file in made:
+    for file in made.files:
         if file.suffix == ".png":
             image = np.asarray(Image.open(file).convert("RGB"))
             assert min(image.shape[:2]) > 500
             assert len(np.unique(image.reshape(-1, 3), axis=0)) > 10
     shown = texts((tmp_path / "out" / "tsne.svg").read_bytes())
-    records = json.loads((tmp_path / "out" / "geometry.json").read_text())
-    assert [each["run_id"] for each in records] == [*ids.values()]  # each once
-    record = records[1]
-    assert {"simclr", "central-ae", record["title"], "class", "9"} <= shown
+    assert {"simclr", "central-ae", made.runs[1]["title"], "class", "9"} <= shown
+    record = json.loads((tmp_path / "out" / "geometry.json").read_text())[1]
+    assert record["clients"] == made.runs[1]["clients"]
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
     row = store.row(ids["pfedae"])
     assert row is not None
@@ -138,7 +138,10 @@ def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: 
             drawn = record["angles"][kind][which]
             assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
     assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 100
+    assert "map" not in made.as_dict()["runs"][1]
+    stored = parse_json((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
+    assert stored == record
     assert record == json.loads(json.dumps(found))  # measured again: the same bits
-    again = [*draw_angles(records).write(tmp_path / "a"), *draw_maps(records).write(tmp_path)]
-    for file, other in zip(made, again, strict=False):
+    again = [*draw_angles(made.runs).write(tmp_path / "a"), *draw_maps(made.runs).write(tmp_path)]
+    for file, other in zip(made.files, again, strict=False):
         assert file.read_bytes() == other.read_bytes()

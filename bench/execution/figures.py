@@ -3,11 +3,12 @@
 import json
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,14 +21,20 @@ from fedbench.bench.evaluation.features import check_finite, extract
 from fedbench.bench.evaluation.probes import class_angles
 from fedbench.bench.evaluation.suite import evaluated_clients
 from fedbench.bench.execution.export import TrainedRun, load_run
-from fedbench.bench.execution.picture import Picture
+from fedbench.bench.execution.picture import Picture, colours
+from fedbench.bench.method.blame import guarded
 from fedbench.bench.results.store.replicas import replica_key
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import open_store
-from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.checksums import json_with_checksum
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import atomic_write_text, user_path
 from fedbench.bench.system.seeding import single_thread
 
 PERPLEXITY = 30.0
+GEOMETRY = "geometry.json"
+"""File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
+
 _MOST_IMAGES = 1000
 _MAPS_PER_ROW = 3
 _TITLE_WIDTH = 48  # letters above a map
@@ -35,28 +42,61 @@ _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fil
 Numbers = dict[str, Any]  # numbers behind the pictures of one run: see `measure`
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Files that were written, and one record per run with what they show."""
+
+    files: tuple[Path, ...]
+    runs: tuple[Numbers, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench figures --json`: the maps' points are in `geometry.json`."""
+        runs = [{name: run[name] for name in run if name != "map"} for run in self.runs]
+        return {"files": [str(file) for file in self.files], "runs": runs}
+
+
+@guarded()
 def figures(
-    run_ids: Sequence[str], folder: Path, *, store: Path | None = None, data_dir: Path | None = None
-) -> tuple[Path, ...]:
+    run_ids: Sequence[str],
+    folder: Path | str = "figures",
+    *,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Figures:
     """Draw angles between classes and t-SNE maps of test features of finished runs.
 
-    Writes `angles` and `tsne` as .png and .svg, and `geometry.json` with their numbers.
+    Writes `angles` and `tsne` as .png and .svg, and `geometry.json` with their numbers. Each run's
+    numbers are written to its folder too, where `report` reads them.
 
     Args:
         run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
         folder: created if it does not exist; files in it are replaced.
-        store: see `fedbench.open_store`.
+        store: see `open_store`.
         data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: for a run that the store does not have, or has no checkpoint of.
+        ConfigError: without runs.
+
+    >>> from fedbench.bench.testing import demo_store, new_folder
+    >>> folder = new_folder()
+    >>> drawn = figures([demo_store().rows()[0].row_id], folder, store=demo_store())
+    >>> [file.name for file in drawn.files]
+    ['angles.png', 'angles.svg', 'tsne.png', 'tsne.svg', 'geometry.json']
     """
-    opened = open_store(store)
-    keys = dict.fromkeys(replica_key(opened.find(run_id)) for run_id in run_ids)
-    runs = [measure(load_run(opened, key, data_dir)) for key in keys]
+    if not run_ids:
+        raise ConfigError("no run given; `fedbench runs` lists run ids")
+    store, folder = open_store(store), user_path(folder)
+    rows = {replica_key(row): row for row in map(store.find, run_ids)}
+    runs = [measure(load_run(store, name, data_dir)) for name in rows]
     files = [*draw_angles(runs).write(folder / "angles"), *draw_maps(runs).write(folder / "tsne")]
-    atomic_write_text(folder / "geometry.json", json.dumps(runs) + "\n")
-    return (*files, folder / "geometry.json")
+    with suppress(StoreError):  # a store that cannot be written can still be drawn
+        for row, run in zip(rows.values(), runs, strict=True):
+            file = store.cell_dir(store.key(row)) / GEOMETRY
+            atomic_write_text(file, json_with_checksum(run) + "\n")
+    files.append(folder / GEOMETRY)
+    atomic_write_text(files[-1], json.dumps(runs) + "\n")
+    return Figures(tuple(files), tuple(runs))
 
 
 def draw_angles(runs: Sequence[Numbers]) -> Picture:
@@ -197,10 +237,3 @@ def project(features: Tensor, seed: int) -> NDArray[np.float64]:
     perplexity = min(PERPLEXITY, (len(values) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**31, n_jobs=1)
     return np.asarray(tsne.fit_transform(values), np.float64)
-
-
-def colours(count: int) -> Sequence[Any]:
-    """Return so many colours, up to twenty of which can be told apart."""
-    if count <= 20:
-        return mpl.color_sequences["tab10" if count <= 10 else "tab20"][:count]
-    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]
