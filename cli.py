@@ -315,12 +315,15 @@ def figures(
 @command("fedbench export 0123456789abcdef0123 encoder.onnx")
 def export(
     run_id: Annotated[str, argument("Run id, exported .safetensors, or METHOD@PRESET.", "RUN_ID")],
-    file: Annotated[Path, argument("File to write: .safetensors, .pt2, .onnx or .pth.", "FILE")],
+    file: Annotated[Path, argument("File or, without an ending, folder to write.", "FILE")],
     folders: Folders,
     output: opt.Output,
 ) -> None:
-    """Write a run's encoder for fedbench, torch.export, ONNX, or torchvision and timm."""
-    output.show(fedbench.export_encoder(run_id, file, **vars(folders)))
+    """Write an encoder as .safetensors, .pt2, .onnx or .pth, or a folder for the Hub."""
+    exported = fedbench.export_encoder(run_id, file, **vars(folders))
+    output.show(exported)
+    if output.suggests and exported.card.name == "README.md":
+        suggest(shlex.join(["hf", "upload", "OWNER/NAME", str(file)]))
 
 
 @command("fedbench reproduce 0123456789abcdef0123")

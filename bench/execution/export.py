@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
-from fedbench.bench.execution.formats import onnx, pt2, pth
+from fedbench.bench.execution.formats import hub, onnx, own, pt2, pth
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import guarded
@@ -28,7 +28,12 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, user_path
+from fedbench.bench.system.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    user_path,
+    write_new_folder,
+)
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
@@ -106,7 +111,7 @@ _PREPROCESSING = {"normalised": "pixels / 255, then (x - 0.5) / 0.5", "unit": "p
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported encoder: the file, its card, and the SHA-256 of the file."""
+    """An exported encoder: file or folder, its card, and the SHA-256 of its file of tensors."""
 
     file: Path
     card: Path
@@ -125,19 +130,20 @@ def export_encoder(
 
     `.safetensors` is for `load_encoder`. `.pt2`, for `torch.export.load`, and `.onnx` need no
     fedbench: uint8 images (B, C, H, W) -> features (B, D). `.pth` is a state dict under the names
-    of torchvision and timm, for images as the card's preprocessing says.
+    of torchvision and timm, for images as the card's preprocessing says. A name without an ending
+    is a new folder for the Hugging Face Hub, whose README.md is the card.
 
     The card holds the architecture, the preprocessing, and the run's configuration and metrics.
 
     Args:
         run_id: a row id, or an unambiguous beginning of it; or what `load_encoder` takes.
-        file: ends in one of these four.
+        file: ends in one of these four, or in none.
         store: see `open_store`.
         data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
-        ConfigError: if `file` has another ending, or its format cannot hold this encoder.
+        ConfigError: if `file` has another ending, a folder exists, or the format cannot hold this.
         ResourceError: if packages for `.onnx` are missing.
 
     >>> from fedbench.bench.testing import demo_store, new_folder
@@ -146,28 +152,31 @@ def export_encoder(
     'encoder.json'
     """
     file = user_path(file)
-    if file.suffix not in FORMATS:
+    if file.suffix not in {*FORMATS, ""}:
         raise ConfigError(
-            f"cannot export to {file.name!r}: the name must end in {', '.join(FORMATS)}"
+            f"cannot export to {file.name!r}: the name must end in {', '.join(FORMATS)}, or in"
+            " nothing for a folder"
         )
+    if not file.suffix and file.exists():
+        raise ConfigError(f"{str(file)!r} exists; remove it, or choose another name")
     if run_id.endswith(SUFFIX) or "@" in run_id:
         card, tensors = _read(run_id)
     else:
         card, tensors = _of_run(load_run(open_store(store), run_id, data_dir))
-    data = FORMATS[file.suffix](_built(run_id, card, tensors), card, tensors)
+    encoder = _built(run_id, card, tensors)
+    if not file.suffix:
+        files = hub(encoder, card, tensors, "cc0-1.0" if "@" in run_id else "unknown")
+        write_new_folder(file, files)
+        digest = hashlib.sha256(files["model.safetensors"]).hexdigest()
+        return Exported(file, file / "README.md", digest)
+    data = FORMATS[file.suffix](encoder, card, tensors)
     atomic_write_bytes(file, data)
     card_file = file.with_suffix(".json")
     atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
     return Exported(file, card_file, hashlib.sha256(data).hexdigest())
 
 
-def _safetensors(
-    encoder: nn.Module, card: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> bytes:
-    return tensor_files.encode({"card": card}, tensors)
-
-
-FORMATS = {SUFFIX: _safetensors, ".pt2": pt2, ".onnx": onnx, ".pth": pth}
+FORMATS = {SUFFIX: own, ".pt2": pt2, ".onnx": onnx, ".pth": pth}
 """Ending of a file -> what writes an encoder with its card and tensors so."""
 
 

@@ -1,9 +1,10 @@
-"""Encoders in formats that need no fedbench: torch.export, ONNX, state dicts of other libraries."""
+"""Encoders in formats that need no fedbench: torch.export, ONNX, timm, torchvision, the Hub."""
 
 import io
 import json
 import re
 from collections.abc import Mapping
+from importlib import resources
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.nn.foreign import LIBRARIES
+from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.system.packages import install_extra
 from fedbench.bench.system.seeding import generator
@@ -27,16 +29,22 @@ _TORCHVISION = (  # our names of a ResNet-18's parts -> those of torchvision and
     (r"\.shortcut\.", ".downsample."),
 )
 Card = Mapping[str, Any]
+Tensors = Mapping[str, Tensor]
 
 
-def pt2(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+def own(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
+    """Return a safetensors file with the card in its header, for `load_encoder`."""
+    return tensor_files.encode({"card": card}, tensors)
+
+
+def pt2(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
     """Return a program for `torch.export.load`, with the card as the extra file `card.json`."""
     file = io.BytesIO()
     torch.export.save(_trace(encoder, card), file, extra_files={"card.json": json.dumps(card)})
     return file.getvalue()
 
 
-def onnx(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+def onnx(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
     """Return an ONNX model `images` -> `features`, after comparing it with torch on 100 images.
 
     Raises `ResourceError` if the extra `export` is not installed, `ConfigError` for an operator
@@ -88,18 +96,47 @@ def onnx(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes
     return data
 
 
-def pth(encoder: nn.Module, card: Card, tensors: Mapping[str, Tensor]) -> bytes:
+def hub(encoder: nn.Module, card: Card, tensors: Tensors, licence: str) -> dict[str, bytes]:
+    """Return the files of a model on the Hugging Face Hub: name -> content.
+
+    `config.json`, for timm, is among them for its own nets and ResNets of torchvision.
+    """
+    (library, _, net), shape = card["model"]["backbone"].rpartition(":"), card["image_shape"]
+    files = {"encoder.pt2": pt2(encoder, card, tensors)}
+    files["model.safetensors"] = own(encoder, card, tensors)
+    loads = ['encoder = torch.export.load("encoder.pt2").module()']
+    known = library == "timm" or (library == "torchvision" and net.startswith("resnet"))
+    if known and not any(name.startswith("0.") for name in tensors):
+        mean, std = (0.5, 0.5) if card["pixels"] == "normalised" else (0.0, 1.0)
+        given = {"input_size": shape, "mean": [mean] * shape[0], "std": [std] * shape[0]}
+        theirs = getattr(encoder.get_submodule("backbone"), "pretrained_cfg", {})
+        given |= {"num_classes": 0, "fixed_input_size": theirs.get("fixed_input_size", False)}
+        described = {"architecture": net, "num_classes": 0, "pretrained_cfg": given}
+        files["config.json"] = json.dumps(described, indent=2).encode()
+        loads += ['net = timm.create_model("hf-hub:OWNER/NAME", pretrained=True)  # without it']
+    config, data = card["config"], card["config"]["data"]
+    told = {name: f"{v:.4g}" for name, v in card["metrics"].items() if v is not None}
+    told |= {name: data[name] for name in ("partition", "alpha", "num_clients")}
+    told |= {"num_rounds": config["federation"]["num_rounds"], "seed": config["seed"]}
+    told |= {"run": card["run_id"], "preprocessing": card["preprocessing"]}
+    readme = (resources.files(__package__) / "hub.md").read_text("utf-8")
+    filled = readme.format(
+        licence=licence,
+        library="timm" if len(loads) > 1 else "pytorch",
+        title=f"{config['spec']} on {data['name']}",
+        shape=", ".join(map(str, shape)),
+        dim=card["feature_dim"],
+        loads="\n".join(loads),
+        rows="\n".join(f"| {name} | {value} |" for name, value in told.items()),
+    )
+    return {**files, "README.md": filled.encode()}
+
+
+def pth(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
     """Return a state dict for `torch.load`, under the names of torchvision and timm.
 
     Raises `ConfigError` for nets that neither library has.
     """
-    file = io.BytesIO()
-    torch.save(_of_libraries(card, tensors), file)
-    return file.getvalue()
-
-
-def _of_libraries(card: Card, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors of ResNet-18; a net of a library has its names."""
     name, width = card["model"]["backbone"], card["model"].get("width")
     ours = name == "resnet18" and width in (None, 64)
     if not (ours or name.startswith(LIBRARIES)) or any(n.startswith("0.") for n in tensors):
@@ -110,7 +147,8 @@ def _of_libraries(card: Card, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     renamed = dict(tensors)
     for pattern, new in _TORCHVISION if ours else ():
         renamed = {re.sub(pattern, new, key): value for key, value in renamed.items()}
-    return renamed
+    torch.save(renamed, file := io.BytesIO())
+    return file.getvalue()
 
 
 def _trace(encoder: nn.Module, card: Card) -> torch.export.ExportedProgram:

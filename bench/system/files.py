@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -104,6 +104,19 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
         sync_folder(path.parent)
     except OSError as cause:
         raise write_error(path, cause, error) from cause
+
+
+def write_new_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder with all of its files, or nothing; `StoreError` if the disk refuses."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as name:
+            made = Path(name) / folder.name
+            for file, data in files.items():
+                atomic_write_bytes(made / file, data)
+            made.rename(folder)
+    except OSError as cause:
+        raise write_error(folder, cause) from cause
 
 
 def atomic_write_text(path: Path, text: str, *, error: type[FedbenchError] = StoreError) -> None:

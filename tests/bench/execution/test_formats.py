@@ -1,6 +1,7 @@
 """Encoders for other programs: each is loaded where fedbench cannot be imported."""
 
 import copy
+import errno
 import importlib.util
 import json
 import subprocess
@@ -21,8 +22,9 @@ from fedbench.bench.execution.export import FORMAT, Encoder, export_encoder, loa
 from fedbench.bench.nn import backbones
 from fedbench.bench.nn.backbones import Backbone, CustomShape, make_backbone
 from fedbench.bench.system import tensor_files
-from fedbench.bench.system.errors import ConfigError, DataError, ResourceError
+from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
 from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config
 
 NAMES = ("onnx", "onnxruntime", "onnxscript")
 WITH_ONNX = pytest.mark.skipif(
@@ -50,6 +52,9 @@ def write(file: Path, backbone: str, shape: tuple[int, int, int], fields: Mappin
         "run_id": "0" * 20,
         "image_shape": [*shape],
         "pixels": given.pop("pixels", "normalised"),
+        "preprocessing": "as the run's",
+        "metrics": {"linear_acc": 0.43214, "objective": None},
+        "config": tiny_config("simclr").model_dump(mode="json"),
     }
     dim = given.pop("feature_dim", None)
     model = ModelConfig(backbone=backbone, **given)
@@ -176,6 +181,40 @@ def test_a_net_that_no_library_has_is_refused(
     with pytest.raises(ConfigError, match=r"torchvision and timm have no net.*\.pt2"):
         export_encoder(name, tmp_path / "encoder.pth")
     assert [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[6], ("torchvision:resnet18", *CASES[0][1:])])
+def test_a_folder_for_the_hub(case: Case, tmp_path: Path) -> None:
+    name = write(tmp_path / "given.safetensors", case[0], case[1], {**case[2], "width": None})
+    made = export_encoder(name, tmp_path / "out" / "folder")
+    readme = made.card.read_text()
+    assert "license: unknown" in readme
+    assert "| linear_acc | 0.4321 |" in readme
+    images, expected = images_of(case[1]), load_encoder(name)
+    again = load_encoder(made.file / "model.safetensors")
+    program = torch.export.load(made.file / "encoder.pt2").module()
+    for net in (again, program):
+        torch.testing.assert_close(net(images), expected(images))
+    if ":" in case[0]:
+        timm = pytest.importorskip("timm")
+        same_features(timm.create_model(f"local-dir:{made.file}", pretrained=True), expected)
+    else:
+        assert not (made.file / "config.json").exists()
+    with pytest.raises(ConfigError, match="exists; remove it"):
+        export_encoder(name, made.file)
+    assert [path.name for path in made.file.parent.iterdir()] == ["folder"]
+
+
+def test_a_folder_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("fedbench.bench.system.files._write_and_rename", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        export_encoder("simclr@laptop", tmp_path / "folder")
+    assert not any(tmp_path.iterdir())
 
 
 class Mean(nn.Module):
