@@ -153,10 +153,8 @@ def export_encoder(
     """
     file = user_path(file)
     if file.suffix not in {*FORMATS, ""}:
-        raise ConfigError(
-            f"cannot export to {file.name!r}: the name must end in {', '.join(FORMATS)}, or in"
-            " nothing for a folder"
-        )
+        endings = f"{', '.join(FORMATS)}, or in nothing for a folder"
+        raise ConfigError(f"cannot export to {file.name!r}: the name must end in {endings}")
     if not file.suffix and file.exists():
         raise ConfigError(f"{str(file)!r} exists; remove it, or choose another name")
     if run_id.endswith(SUFFIX) or "@" in run_id:
@@ -167,8 +165,8 @@ def export_encoder(
     if not file.suffix:
         files = hub(encoder, card, tensors, "cc0-1.0" if "@" in run_id else "unknown")
         write_new_folder(file, files)
-        digest = hashlib.sha256(files["model.safetensors"]).hexdigest()
-        return Exported(file, file / "README.md", digest)
+        data = files["model.safetensors"]
+        return Exported(file, file / "README.md", hashlib.sha256(data).hexdigest())
     data = FORMATS[file.suffix](encoder, card, tensors)
     atomic_write_bytes(file, data)
     card_file = file.with_suffix(".json")
@@ -296,8 +294,7 @@ def _built(name: str, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     if shapes != {name: shapes[name] for name in counted} | given:
         raise DataError(f"{name!r}: its tensors do not fit its card; export it again")
     backbone = make()
-    counters = {name: value for name, value in backbone.state_dict().items() if name in counted}
-    backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
+    backbone.load_state_dict(tensors, strict=False)  # runs keep no counters of batch norm
     return Encoder(card, backbone).eval()
 
 

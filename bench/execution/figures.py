@@ -1,4 +1,4 @@
-"""Angles between classes and t-SNE maps of finished runs: numbers, pictures, and a JSON file."""
+"""Angles between classes, t-SNE maps and nearest neighbours of finished runs, and their numbers."""
 
 import json
 import textwrap
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,6 +37,7 @@ GEOMETRY = "geometry.json"
 """File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
 
 _MOST_IMAGES = 1000
+_ASKED, _NEAREST = 10, 5  # images whose neighbours are shown, and how many of them
 _MAPS_PER_ROW = 3
 _TITLE_WIDTH = 48  # letters above a map
 _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
@@ -63,10 +65,10 @@ def figures(
     store: Store | Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Figures:
-    """Draw angles between classes and t-SNE maps of test features of finished runs.
+    """Draw angles between classes, t-SNE maps and nearest neighbours of finished runs.
 
-    Writes `angles` and `tsne` as .png and .svg, and `geometry.json` with their numbers. Each run's
-    numbers are written to its folder too, where `report` reads them.
+    Writes `angles`, `tsne` and `neighbours` as .png and .svg, and `geometry.json` with their
+    numbers. Each run's numbers are written to its folder too, where `report` reads them.
 
     Args:
         run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
@@ -81,15 +83,20 @@ def figures(
     >>> from fedbench.bench.testing import demo_store, new_folder
     >>> folder = new_folder()
     >>> drawn = figures([demo_store().rows()[0].row_id], folder, store=demo_store())
-    >>> [file.name for file in drawn.files]
-    ['angles.png', 'angles.svg', 'tsne.png', 'tsne.svg', 'geometry.json']
+    >>> [file.name for file in drawn.files if file.suffix != ".svg"]
+    ['angles.png', 'tsne.png', 'neighbours.png', 'geometry.json']
     """
     if not run_ids:
         raise ConfigError("no run given; `fedbench runs` lists run ids")
     store, folder = open_store(store), user_path(folder)
     rows = {replica_key(row): row for row in map(store.find, run_ids)}
-    runs = [measure(load_run(store, name, data_dir)) for name in rows]
+    runs, images = list[Numbers](), list[NDArray[np.uint8]]()
+    for name in rows:
+        loaded = load_run(store, name, data_dir)
+        runs.append(measure(loaded))
+        images.append(loaded.setup.dataset.test_images[np.array(runs[-1]["neighbours"])])
     files = [*draw_angles(runs).write(folder / "angles"), *draw_maps(runs).write(folder / "tsne")]
+    files += draw_neighbours(runs, images).write(folder / "neighbours")
     with suppress(StoreError):  # a store that cannot be written can still be drawn
         for row, run in zip(rows.values(), runs, strict=True):
             file = store.cell_dir(store.key(row)) / GEOMETRY
@@ -140,8 +147,22 @@ def draw_maps(runs: Sequence[Numbers]) -> Picture:
     return figure
 
 
+def draw_neighbours(runs: Sequence[Numbers], images: Sequence[NDArray[np.uint8]]) -> Picture:
+    """Draw images (N, 1 + K, C, H, W) of each run: N test images, and below each its neighbours."""
+    figure = Picture(8, 5 * len(runs))
+    for axis, run, shown in zip(figure.panels(len(runs), 1), runs, images, strict=True):
+        spaced = np.pad(shown, ((0, 0),) * 3 + ((1, 1),) * 2, constant_values=255)
+        tiled = np.concatenate([np.concatenate(column, axis=1) for column in spaced], axis=2)
+        axis.imshow(np.broadcast_to(tiled.transpose(1, 2, 0), (*tiled.shape[1:], 3)))
+        axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
+        axis.set_ylabel("nearest by features ← test image")
+    return figure
+
+
 def measure(run: TrainedRun) -> Numbers:
     """Measure angles on all test images, and map up to 1,000 of them, class-balanced, by t-SNE.
+
+    `neighbours` are ten test images (N, 1 + K): positions of an image and of its nearest by cosine.
 
     Where encoders differ between `clients`, the angles are from all that are evaluated, and the map
     is from the first. Angles are degrees between mean features of classes: median, mean, histogram,
@@ -168,6 +189,11 @@ def measure(run: TrainedRun) -> Numbers:
             "counts": counts.tolist(),
         }
     chosen = balanced_subset(truth, min(_MOST_IMAGES, len(truth)), f"map-{setup.config.seed}")
+    unit = F.normalize(features[0].double(), dim=1)
+    asked = torch.from_numpy(balanced_subset(truth, min(_ASKED, len(truth)), "neighbours"))
+    nearness = unit[asked] @ unit.T
+    nearness[torch.arange(len(asked)), asked] = 2.0  # an image itself comes first
+    near = nearness.topk(min(_NEAREST + 1, len(truth))).indices
     points = project(features[0][torch.from_numpy(chosen)], setup.config.seed)
     return {
         "run_id": row.row_id,
@@ -176,6 +202,7 @@ def measure(run: TrainedRun) -> Numbers:
         "clients": list(clients),
         "angles": angles,
         "map": _map(points, truth[chosen], dataset),
+        "neighbours": near.tolist(),
     }
 
 

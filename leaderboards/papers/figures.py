@@ -1,7 +1,7 @@
 """Draw the figures of the three papers from runs of a store, or say which are lacking.
 
-Usage: `python leaderboards/papers/figures.py O:5 [--preset laptop] [--store DIR]`. `index.yaml` has a
-line for each figure; docs/papers.md is made of it.
+Usage: `python leaderboards/papers/figures.py O:5 [--preset laptop] [--store DIR]`. `index.yaml` has
+a line for each figure; docs/papers.md is made of it.
 """
 
 import argparse

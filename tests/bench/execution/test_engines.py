@@ -52,7 +52,7 @@ def test_an_engine_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     row = execute(Experiment(config), Where(tmp_path, engine="counting"))
     assert COUNTED == ["start"]
     assert row.environment["engine"] == "counting"
-    with pytest.raises(PluginError, match="plugin 'broken' of package .* cannot be loaded"):
+    with pytest.raises(PluginError, match=r"plugin 'broken' of package .* cannot be loaded"):
         engine("broken")
     with pytest.raises(ConfigError, match=r"unknown engine 'countin'; did you mean 'counting'"):
         run(config, store=tmp_path / "store", engine="countin")

@@ -18,6 +18,7 @@ from fedbench.bench.execution.figures import (
     client_maps,
     draw_angles,
     draw_maps,
+    draw_neighbours,
     figures,
     measure,
     project,
@@ -106,6 +107,30 @@ def test_a_long_setting_fits_above_its_map(found: Numbers) -> None:
         assert max(place.x1 for place in places) <= figure.bbox.width
 
 
+def test_neighbours_are_the_nearest_by_cosine(store: Store, ids: dict[str, str]) -> None:
+    opened = load_run(store, ids["simclr"])
+    images = opened.setup.dataset.test_images
+    features = extract(lambda x: opened.binding.net(x, "encoder"), images, device="cpu").numpy()
+    found = measure(opened)["neighbours"]
+    assert sorted(opened.setup.dataset.test_labels[line[0]] for line in found) == [*range(10)]
+    for asked, *near in found:
+        lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(features[asked])
+        cosines = features @ features[asked] / lengths
+        expected = [index for index in np.argsort(-cosines) if index != asked][:5]
+        np.testing.assert_allclose(cosines[near], cosines[expected], rtol=1e-5)
+
+
+def test_neighbours_are_drawn_below_their_image() -> None:
+    images = np.zeros((2, 3, 1, 4, 4), np.uint8)
+    images[1, 2] = 200  # the second image's second neighbour: the lower right corner
+    figure = draw_neighbours([{"title": "simclr", "setting": "demo"}], [images])
+    (pixels,) = (image.get_array() for image in figure.axes[0].images)
+    assert pixels is not None
+    assert pixels.shape == (3 * 6, 2 * 6, 3)  # with a border of one pixel
+    assert (pixels[13:17, 7:11] == 200).all()
+    assert (pixels == 200).sum() == 4 * 4 * 3
+
+
 def test_maps_keep_neighbours_together() -> None:
     """With three far clusters the nearest neighbour on the map is always of the same cluster."""
     labels = np.arange(3).repeat(20)
@@ -119,7 +144,8 @@ def test_maps_keep_neighbours_together() -> None:
 def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: Path) -> None:
     made = figures(list(ids.values()), tmp_path / "out", store=store)
     names = [file.name for file in made.files]
-    assert names == ["angles.png", "angles.svg", "tsne.png", "tsne.svg", "geometry.json"]
+    drawn = ("angles", "tsne", "neighbours")
+    assert names == [*(f"{n}.{form}" for n in drawn for form in ("png", "svg")), "geometry.json"]
     for file in made.files:
         if file.suffix == ".png":
             image = np.asarray(Image.open(file).convert("RGB"))
@@ -143,5 +169,6 @@ def test_the_files(store: Store, ids: dict[str, str], found: Numbers, tmp_path: 
     assert stored == record
     assert record == json.loads(json.dumps(found))  # measured again: the same bits
     again = [*draw_angles(made.runs).write(tmp_path / "a"), *draw_maps(made.runs).write(tmp_path)]
+    assert len(record["neighbours"]) == 10
     for file, other in zip(made.files, again, strict=False):
         assert file.read_bytes() == other.read_bytes()

@@ -53,7 +53,7 @@ def write(file: Path, backbone: str, shape: tuple[int, int, int], fields: Mappin
         "image_shape": [*shape],
         "pixels": given.pop("pixels", "normalised"),
         "preprocessing": "as the run's",
-        "metrics": {"linear_acc": 0.43214, "objective": None},
+        "metrics": {"linear_acc": 0.43214, "knn_acc": None, "objective": None},
         "config": tiny_config("simclr").model_dump(mode="json"),
     }
     dim = given.pop("feature_dim", None)
@@ -189,7 +189,7 @@ def test_a_folder_for_the_hub(case: Case, tmp_path: Path) -> None:
     made = export_encoder(name, tmp_path / "out" / "folder")
     readme = made.card.read_text()
     assert "license: unknown" in readme
-    assert "| linear_acc | 0.4321 |" in readme
+    assert "accuracy | 0.43214 |" in readme
     images, expected = images_of(case[1]), load_encoder(name)
     again = load_encoder(made.file / "model.safetensors")
     program = torch.export.load(made.file / "encoder.pt2").module()

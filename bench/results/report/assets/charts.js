@@ -441,7 +441,7 @@ function angles() {
           height: 420, x: { axis: null, inset: 12 }, y: { axis: null, inset: 12 },
           marks: [Plot.dot(places, { x: "x", y: "y", fill: (p) => look(p.class)[0], symbol: (p) => look(p.class)[1], r: 3, title: "class", tip: true })],
         },
-        caption: `${found.title}, ${found.setting}. t-SNE of features of test images; distances between clusters mean little.`,
+        caption: `${found.title}, ${found.setting}. t-SNE of features of test images; distances between clusters mean little. fedbench export ${found.run_id.slice(0, 8)} encoder.pt2 writes its encoder.`,
         header: ["x", "y", "class"], rows: points.map(([x, y], i) => [[plain(x), x], [plain(y), y], names[labels[i]]]),
       };
     },
