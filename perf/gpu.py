@@ -35,9 +35,9 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.training.client import Task
+from fedbench.bench.training.clients import Executor
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Executor
 from fedbench.bench.tuning.doctor import first_run
 from perf.context import dataset_folder
 from perf.gpu_profile import kernels, launches, orchestra_parts

@@ -249,7 +249,7 @@ def _plugin(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[nn.Module]], None
             return kind()
 
         shape = CustomShape(make, dim=lambda width: 1, width=1, description="a mean")
-        monkeypatch.setitem(backbones.BACKBONES, kind.__name__.lower(), shape)  # type: ignore[arg-type]
+        monkeypatch.setitem(backbones.BACKBONES, kind.__name__.lower(), shape)
 
     return install
 
