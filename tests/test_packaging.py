@@ -41,7 +41,7 @@ def expected() -> set[str]:
     """Return the files of the wheel: the package's own files and the linked folders' content."""
     files = {f"fedbench/{name}.py" for name in ("__init__", "__main__", "cli", "plot", "plugin")}
     files |= {"fedbench/__init__.pyi", "fedbench/py.typed"}
-    files |= {"fedbench/bench/config/defaults.json"}
+    files |= {"fedbench/bench/config/defaults.json", "fedbench/bench/execution/hub.md"}
     for path in tracked():
         own_results = any(path.is_relative_to(folder) for folder in OWN_RESULTS)
         if path.parts[0] in SHIPPED and path.suffix in SUFFIXES and not own_results:

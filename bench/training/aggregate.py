@@ -8,10 +8,10 @@ from torch import Tensor
 from fedbench.bench.config import RunConfig, ServerConfig
 from fedbench.bench.method import Aggregator, ConfigError, Mean, Method, Needs, Sharing, writes
 from fedbench.bench.method.aggregator import configured, least_cohort
+from fedbench.bench.method.clipped_mean import ClippedMean
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.layout import Binding, Slot, VectorLayout
-from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.method import Server, writes
+from fedbench.bench.method.clipped_mean import ClippedMean
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import generator, scope, single_thread
 from fedbench.bench.training.aggregate import server_update
@@ -19,7 +20,6 @@ from fedbench.bench.training.drift import Drift
 from fedbench.bench.training.history import ClientDone, RoundRecord, Spread
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import Private
-from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.record import RoundTally
 from fedbench.bench.training.run_state import RunState
 from fedbench.bench.training.setup import Setup

@@ -17,13 +17,13 @@ from fedbench.bench.execution.execute import execute
 from fedbench.bench.execution.guarantees import check_privacy, columns, declared, needed_one_by_one
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
+from fedbench.bench.method.clipped_mean import ClippedMean
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate
 from fedbench.bench.training.layout import VectorLayout
-from fedbench.bench.training.privacy import ClippedMean
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.methods.supervised import Supervised
 from tests.specs import setup_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedbench.bench.method import Aggregator
+from fedbench.bench.method.aggregator import Aggregator
 
 
 @dataclass
