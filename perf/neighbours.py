@@ -2,10 +2,11 @@
 
     python -m perf.neighbours
 
-`perf/rivals/neighbours.txt` pins the neighbours, which are installed in an environment of their own
+`perf/rivals/neighbours*.txt` pin the neighbours, which are installed in environments of their own
 on first use (a few GB). Exits with 1 if a line is not what it says: equal, or different.
 """
 
+import json
 import logging
 import os
 import subprocess
@@ -16,6 +17,7 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +27,15 @@ import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "neighbours.md"
-PACKAGES = (
-    "flwr", "flwr-datasets", "lightly", "reptrix", "torchmetrics", "scikit-learn", "scipy",
-    "statsmodels", "scikit-posthocs", "autorank", "dp-accounting", "opacus", "autodp",
-    "torchvision", "kornia",
-)  # fmt: skip
+PACKAGES = {
+    "neighbours": (
+        "flwr", "flwr-datasets", "lightly", "reptrix", "torchmetrics", "scikit-learn", "scipy",
+        "statsmodels", "scikit-posthocs", "autorank", "dp-accounting", "opacus", "autodp",
+        "torchvision", "kornia",
+    ),
+    "neighbours-others": ("stable-pretraining", "pfl"),
+}  # fmt: skip
+"""Neighbours by the environment that holds them: `perf/rivals/NAME.txt`; not all go together."""
 DIGITS = (12, 7, 5, 4)
 """A line is equal to the first of these that its largest relative difference allows."""
 
@@ -46,6 +52,7 @@ class Line:
     ours: str
     values: Callable[[], Values]
     differs: str = ""  # the convention that differs; without one the two must be equal
+    equal: str = "equal"  # what is said of equal values
 
 
 def _from(module: str, name: str) -> Any:
@@ -134,6 +141,46 @@ def _labelled() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     features = _normal(1000, 16) + 1.2 * _normal(6, 16, seed=3)[labels]
     features = features.float()
     return features[:600], labels[:600], features[600:], labels[600:]
+
+
+def _nt_xent_of_stable() -> Values:
+    from fedbench.bench.nn.losses import nt_xent
+
+    first, second = _views()
+    theirs = _from("stable_pretraining.losses", "NTXEntLoss")(temperature=0.5)
+    return theirs(first, second), nt_xent(first, second, 0.5)
+
+
+def _byol_of_stable() -> Values:
+    from fedbench.bench.nn.losses import negative_cosine
+
+    first, second = _views()
+    theirs = _from("stable_pretraining.losses", "BYOLLoss")()
+    return theirs(first, second), negative_cosine(first, second)
+
+
+def _rankme_of_stable() -> Values:
+    """Return what the callback logs, without a trainer around it."""
+    logged: dict[str, float] = {}
+    callback = SimpleNamespace(
+        _target_queue=SimpleNamespace(data=_features()), name="rankme", verbose=False
+    )
+    hook = _from("stable_pretraining.callbacks.rankme", "RankMe").on_validation_batch_end
+    module = SimpleNamespace(log=lambda name, value: logged.update({name: value}))
+    hook(callback, SimpleNamespace(global_rank=0), module, {}, {}, 0)
+    return logged["rankme"], _scores("rankme")
+
+
+def _lidar_of_stable(delta: float | None) -> Values:
+    """Return the callback's value; None = the constant that ours adds to the same scatter."""
+    features = _features()
+    second = _second_view(features)
+    if delta is None:
+        delta = 1e-4 * float(((features - second) ** 2 / 2).mean())
+    settings = {"n_classes": 2000, "samples_per_class": 2, "delta": delta, "epsilon": 1e-8}
+    compute = _from("stable_pretraining.callbacks.lidar", "LiDAR")._compute_lidar
+    views = torch.stack([features, second], dim=1).flatten(0, 1)
+    return compute(SimpleNamespace(name="lidar", **settings), views)["lidar"], _scores("lidar")
 
 
 def _knn(temperature: float) -> torch.Tensor:
@@ -245,6 +292,12 @@ def _spread(counts: np.ndarray[Any, Any]) -> tuple[float, float]:
     return float((held.max(axis=1) / held.sum(axis=1)).mean()), float(sizes.std() / sizes.mean())
 
 
+def _of_rows(partitioner: Any) -> Any:
+    labels = np.arange(2000) % 10
+    partitioner.dataset = _from("datasets", "Dataset").from_dict({"label": labels})
+    return partitioner
+
+
 def _partitions(theirs: Callable[[int], Any], **settings: Any) -> Values:
     """Return figures of 60 partitions of 2000 images in 10 classes among 20 clients, rounded.
 
@@ -254,12 +307,10 @@ def _partitions(theirs: Callable[[int], Any], **settings: Any) -> Values:
     from fedbench.bench.data.partition import make_partition
 
     labels = np.arange(2000) % 10
-    data = _from("datasets", "Dataset").from_dict({"label": labels})
     config = DataConfig(num_clients=20, **settings)
     figures: tuple[list[Any], list[Any]] = ([], [])
     for seed in range(60):
         partitioner = theirs(seed)
-        partitioner.dataset = data
         parts = [partitioner.load_partition(k)["label"] for k in range(20)]
         figures[0].append(_spread(np.stack([np.bincount(p, minlength=10) for p in parts])))
         made = make_partition(labels, 10, config, seed)
@@ -273,7 +324,7 @@ def _partitions(theirs: Callable[[int], Any], **settings: Any) -> Values:
 def _dirichlet() -> Values:
     make = _from("flwr_datasets.partitioner", "DirichletPartitioner")
     return _partitions(
-        lambda seed: make(20, "label", alpha=0.3, min_partition_size=0, seed=seed),
+        lambda seed: _of_rows(make(20, "label", alpha=0.3, min_partition_size=0, seed=seed)),
         partition="dirichlet", alpha=0.3,
     )  # fmt: skip
 
@@ -281,9 +332,20 @@ def _dirichlet() -> Values:
 def _pathological() -> Values:
     make = _from("flwr_datasets.partitioner", "PathologicalPartitioner")
     return _partitions(
-        lambda seed: make(20, "label", 2, class_assignment_mode="random", seed=seed),
+        lambda seed: _of_rows(make(20, "label", 2, class_assignment_mode="random", seed=seed)),
         partition="pathological", classes_per_client=2,
     )  # fmt: skip
+
+
+def _pfl() -> Values:
+    split = _from("pfl.data.partition", "partition_by_dirichlet_class_distribution")
+
+    def partitioner(seed: int) -> Any:
+        np.random.seed(seed)  # noqa: NPY002  pfl draws from it
+        parts = split(np.arange(2000) % 10, 0.3, lambda: 100)
+        return SimpleNamespace(load_partition=lambda k: {"label": np.array(parts[k]) % 10})
+
+    return _partitions(partitioner, partition="hsu", alpha=0.3, multiply_prior=False)
 
 
 def _gaussian(theirs: Callable[[], float]) -> Values:
@@ -366,6 +428,7 @@ def _kornia(name: str, ours: str, factor: float, of_ours: float) -> Values:
     return _from("kornia.enhance", name)(image, factor), mine
 
 
+DRAWS = "same means over 60 draws"
 LINES = (
     Line("flwr", "`Krum`", "`server.aggregator=krum`", _krum),
     Line("flwr", "`FedMedian`", "`server.aggregator=median`", _median),
@@ -381,7 +444,7 @@ LINES = (
     ),
     Line(
         "flwr-datasets", "`DirichletPartitioner`, `min_partition_size=0`",
-        "`data.partition=dirichlet`", _dirichlet,
+        "`data.partition=dirichlet`", _dirichlet, equal=DRAWS,
     ),
     Line(
         "flwr-datasets", "`PathologicalPartitioner`, random", "`data.partition=pathological`",
@@ -395,6 +458,28 @@ LINES = (
     Line(
         "lightly", "`knn_predict`, of unit rows, t = 0.07", "`evaluation.knn_temperature=0.07`",
         _knn_of_lightly,
+    ),
+    Line("stable-pretraining", "`NTXEntLoss`", "`simclr`", _nt_xent_of_stable),
+    Line(
+        "stable-pretraining", "`BYOLLoss`", "`byol`, `simsiam`", _byol_of_stable,
+        "it is 2 − 2 cos, ours −cos, with half its gradient: double our rate",
+    ),
+    Line(
+        "stable-pretraining", "`RankMe`", "`rankme`", _rankme_of_stable,
+        "it adds 1e-5 inside the logarithm",
+    ),
+    Line(
+        "stable-pretraining", "`LiDAR`, `delta=1e-4`", "`lidar`", lambda: _lidar_of_stable(1e-4),
+        "its constant is absolute, ours 1e-4 of the mean variance between views",
+    ),
+    Line(
+        "stable-pretraining", "`LiDAR`, `delta` = 1e-4 of that variance", "`lidar`",
+        lambda: _lidar_of_stable(None),
+    ),
+    Line(
+        "pfl", "`partition_by_dirichlet_class_distribution`",
+        "`data.partition=hsu`, `data.multiply_prior=false`", _pfl,
+        equal=DRAWS,
     ),
     Line(
         "reptrix", "`get_rankme`", "`rankme`", _rankme,
@@ -604,46 +689,58 @@ we keep float32. Reddi et al. (algorithm 2) begin v at ε² or more, which no se
 """
 
 
-def page() -> tuple[str, list[str]]:
-    """Return the page, and the lines that are not as they say."""
-    wrong = []
-    rows = []
-    for line in LINES:
+def computed(environment: str) -> dict[str, Any]:
+    """Return rows of the tables, by place, that an environment gives, and what does not hold."""
+    rows, steps, wrong = {}, [], []
+    for place, line in enumerate(LINES):
+        if line.package not in PACKAGES[environment]:
+            continue
         theirs, ours = (np.asarray(value, np.float64) for value in line.values())
         difference = float(np.abs(theirs - ours).max() / max(float(np.abs(ours).max()), 1e-300))
         digits = next((each for each in DIGITS if difference <= 10.0**-each), 0)
-        found = "equal" if digits == DIGITS[0] else f"equal to {digits} digits"
+        found = line.equal if digits == DIGITS[0] else f"equal to {digits} digits"
         if line.differs:
             first, second = (f"{value.ravel()[0]:.4g}" for value in (theirs, ours))
-            values = f"{first}, ours {second}: " if theirs.size == 1 else ""
+            values = f"{first}, ours {second}: " if theirs.size == 1 and first != second else ""
             found = f"differs: {values}{line.differs}"
         if bool(line.differs) is (digits >= 5) or theirs.shape != ours.shape:
             wrong.append(f"{line.package} {line.call}: off by {difference:.1e}")
-        rows.append(f"| {line.package} | {line.call} | {line.ours} | {found} |\n")
-    steps = []
-    for name, formula, same, settings in STEPS:
+        rows[place] = f"| {line.package} | {line.call} | {line.ours} | {found} |\n"
+    for name, formula, same, settings in STEPS if environment == "neighbours" else ():
         mine, their_steps = our_steps(name), flower_steps if same[:3] == "Fed" else torch_steps
         if same and not np.allclose(mine, their_steps(same, settings), rtol=1e-5):
             wrong.append(f"{same}: other steps than {name}")
         shown = ", ".join(f"{step:.4f}" for step in mine)
         whose = f"{'Flower' if same[:3] == 'Fed' else 'torch'} `{same}`" if same else ""
         steps.append(f"| `{name}` | {formula} | {whose} | {shown} |\n")
-    releases = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return HEAD.format(releases=releases) + "".join(rows) + MIDDLE + "".join(steps) + TAIL, wrong
+    releases = [f"{name} {version(name)}" for name in PACKAGES[environment]]
+    return {"rows": rows, "steps": steps, "wrong": wrong, "releases": releases}
 
 
 def main() -> int:
-    """Write the page in the neighbours' environment; return 1 for a line that does not hold."""
-    if sys.argv[1:] != ["--here"]:
-        from perf.rivals import environment
+    """Write the page from what all environments compute; return 1 if a line does not hold."""
+    if sys.argv[1:]:
+        logging.disable(logging.INFO)  # Flower reports every reply
+        Path(sys.argv[2]).write_text(json.dumps(computed(sys.argv[1])))
+        return 0
 
-        python = environment("neighbours", Path.home() / ".cache" / "fedbench-perf")
-        command = [str(python), "-W", "ignore", "-m", "perf.neighbours", "--here"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-    logging.disable(logging.INFO)  # Flower reports every reply
-    text, wrong = page()
-    PAGE.write_text(text, encoding="utf-8")
+    from perf.rivals import environment
+
+    parts = []
+    for name in PACKAGES:
+        python = environment(name, Path.home() / ".cache" / "fedbench-perf")
+        with NamedTemporaryFile(suffix=".json") as file:
+            command = [str(python), "-W", "ignore", "-m", "perf.neighbours", name, file.name]
+            env = {**os.environ, "PYTHONPATH": str(ROOT)}
+            subprocess.run(command, cwd=ROOT, env=env, check=True)
+            parts.append(json.loads(Path(file.name).read_text()))
+    rows = {int(place): row for part in parts for place, row in part["rows"].items()}
+    releases, steps, wrong = (
+        [each for part in parts for each in part[key]] for key in ("releases", "steps", "wrong")
+    )
+    table = "".join(rows[place] for place in sorted(rows))
+    head = HEAD.format(releases=", ".join(releases))
+    PAGE.write_text(head + table + MIDDLE + "".join(steps) + TAIL, encoding="utf-8")
     print("\n".join(wrong) or f"wrote {PAGE}")
     return bool(wrong)
 
