@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedbench import open_store
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.leaderboards.studies.long_training.long_training import show
@@ -138,7 +139,8 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     found = []
     for row in rows:
         config = row.config.model_dump(mode="json")
-        settings = pd.json_normalize(config).iloc[0].to_dict()
+        plain = {name: value for name, value in config.items() if not isinstance(value, dict)}
+        settings = plain | flatten(config)  # in the order by which trials are sorted
         columns = {name: getattr(row, name) for name in COLUMNS}
         found.append({**settings, **row.metrics, **columns, "config": config})
     return pd.DataFrame(found)
