@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import BENCHMARK_VERSION, ModelConfig
 from fedbench.bench.config.schema import without_folder
 from fedbench.bench.data.views.views import MEAN, STD, normalise
-from fedbench.bench.execution.formats import hub, onnx, own, pt2, pth
+from fedbench.bench.execution.formats import hub, onnx, pt2, pth, safetensors
 from fedbench.bench.experiment.common_options import as_path
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.method.blame import guarded
@@ -174,7 +174,7 @@ def export_encoder(
     return Exported(file, card_file, hashlib.sha256(data).hexdigest())
 
 
-FORMATS = {SUFFIX: own, ".pt2": pt2, ".onnx": onnx, ".pth": pth}
+FORMATS = {SUFFIX: safetensors, ".pt2": pt2, ".onnx": onnx, ".pth": pth}
 """Ending of a file -> what writes an encoder with its card and tensors so."""
 
 

@@ -30,7 +30,7 @@ Card = Mapping[str, Any]
 Tensors = Mapping[str, Tensor]
 
 
-def own(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
+def safetensors(encoder: nn.Module, card: Card, tensors: Tensors) -> bytes:
     """Return a safetensors file with the card in its header, for `load_encoder`."""
     return tensor_files.encode({"card": card}, tensors)
 
@@ -87,7 +87,7 @@ def hub(encoder: nn.Module, card: Card, tensors: Tensors, licence: str) -> dict[
     """
     (library, _, net), shape = card["model"]["backbone"].rpartition(":"), card["image_shape"]
     files = {"encoder.pt2": pt2(encoder, card, tensors)}
-    files["model.safetensors"] = own(encoder, card, tensors)
+    files["model.safetensors"] = safetensors(encoder, card, tensors)
     loads = ['encoder = torch.export.load("encoder.pt2").module()']
     known = library == "timm" or (library == "torchvision" and net.startswith("resnet"))
     if known and not any(name.startswith("0.") for name in tensors):
