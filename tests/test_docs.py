@@ -174,6 +174,20 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
+@pytest.mark.extended
+def test_python_of_a_page_goes_on_and_what_fails_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("sphinx")
+    outputs = load("outputs")
+    page = "```py\na = 1\nprint('one')\n```\n\n```py\nprint(a + 1)\n```\n\n```python\nno()\n```\n"
+    shown = outputs.with_outputs("page", page)
+    assert re.findall(r"```text\n(.*?)```", shown, re.DOTALL) == ["one\n", "2\n"]
+    assert caplog.text == ""
+    assert outputs.with_outputs("page", "```py\n1 / 0\n```\n").endswith("```text\n```\n")
+    assert "1 / 0" in caplog.text
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site; warnings and errors of tutorials are errors."""
