@@ -184,7 +184,8 @@ def _of_run(run: TrainedRun) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = setup.config
     if setup.evaluate_on_clients:
         raise StoreError(
-            f"run {row.row_id} has one encoder per client; there is no global one to export"
+            f"run {row.row_id} has one encoder per client and no global one to export; train one"
+            " that is averaged, such as simclr's with model.norm=batch"
         )
     tensors = {k: v.clone().contiguous() for k, v in plain_state(net["encoder"]).items()}
     pixels = setup.needs.pixels

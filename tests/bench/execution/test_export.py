@@ -59,7 +59,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"'0+'"):
         export_encoder("0" * 20, out, store=store)
     local = run(tiny_config("simclr", model__norm="batch-local"), store=store, workers=1)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=r"one encoder per client .* model\.norm=batch"):
         export_encoder(local.row.row_id, out, store=store)
     for path in store.cell_dir(local.run_id).glob("round-*"):
         path.write_bytes(path.read_bytes()[:-1])
