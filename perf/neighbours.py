@@ -621,9 +621,9 @@ STEPS: tuple[tuple[str, str, str, dict[str, float]], ...] = (
 def our_steps(name: str) -> list[float]:
     """Return the first three steps of a server optimizer at rate 0.1, each on a change of 1."""
     from fedbench.bench.config import ServerConfig
-    from fedbench.bench.training.server_optimizer import ServerOptimizer
+    from fedbench.bench.training.server_optimizers import server_optimizer
 
-    optimizer = ServerOptimizer(
+    optimizer = server_optimizer(
         ServerConfig.model_validate({"optimizer": name, "lr": 0.1}), 1, "cpu"
     )
     theta, places = torch.zeros(1), [0.0]

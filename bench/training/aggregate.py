@@ -12,7 +12,7 @@ from fedbench.bench.method.clipped_mean import ClippedMean
 from fedbench.bench.system.errors import PluginError, expect
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.training.layout import Binding, Slot, VectorLayout
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 
 

@@ -20,7 +20,7 @@ from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore, Private
 from fedbench.bench.training.platforms import ARITHMETIC, parts_apart
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import server_optimizer
 from fedbench.bench.training.setup import Setup
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class RunState:
         # Frozen tensors are in no checkpoint; their hash tells whether they are made again alike.
         self._frozen = self.binding.frozen_hash
         self.first_personal = self.binding.personal.data.clone()
-        self.optimizer = ServerOptimizer(setup.config.server, optimized_size(self.layout), device)
+        self.optimizer = server_optimizer(setup.config.server, optimized_size(self.layout), device)
         self.method_optimizers: dict[str, Optimizer] = {}
         self.restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()

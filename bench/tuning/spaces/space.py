@@ -18,19 +18,14 @@ from fedbench.bench.experiment.fields import Fields, flat_config
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, FedbenchError, UnknownNameError
 from fedbench.bench.system.plugins import leave_out
+from fedbench.bench.training.server_optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 T = TypeVar("T")
 Scalar = bool | int | float | str | None
-_READ_BY_SERVER: Mapping[str, tuple[str, ...]] = {
-    "average": (),
-    "momentum": ("momentum",),
-    **dict.fromkeys(("adam", "adam-reddi", "adam-flower", "yogi"), ("beta1", "beta2", "epsilon")),
-    "adagrad": ("epsilon",),
-}
-_SERVER = {"momentum", "beta1", "beta2", "epsilon"}
+_SERVER = {name for each in OPTIMIZERS.values() for name in each.reads}
 _SWITCHES = ("server.optimizer", "client.optimizer", "data.partition")
 """Fields by whose value others are read or not."""
 
@@ -303,7 +298,7 @@ def unread(config: RunConfig) -> dict[str, str]:
     server, client, partition = config.server.optimizer, config.client.optimizer, config.data
     found = {
         f"server.{name}": f"server.optimizer={server}"
-        for name in _SERVER - {*_READ_BY_SERVER.get(server, _SERVER)}
+        for name in _SERVER - {*OPTIMIZERS[server].reads}
     }
     if client == "adam":
         found["client.momentum"] = "client.optimizer=adam"

@@ -24,7 +24,7 @@ from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate
 from fedbench.bench.training.layout import VectorLayout
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import server_optimizer
 from fedbench.methods.supervised import Supervised
 from tests.specs import setup_of
 
@@ -42,7 +42,7 @@ def averaged(before: Tensor, uploads: list[Tensor], **protection: Any) -> Tensor
     update = ServerUpdate(layout, "cpu", ClippedMean(theta, **{**given, **protection}))
     for client_id, upload in enumerate(uploads):
         update.fold(client_id, 1.0, upload)
-    update.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
+    update.apply(theta, server_optimizer(ServerConfig(), layout.num_trained, "cpu"))
     return theta
 
 

@@ -24,7 +24,7 @@ from fedbench.bench.method import (
     registry,
 )
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, train
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import server_optimizer
 from tests.specs import setup_of
 
 ADAPTIVE = {"adam": 0.01, "yogi": 0.01}
@@ -89,7 +89,7 @@ def test_the_servers_optimizer_steps_towards_the_aggregate(optimizer: str, tmp_p
     (rows,) = filter(None, Seeing.uploads)
     target = torch.stack(rows).double().sort(dim=0).values[1:3].mean(dim=0)  # of 4, 1 at either end
     theta, change = watched.initial.clone(), target - watched.initial[: len(target)].double()
-    ServerOptimizer(trimmed.setup.config.server, len(theta), "cpu").step(theta, change)
+    server_optimizer(trimmed.setup.config.server, len(theta), "cpu").step(theta, change)
     torch.testing.assert_close(trimmed.vector, theta, rtol=0, atol=1e-7)
     assert not torch.equal(trimmed.vector, watched.vector)
     named = {"server__aggregator": "trimmed-mean", "server__trim_fraction": 0.25}

@@ -13,7 +13,7 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.aggregate import ServerUpdate, optimized_size
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import VectorLayout
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import server_optimizer
 
 
 def make_layout(rule: Sharing) -> VectorLayout:
@@ -41,7 +41,7 @@ def aggregated(
         scratch.copy_(torch.tensor(upload))
         update.fold(client_id, weight, scratch)
         scratch.fill_(torch.nan)  # as the trainer does, which hands the memory to the next client
-    optimizer = ServerOptimizer(config or ServerConfig(), optimized_size(layout), "cpu")
+    optimizer = server_optimizer(config or ServerConfig(), optimized_size(layout), "cpu")
     update.apply(theta, optimizer)
     return theta.tolist()
 
@@ -94,7 +94,7 @@ def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: 
     update = ServerUpdate(layout, "cpu", Mean())
     for k in range(count):
         update.fold(k, weight, client)
-    update.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
+    update.apply(theta, server_optimizer(ServerConfig(), layout.num_trained, "cpu"))
     assert torch.equal(theta, client)
 
 

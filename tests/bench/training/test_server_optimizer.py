@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.bench.config import ServerConfig
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.training.server_optimizer import ServerOptimizer
+from fedbench.bench.training.server_optimizers import OPTIMIZERS, server_optimizer
 
 ROUNDS, SIZE = 5, 6
 
@@ -27,7 +27,7 @@ def start() -> Tensor:
 
 
 def run(config: ServerConfig) -> Tensor:
-    theta, optimizer = start(), ServerOptimizer(config, SIZE, "cpu")
+    theta, optimizer = start(), server_optimizer(config, SIZE, "cpu")
     for change in changes():
         optimizer.step(theta, change)
     return theta
@@ -101,17 +101,17 @@ def test_the_first_step_of_flowers_adam(rate: float) -> None:
     sqrt(1 - 0.99^2) / (1 - 0.9^2) = 0.7424598, times 0.1 / (0.1 + 0.001).
     """
     theta, config = torch.zeros(1), ServerConfig(optimizer="adam-flower", lr=rate)
-    ServerOptimizer(config, 1, "cpu").step(theta, torch.ones(1, dtype=torch.float64))
+    server_optimizer(config, 1, "cpu").step(theta, torch.ones(1, dtype=torch.float64))
     assert theta.item() == pytest.approx(0.7351087 * rate, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adam-flower", "yogi", "adagrad"])
 def test_state_can_be_carried_over(name: Any) -> None:
     config = ServerConfig(optimizer=name, lr=0.1)
-    theta, first = start(), ServerOptimizer(config, SIZE, "cpu")
+    theta, first = start(), server_optimizer(config, SIZE, "cpu")
     for change in changes()[:2]:
         first.step(theta, change)
-    second = ServerOptimizer(config, SIZE, "cpu")
+    second = server_optimizer(config, SIZE, "cpu")
     for key, moment in first.state().items():
         second.state()[key].copy_(moment)
     second.step_count = first.step_count
@@ -124,5 +124,25 @@ def test_a_step_of_one_lands_on_the_mean_exactly() -> None:
     """The mean of equal weights is that weight for changes of up to 2**28 times it."""
     target = torch.tensor([1.0, 1e-7, -3.3e7, 1e30])
     theta = torch.tensor([1e-12, 5.0, 0.1, -1.0])
-    ServerOptimizer(ServerConfig(), 4, "cpu").step(theta, target.double() - theta.double())
+    server_optimizer(ServerConfig(), 4, "cpu").step(theta, target.double() - theta.double())
     assert torch.equal(theta, target)
+
+
+def test_every_optimizer_of_a_configuration_is_there() -> None:
+    names = get_args(ServerConfig.model_fields["optimizer"].annotation)
+    assert [*names] == [*OPTIMIZERS]
+
+
+OTHER = {"momentum": 0.5, "beta1": 0.5, "beta2": 0.5, "epsilon": 0.5}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_reads_the_fields_that_it_names_and_no_others(name: Any) -> None:
+    usual = run(ServerConfig(optimizer=name))
+
+    def changes_nothing(field: str) -> bool:
+        changed = ServerConfig.model_validate({"optimizer": name, field: OTHER[field]})
+        return torch.equal(run(changed), usual)
+
+    read = {field for field in OTHER if not changes_nothing(field)}
+    assert read == {*OPTIMIZERS[name].reads}
