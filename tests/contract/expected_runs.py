@@ -157,13 +157,24 @@ def _measure(spec: str, values: Mapping[str, Any], store: Path) -> Run:
     }
 
 
-def measure(*, onednn: bool = True) -> dict[str, Run]:
-    """Return every run; without oneDNN, convolutions are rounded otherwise."""
+def parts() -> dict[str, list[str]]:
+    """Return keys of the runs that `make test` makes, and of those left to `make test-extended`."""
+    from tests.specs import OTHERS
+
+    found: dict[str, list[str]] = {"test": [], "extended": []}
+    for key in runs():
+        found["extended" if key in OTHERS else "test"].append(key)
+    return found
+
+
+def measure(*, part: str = "", onednn: bool = True) -> dict[str, Run]:
+    """Return every run, or those of a part; without oneDNN, convolutions are rounded otherwise."""
     from tests.gpu.fake_gpu import without_onednn
 
-    found = {}
+    found, every = {}, runs()
     with nullcontext() if onednn else without_onednn():
-        for key, (spec, values) in runs().items():
+        for key in parts()[part] if part else every:
+            spec, values = every[key]
             with tempfile.TemporaryDirectory() as folder:
                 found[key] = _measure(spec, values, Path(folder))
     return found
@@ -215,7 +226,8 @@ def _main(arguments: Sequence[str]) -> None:
     else:
         from fedbench.bench.system.numerics import measure as platform
 
-        found = measure(onednn="--no-onednn" not in arguments)
+        part = "".join({"test", "extended"}.intersection(arguments))
+        found = measure(part=part, onednn="--no-onednn" not in arguments)
         print(json.dumps({"platform": str(platform("cpu")), "roots": roots(), "runs": found}))
 
 

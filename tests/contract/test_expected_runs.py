@@ -18,9 +18,11 @@ from tests.contract.expected_runs import (
     Values,
     held,
     in_new_process,
+    parts,
     runs,
     shown,
 )
+from tests.specs import extended
 
 MARGIN = 30
 """How many times further than oneDNN's rounding another platform's may carry a run."""
@@ -45,20 +47,23 @@ def test_every_method_and_variant_is_expected(expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a minute on an idle core
-def test_runs_give_the_expected_numbers(expected: dict[str, Any]) -> None:
-    measured = in_new_process()
+@pytest.mark.timeout(1800)  # half a minute on an idle core
+@pytest.mark.parametrize("part", ["test", *extended(["extended"], bool)])
+def test_runs_give_the_expected_numbers(expected: dict[str, Any], part: str) -> None:
+    """In `make test` each method, variant and add-on; other compositions in the extended run."""
+    measured = in_new_process(part)
+    assert [*measured["runs"]] == parts()[part]
     found = {key: held(run, expected["names"]) for key, run in measured["runs"].items()}
     if measured["platform"] == expected["platform"]:
         assert unexpected({**measured, "runs": found}, expected) == []
         return
-    otherwise = in_new_process("--no-onednn")["runs"]
+    otherwise = in_new_process(part, "--no-onednn")["runs"]
     strays = []
     for key, run in found.items():
         moved = _distance(shown(run), otherwise[key]["numbers"])
         if _differs(run, expected["runs"][key], max(MARGIN * moved, RELATIVE)):
             strays.append(key)
-    assert len(strays) <= STRAYS * len(expected["runs"]), strays
+    assert len(strays) <= STRAYS * len(found), strays
 
 
 def unexpected(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

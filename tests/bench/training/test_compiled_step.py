@@ -52,11 +52,12 @@ def uploads(setup: Setup, folder: Path, lanes: int | None) -> list[Tensor]:
 
 
 SHORT: list[tuple[str, dict[str, Any]]] = [
-    ("byol", {}),
+    ("simclr", {}),
     ("simclr", {"client__precision": "bf16", "model__norm": "group"}),
 ]
 LONG: list[tuple[str, dict[str, Any]]] = [
-    ("orchestra", {}), ("simclr+uv", {}), ("simclr+scaffold", {}), ("simclr+fedprox", {}),
+    ("byol", {}), ("orchestra", {}), ("simclr+uv", {}), ("simclr+scaffold", {}),
+    ("simclr+fedprox", {}),
     ("byol", {"method__target": "personal"}), ("spectral", {"model__norm": "group"}),
 ]  # fmt: skip
 
