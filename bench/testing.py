@@ -495,7 +495,8 @@ def train(
     every round.
     """
     with single_thread():
-        trainer = Trainer(setup, folder, "0" * 20, _CPU, CollapseMonitor(setup, _CPU))
+        monitor = CollapseMonitor(setup, _CPU, PersonalStore(folder / "clients"))
+        trainer = Trainer(setup, folder, "0" * 20, _CPU, monitor)
         executor = LaneExecutor(setup, _CPU, folder / "clients", lanes)
         for _ in trainer.rounds(executor, until=rounds):
             if passed is not None:

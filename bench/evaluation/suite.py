@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, take_images
-from fedbench.bench.evaluation.objective import client_statistics, objective
+from fedbench.bench.evaluation.objective import ClientScores, client_statistics, objective
 from fedbench.bench.evaluation.objectives.accumulator import Accumulator, GaussianNoise
 from fedbench.bench.evaluation.objectives.base import separation
 from fedbench.bench.evaluation.objectives.scores import scored
@@ -34,6 +34,9 @@ from fedbench.bench.system.errors import expect
 from fedbench.bench.system.seeding import generator, numpy_generator, scope, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
+
+Ask = Callable[[Binding, Sequence[int], Accumulator], list[ClientScores]]
+"""Asks clients for their scores, and adds their sums; None = from the images of `Setup`."""
 
 _MAX_IMAGES = 2048
 _BATCH_SIZE = 256
@@ -90,6 +93,7 @@ def evaluate(
     trained: Container[int] = (),
     rounds: int = 0,
     on_step: OnStep = lambda *_: None,
+    ask: Ask | None = None,
 ) -> dict[str, float]:
     """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
 
@@ -113,7 +117,7 @@ def evaluate(
     draws = scope(setup.config.seed, "evaluation-global", rounds)
     with draws, single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
-            metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
+            metrics = _objective(setup, binding, scored_clients(setup), device, rounds, ask)
             return _finite(
                 {**metrics, **_protocols(setup, binding, protocols, splits, [], on_step)}
             )
@@ -121,7 +125,7 @@ def evaluate(
         pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup, trained):
             select_client(k)
-            metrics = _objective(setup, binding, [k], device, rounds)
+            metrics = _objective(setup, binding, [k], device, rounds, ask)
             scores = _protocols(setup, binding, protocols, splits, pairs, on_step, k)
             rows.append({**metrics, **scores})
         return _finite({**_over_clients(rows), **angle_summary(pairs)})
@@ -129,7 +133,12 @@ def evaluate(
 
 
 def _objective(
-    setup: Setup, binding: Binding, clients: Sequence[int], device: torch.device, rounds: int
+    setup: Setup,
+    binding: Binding,
+    clients: Sequence[int],
+    device: torch.device,
+    rounds: int,
+    ask: Ask | None,
 ) -> dict[str, float]:
     """Label-free scores of the net over some clients' data."""
     config, net, method = setup.config.evaluation, binding.net, setup.method
@@ -142,6 +151,9 @@ def _objective(
         noise = GaussianNoise(config.objective_noise, setup.config.seed, *index)
     chosen = scored(config.objectives, noise=noise is not None)
     accumulator = Accumulator(chosen, len(clients), noise)
+    if ask is not None:
+        asked = ask(binding, clients, accumulator)
+        return {**objective(asked, config.objective_weight), **accumulator.values()}
     statistics = client_statistics(
         partial(embed, net),
         ((k, setup.client_partition.client(k).astype(np.int64)) for k in clients),

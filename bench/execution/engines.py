@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.online import online_accuracy
 from fedbench.bench.evaluation.probes import OnStep
-from fedbench.bench.evaluation.suite import evaluate, fill_statistics
+from fedbench.bench.evaluation.suite import Ask, evaluate, fill_statistics
 from fedbench.bench.execution.workers import WorkerPool
 from fedbench.bench.experiment.experiment import Experiment
 from fedbench.bench.system.errors import UnknownNameError
@@ -60,6 +60,7 @@ class Simulation(Clients):
         self.private = self._personal
         self._monitor = CollapseMonitor(setup, self._device, self._personal)
         self._executor: Executor | None = None
+        self._ask: Ask | None = None
 
     def start(self, layout: VectorLayout) -> None:
         """As `Clients.start`."""
@@ -103,6 +104,7 @@ class Simulation(Clients):
             trained=personal_rounds,
             rounds=rounds,
             on_step=self._on_step,
+            ask=self._ask,
         )
 
     def online(self, binding: Binding) -> dict[str, float]:
@@ -110,9 +112,10 @@ class Simulation(Clients):
         return online_accuracy(self._setup, binding, self._device)
 
     @property
-    def summary(self) -> str:
-        """As `Executor.summary`."""
-        return self._executor.summary if self._executor is not None else ""
+    def circumstances(self) -> dict[str, str | int]:
+        """As `Clients.circumstances`: lanes."""
+        summary = self._executor.summary if self._executor is not None else ""
+        return {"lanes": summary} if summary else {}
 
     def close(self) -> None:
         """As `Executor.close`."""

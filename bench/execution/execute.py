@@ -262,11 +262,9 @@ class _Run:
 
     def circumstances(self) -> dict[str, str | int]:
         """Return for the row's environment: lanes, shortcuts that a GPU got wrong, its memory."""
-        found: dict[str, str | int] = {}
+        found = dict(self.clients.circumstances)
         if self._where.engine is not None:
             found["engine"] = self._where.engine
-        if self.clients.summary:
-            found["lanes"] = self.clients.summary
         if off := first_use.switched_off():
             found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
         if self._device.type == "cuda":

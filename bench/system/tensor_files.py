@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checksum
@@ -38,6 +38,18 @@ def encode(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     values = json.loads(json.dumps(dict(meta), sort_keys=True))  # keys become text, as when read
     # One entry: safetensors writes several in an order that changes from call to call.
     return add_checksum(save(flat, {_ENTRY: json.dumps({"values": values, KEY: ZEROS})}))
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what `encode` was given, after checking it; `ValueError` if anything is wrong."""
+    try:
+        if not has_checksum(data):
+            raise ValueError("it has no checksum")
+        size = int.from_bytes(data[:8], "little")
+        values = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_ENTRY])["values"]
+        return dict(values), load(data)
+    except (SafetensorError, KeyError, TypeError, RecursionError) as err:
+        raise ValueError(f"it is not a message of fedbench ({type(err).__name__})") from err
 
 
 def read(

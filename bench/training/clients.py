@@ -48,6 +48,11 @@ class Clients(Executor, Protocol):
 
     private: Private
 
+    @property
+    def circumstances(self) -> dict[str, str | int]:
+        """What a row's environment says of the clients."""
+        return {}
+
     def start(self, layout: VectorLayout) -> None:
         """Get ready to train; not called where no round is left."""
 

@@ -102,8 +102,8 @@ class Accumulator:
         self.share = max(1, KEPT // num_clients)  # kept of a client
         self.turns = any(objective.turns for objective in objectives)
         self._kept: list[Projections] = []
-        self._sums: dict[str, Tensor] = {}
-        self._dim = self._clients = 0
+        self.sums: dict[str, Tensor] = {}
+        self.dim = self._clients = 0
 
     def add(self, clean: Tensor, view: Tensor, turned: Tensor | None = None) -> None:
         """Add a client's projections of its images and of one view of each, (n, d), n >= 1.
@@ -111,14 +111,19 @@ class Accumulator:
         With `turns` also the encoder's features (n, 4, D) of at least the first `share` images.
         """
         projections = Projections(clean, view)
-        for name, statistic in self._statistics.items():
-            part, known = statistic.of(projections, {}), self._sums.get(name)
-            self._sums[name] = part if known is None else known + part
+        parts = {name: each.of(projections, {}) for name, each in self._statistics.items()}
         if any(objective.exchanges > 1 for objective in self._objectives):
             # Copies: a view would keep all projections of the client.
             given = (clean, view) if turned is None else (clean, view, turned)
             self._kept.append(Projections(*(part[: self.share].clone() for part in given)))
-        self._dim = clean.shape[1]
+        self.merge(parts, clean.shape[1])
+
+    def merge(self, parts: Sums, dim: int) -> None:
+        """Add a client's sums, over projections of `dim` numbers."""
+        for name, part in parts.items():
+            known = self.sums.get(name)
+            self.sums[name] = part if known is None else known + part
+        self.dim = dim
         self._clients += 1
 
     def values(self) -> dict[str, float]:
@@ -128,11 +133,11 @@ class Accumulator:
         `objective_epsilon` what the scoring costs with noise.
         """
         found = {}
-        sums: Sums = {name: value.cpu() for name, value in self._sums.items()}
+        sums: Sums = {name: value.cpu() for name, value in self.sums.items()}
         if self._noise is not None:
-            sums = self._noise.add(sums, self._statistics.values(), self._dim)
+            sums = self._noise.add(sums, self._statistics.values(), self.dim)
             found[OBJECTIVE_EPSILON.name] = epsilon(self._noise.multiplier)
-        numbers = sum(value.numel() for value in self._sums.values())
+        numbers = sum(value.numel() for value in self.sums.values())
         for objective in self._objectives:
             seen = sums
             if objective.exchanges > 1:
@@ -164,5 +169,5 @@ def bytes_sent(objective: Objective, dim: int) -> int:
     """Return the bytes that a client sends for an objective of projections of `dim` numbers."""
     sums = Accumulator([objective], 1)
     sums.add(torch.ones(1, dim), torch.ones(1, dim), torch.ones(1, 4, dim))
-    numbers = sum(value.numel() for value in sums._sums.values())
+    numbers = sum(value.numel() for value in sums.sums.values())
     return BYTES * (numbers if objective.exchanges == 1 else sums._exchange(objective)[1])

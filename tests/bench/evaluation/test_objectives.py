@@ -360,7 +360,7 @@ def test_noise_adds_no_bias() -> None:
     found: dict[str, list[float]] = {name: [] for name in METRICS}
     for index in range(200):
         sums = Accumulator(PRIVATE, 1, GaussianNoise(1.0, 0, index))
-        sums._sums, sums._dim, sums._clients = clean._sums, DIM, 1
+        sums.sums, sums.dim, sums._clients = clean.sums, DIM, 1
         noisy = sums.values()
         for name in METRICS:
             found[name].append(noisy[name])
