@@ -26,6 +26,7 @@ from fedbench.bench.evaluation.objectives.scores import scored
 from fedbench.bench.execution.engines import Simulation
 from fedbench.bench.method import ACTIVATIONS, RoundPlan
 from fedbench.bench.method.sharing import SENT_DOWN
+from fedbench.bench.nn.compiled import CompiledParts
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.errors import ConfigError, DataError
@@ -296,11 +297,18 @@ class Node:
         setup: of its own images alone (`own_part`).
         device: where it trains.
         folder: private.
+        parts: where `client.compile`, the compiled parts of another node; None = new ones.
     """
 
-    def __init__(self, setup: Setup, device: torch.device, folder: Path) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        device: torch.device,
+        folder: Path,
+        parts: CompiledParts | None = None,
+    ) -> None:
         self._setup, self._device, self._folder = setup, device, folder
-        self._runner = ClientRunner(setup, device, folder)
+        self._runner = ClientRunner(setup, device, folder, parts=parts)
         self._messages = Messages(setup, self._runner.layout)
         self._received = torch.zeros(self._runner.layout.server_size)
         self._upload = torch.empty(self._runner.layout.upload_size)
@@ -348,7 +356,8 @@ class Messaging(Simulation):
         super().__init__(*run)
         check_method(self._setup)
         self._messages = Messages(self._setup, self._setup.layout(self._setup.make_net()))
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, Node] = {}  # of those that have answered, and train next
+        self._parts = CompiledParts(self._setup.config.client.precision)
         self._rounds: Mapping[int, int] = {}
         self._ask, self._wire = self._scores, {"wire_bytes_up": 0, "wire_bytes_down": 0}
 
@@ -363,6 +372,8 @@ class Messaging(Simulation):
             kind: Kind = "pre-round" if task.pre_round else "train"
             request = self._messages.request(kind, task, server)
             answer = self.deliver(task.client_id, request)
+            if not task.pre_round:
+                del self._nodes[task.client_id]  # memory must not grow with the clients
             self._wire["wire_bytes_down"] += len(request)
             self._wire["wire_bytes_up"] += len(answer)
             held, sender = self._held(task.client_id), f"client {task.client_id}"
@@ -379,7 +390,7 @@ class Messaging(Simulation):
         """Return a client's answer to a message."""
         if client_id not in self._nodes:
             own = own_part(self._setup, client_id)
-            self._nodes[client_id] = Node(own, self._device, self._folder)
+            self._nodes[client_id] = Node(own, self._device, self._folder, self._parts)
         return self._nodes[client_id].answer(message)
 
     def _held(self, client_id: int) -> int:
@@ -393,6 +404,7 @@ class Messaging(Simulation):
             task = Task(k, 0, RoundPlan(0), self._rounds.get(k))
             answer = self.deliver(k, self._messages.request("score", task, binding.server.data))
             scores, parts, dim = self._messages.read_scores(answer, k, f"client {k}")
+            del self._nodes[k]
             sums.merge(parts, dim)
             found.append(scores)
         return found
