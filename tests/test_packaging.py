@@ -39,7 +39,10 @@ def tracked() -> list[Path]:
 
 def expected() -> set[str]:
     """Return the files of the wheel: the package's own files and the linked folders' content."""
-    files = {f"fedbench/{name}.py" for name in ("__init__", "__main__", "cli", "plot", "plugin")}
+    files = {
+        f"fedbench/{name}.py"
+        for name in ("__init__", "__main__", "cli", "federation", "plot", "plugin")
+    }
     files |= {"fedbench/__init__.pyi", "fedbench/py.typed"}
     files |= {"fedbench/bench/config/defaults.json", "fedbench/bench/execution/hub.md"}
     for path in tracked():
