@@ -19,6 +19,7 @@ from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from tests.contract.expected_runs import variants
@@ -67,7 +68,13 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
     """Train for a round, and to the end in a second attempt."""
     with single_thread():
         for until in (1, None):
-            trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+            trainer = Trainer(
+                setup,
+                folder,
+                "0" * 20,
+                device,
+                CollapseMonitor(setup, device, PersonalStore(folder / "clients")),
+            )
             executor = LaneExecutor(setup, device, folder / "clients")
             for _ in trainer.rounds(executor, until=until):
                 pass

@@ -15,6 +15,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import image_flop
 from fedbench.bench.training.trainer import Trainer
@@ -118,7 +119,9 @@ def devices_of(trainer: Trainer) -> list[int]:
 
 
 def trainer_of(setup: Setup, folder: Path) -> Trainer:
-    return Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    return Trainer(
+        setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU, PersonalStore(folder / "clients"))
+    )
 
 
 @pytest.mark.parametrize(("places", "size"), [(2, 1), (4, 3), (2, 4), (9, 4)])

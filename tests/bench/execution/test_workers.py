@@ -30,6 +30,7 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import Task, Trained
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 
@@ -76,7 +77,9 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     setup = tiny_setup(CONFIG)
     whole = train(setup, tmp_path / "whole")
     folder = tmp_path / "pool"
-    trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    trainer = Trainer(
+        setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU, PersonalStore(folder / "clients"))
+    )
     off = {"fused SGD": "it differed before an interruption"}
     first_use.switch_off(off)
     with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
@@ -112,7 +115,13 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
 
 def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
     setup = tiny_setup(CONFIG)
-    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    trainer = Trainer(
+        setup,
+        tmp_path,
+        "0" * 20,
+        CPU,
+        CollapseMonitor(setup, CPU, PersonalStore(tmp_path / "clients")),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.executable", "false")
         with (  # it is noticed at the first message or at the first round, whichever comes first

@@ -168,7 +168,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def go_on(setup: Setup, folder: Path, clock: Clock, rounds: int | None = None) -> Trainer:
     """Train with checkpoints at least two seconds apart: after rounds 3, 5, 7 of a new run."""
-    trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU), 2.0)
+    trainer = Trainer(
+        setup,
+        folder,
+        "0" * 20,
+        CPU,
+        CollapseMonitor(setup, CPU, PersonalStore(folder / "clients")),
+        2.0,
+    )
     executor = LaneExecutor(setup, CPU, folder / "clients")
     with single_thread():
         for _ in itertools.islice(trainer.rounds(executor), rounds):

@@ -17,6 +17,7 @@ from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.methods.simclr import SimCLR
@@ -56,7 +57,13 @@ class Shuffled(list[Any]):
 
 def train_in_lanes(setup: Setup, folder: Path, num_lanes: int) -> tuple[Trainer, LaneExecutor]:
     with single_thread():
-        trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+        trainer = Trainer(
+            setup,
+            folder,
+            "0" * 20,
+            CPU,
+            CollapseMonitor(setup, CPU, PersonalStore(folder / "clients")),
+        )
         executor = LaneExecutor(setup, CPU, folder / "clients", num_lanes)
         executor._lanes = Shuffled(executor._lanes)
         for _ in trainer.rounds(executor):

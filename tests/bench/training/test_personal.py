@@ -62,7 +62,9 @@ class Dying(LaneExecutor):
 
 
 def cut_short(setup: Setup, folder: Path, clients: int) -> None:
-    trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    trainer = Trainer(
+        setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU, PersonalStore(folder / "clients"))
+    )
     dying = Dying(setup, CPU, folder / "clients")
     dying.clients = clients
     with pytest.raises(InterruptedError), single_thread():

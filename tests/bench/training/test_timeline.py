@@ -19,6 +19,7 @@ from fedbench.bench.method import RoundPlan
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import all_tensors, assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import Round, check_devices, image_flop
 from fedbench.bench.training.trainer import Trainer
@@ -51,7 +52,9 @@ def fleet(tmp_path: Path) -> Make:
 
 
 def trainer_of(setup: Setup, folder: Path) -> Trainer:
-    return Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    return Trainer(
+        setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU, PersonalStore(folder / "clients"))
+    )
 
 
 def names_of(trainer: Trainer) -> dict[int, str]:
