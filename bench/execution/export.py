@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -105,6 +106,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     return TrainedRun(row, setup, binding, select, rounds)
 
 
+_log = logging.getLogger(__name__)
 FORMAT = "fedbench-encoder-1"
 _PREPROCESSING = {"normalised": "pixels / 255, then (x - 0.5) / 0.5", "unit": "pixels / 255"}
 
@@ -155,8 +157,13 @@ def export_encoder(
     if file.suffix not in {*FORMATS, ""}:
         endings = f"{', '.join(FORMATS)}, or in nothing for a folder"
         raise ConfigError(f"cannot export to {file.name!r}: the name must end in {endings}")
+    card_file = file.with_suffix(".json")
     if not file.suffix and file.exists():
-        raise ConfigError(f"{str(file)!r} exists; remove it, or choose another name")
+        raise ConfigError(f"{str(file)!r} exists; choose another name")
+    if file.suffix and card_file.exists() and FORMAT not in card_file.read_text("utf-8", "replace"):
+        raise ConfigError(
+            f"{str(card_file)!r}, where the card goes, is another file; choose another name"
+        )
     if run_id.endswith(SUFFIX) or "@" in run_id:
         card, tensors = _read(run_id)
     else:
@@ -169,7 +176,6 @@ def export_encoder(
         return Exported(file, file / "README.md", hashlib.sha256(data).hexdigest())
     data = FORMATS[file.suffix](encoder, card, tensors)
     atomic_write_bytes(file, data)
-    card_file = file.with_suffix(".json")
     atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
     return Exported(file, card_file, hashlib.sha256(data).hexdigest())
 
@@ -182,6 +188,8 @@ def _of_run(run: TrainedRun) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the card and the tensors of a run's encoder."""
     row, setup, net = run.row, run.setup, run.binding.net
     config = setup.config
+    if row.collapsed:
+        _log.warning("the encoder of %s has collapsed: its features hardly differ", row.row_id)
     if setup.evaluate_on_clients:
         raise StoreError(
             f"run {row.row_id} has one encoder per client and no global one to export; train one"

@@ -141,6 +141,17 @@ def test_a_program_can_be_trained_and_has_no_paths_of_this_machine(tmp_path: Pat
         net(images_of((3, 8, 8)))
 
 
+def test_a_card_does_not_replace_another_file(tmp_path: Path) -> None:
+    name = write(tmp_path / "given.safetensors", "resnet8", (3, 8, 8), {})
+    other = tmp_path / "package.json"
+    other.write_text('{"name": "an app"}')
+    with pytest.raises(ConfigError, match="is another file"):
+        export_encoder(name, tmp_path / "package.pt2")
+    assert (other.read_text(), (tmp_path / "package.pt2").exists()) == ('{"name": "an app"}', False)
+    for _ in range(2):  # its own card it does
+        export_encoder(name, tmp_path / "encoder.pt2")
+
+
 def test_resnet18_has_the_names_of_torchvision(tmp_path: Path) -> None:
     """With the small stem, which torchvision's ResNet-18 gets by two lines."""
     import torchvision
@@ -200,7 +211,7 @@ def test_a_folder_for_the_hub(case: Case, tmp_path: Path) -> None:
         same_features(timm.create_model(f"local-dir:{made.file}", pretrained=True), expected)
     else:
         assert not (made.file / "config.json").exists()
-    with pytest.raises(ConfigError, match="exists; remove it"):
+    with pytest.raises(ConfigError, match="exists; choose"):
         export_encoder(name, made.file)
     assert [path.name for path in made.file.parent.iterdir()] == ["folder"]
 
