@@ -53,7 +53,7 @@ from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
 _CLIENTS = 4  # clients that are run of a cohort
 _WARM_UP, _STEPS = 2, 6
 """Local steps of the first client that are not counted, and of each client that are."""
-_STEP_SECONDS, _ALL_STEPS_SECONDS = 3.0, 5.0
+_STEP_SECONDS, _ALL_STEPS_SECONDS = 3.0, 4.5
 """Time after which no further step is made, unless none was: of one method, and of all in a plan.
 
 A larger batch than half of it allows is cut, and its step counted in proportion.
