@@ -44,8 +44,9 @@ class CollapseMonitor:
         self._method, self._device, self._personal = setup.method, device, personal
 
     def __call__(self, binding: Binding, personal: tuple[int, int] | None = None) -> Spread | None:
-        """As `Statistics`, with the files of the store."""
-        if personal is not None and self._personal is not None:
+        """As `Statistics`, with the files of the store, which `personal` needs."""
+        if personal is not None:
+            assert self._personal is not None
             binding.personal.data.copy_(self._personal.load(*personal))
         net, device = binding.net.eval(), self._device
         images = clean(self._images.to(device))

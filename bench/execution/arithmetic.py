@@ -27,6 +27,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.clients import Executor
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup, least_batch
 from fedbench.bench.training.trainer import Diverged, Trainer
 
@@ -42,7 +43,7 @@ def arithmetic(setup: Setup, device: torch.device) -> dict[str, str]:
     """
     small, parts = _on_fixed_images(setup), dict[str, str]()
     with temporary_folder() as folder, single_thread():
-        monitor = CollapseMonitor(small, device)
+        monitor = CollapseMonitor(small, device, PersonalStore(folder / "clients"))
         trainer = Trainer(small, folder, "arithmetic", device, monitor, float("inf"))
         with first_use.plain():  # the run compares its shortcuts, and says what it leaves out
             with suppress(NonFiniteFeaturesError):

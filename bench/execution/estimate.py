@@ -46,6 +46,7 @@ from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.clients import Executor
 from fedbench.bench.training.layout import VectorLayout
 from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.timeline import Timeline
 from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
@@ -224,7 +225,7 @@ class Estimator:
         if (measured := max(2, needs.min_batch, quick)) < batch:
             experiment = experiment.varied("client", batch_size=measured)
             setup = experiment.setup
-        monitor = CollapseMonitor(setup, self._device)
+        monitor = CollapseMonitor(setup, self._device, PersonalStore(folder / "clients"))
         trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
         runner = _TimedRunner(experiment, self._device, folder / "clients", self._step_seconds)
         stand_ins = runner.stand_ins

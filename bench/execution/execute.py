@@ -208,9 +208,16 @@ class _Run:
         self.clients = make(experiment, setup, where, lambda *step: self._on_step(*step))
 
         def begin() -> Trainer:
-            last = (where.checkpoint_seconds, hashes, self.clients.private)
-            first = (setup, where.folder, experiment.ids.training, self._device)
-            return Trainer(*first, self.clients.statistics, *last)
+            return Trainer(
+                setup,
+                where.folder,
+                experiment.ids.training,
+                self._device,
+                self.clients.statistics,
+                where.checkpoint_seconds,
+                hashes,
+                self.clients.private,
+            )
 
         self.trainer = begin()
         self.last = self.trainer.total_rounds  # round after which it ends or pauses

@@ -88,7 +88,7 @@ def hub(encoder: nn.Module, card: Card, tensors: Tensors, licence: str) -> dict[
     (library, _, net), shape = card["model"]["backbone"].rpartition(":"), card["image_shape"]
     files = {"encoder.pt2": pt2(encoder, card, tensors)}
     files["model.safetensors"] = safetensors(encoder, card, tensors)
-    loads = ['encoder = torch.export.load("encoder.pt2").module()']
+    loads = ["import torch", 'encoder = torch.export.load("encoder.pt2").module()']
     known = library == "timm" or (library == "torchvision" and net.startswith("resnet"))
     if known and not any(name.startswith("0.") for name in tensors):
         mean, std = (0.5, 0.5) if card["pixels"] == "normalised" else (0.0, 1.0)
@@ -97,10 +97,13 @@ def hub(encoder: nn.Module, card: Card, tensors: Tensors, licence: str) -> dict[
         given |= {"num_classes": 0, "fixed_input_size": theirs.get("fixed_input_size", False)}
         described = {"architecture": net, "pretrained_cfg": given}
         files["config.json"] = json.dumps(described).encode()
-        loads += ['net = timm.create_model("hf-hub:OWNER/NAME", pretrained=True)  # without it']
+        loads += ["import timm  # whose nets take images that were prepared as below"]
+        loads += ['net = timm.create_model("hf-hub:OWNER/NAME", pretrained=True)']
     readme = (resources.files(__package__) / "hub.md").read_text("utf-8")
-    library = "timm" if len(loads) > 1 else "pytorch"
-    filled = readme.format(licence=licence, library=library, loads="\n".join(loads), **card)
+    library = "timm" if "config.json" in files else "pytorch"
+    metrics = {n: "not measured" if v is None else f"{v:.4g}" for n, v in card["metrics"].items()}
+    told = {**card, "licence": licence, "library": library, "metrics": metrics}
+    filled = readme.format(loads="\n".join(loads), **told)
     return {**files, "README.md": filled.encode()}
 
 

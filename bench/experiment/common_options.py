@@ -51,8 +51,8 @@ LANES = Option(
     limits={"min": 1, "max": MAX_LANES},
 )
 _ENGINE = Option(
-    "Where clients are: process, workers, lanes or that of a package; default: as those options"
-    " say.",
+    "Where clients are: process, workers, lanes, messages, or that of a package; default: by"
+    " --workers and --lanes.",
     kind=str | None,
     metavar="NAME",
 )

@@ -25,6 +25,7 @@ from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32, reproducible
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.tuning.cluster import local_gpus
@@ -246,7 +247,8 @@ def _train(
     """Return the loss of the first round with steps, the last weights, and the lanes' summary."""
     with tempfile.TemporaryDirectory() as name, single_thread():
         folder = Path(name)
-        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+        monitor = CollapseMonitor(setup, device, PersonalStore(folder / "clients"))
+        trainer = Trainer(setup, folder, "0" * 20, device, monitor)
         executor = LaneExecutor(setup, device, folder / "clients", lanes)
         rounds = list(trainer.rounds(executor))
         losses = [record.loss for record in rounds if record.loss is not None]

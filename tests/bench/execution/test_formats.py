@@ -216,7 +216,8 @@ def test_a_folder_for_the_hub(case: Case, tmp_path: Path) -> None:
     made = export_encoder(name, tmp_path / "out" / "folder")
     readme = made.card.read_text()
     assert "license: unknown" in readme
-    assert "accuracy | 0.43214 |" in readme
+    assert "linear probe, accuracy | 0.4321 |" in readme
+    assert "k-NN, accuracy | not measured |" in readme
     images, expected = images_of(case[1]), load_encoder(name)
     again = load_encoder(made.file / "model.safetensors")
     torch.testing.assert_close(again(images), expected(images))
