@@ -155,7 +155,8 @@ def draw_neighbours(runs: Sequence[Numbers], images: Sequence[NDArray[np.uint8]]
         tiled = np.concatenate([np.concatenate(column, axis=1) for column in spaced], axis=2)
         axis.imshow(np.broadcast_to(tiled.transpose(1, 2, 0), (*tiled.shape[1:], 3)))
         axis.set(title=f"{run['title']}\n{run['setting']}", xticks=[], yticks=[])
-        axis.set_ylabel("nearest by features ← test image")
+        axis.set_xlabel("test images in the first row, below each its nearest by features")
+        axis.spines[:].set_visible(False)
     return figure
 
 
